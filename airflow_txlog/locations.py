@@ -1,4 +1,5 @@
-"""How a place is spelled: a path, a `file:` URI, the URI of another store. The one parser of such texts.
+"""How a place is spelled: a path, a `file:` URI, the URI of another store; and how it is opened. The one parser of such
+texts.
 
 Nothing in a location is percent-decoded: a `%` is a percent sign. (The paths *in* a log are URI references, and are
 decoded once: `engine/log/paths`.) Nothing here touches a file. Standard library only.
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 LOCAL = "file"
 
@@ -28,6 +31,30 @@ _SHOWN_CHARACTERS = 300
 _AUTHORITY = re.compile(r"//([^/]*)")
 # Hadoop's names for one store differ in the client, not in the object.
 _ONE_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", **dict.fromkeys(("abfs", "wasbs", "wasb", "az"), "abfss")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How the store of a table is opened, the same in the task, in its job and on every executor.
+
+    `storage_options` name endpoints, profiles and the like (docs/stores.md). In a job they hold no secret, as they are
+    part of what is sent and shown. They are not in the `repr`.
+    `storage_conn_id`: the Airflow connection whose credentials open the store, by name alone: each process asks for
+    them itself (`storage.credentials`). None: the process's own identity.
+    `allow_absolute_paths`: data files and deletion vectors that the log names outside of the table, in the same kind
+    of store, can be read; also those behind a link inside it.
+    `single_writer`: the caller makes sure that no two processes write the table at the same time, so it may be on a
+    file system without a proven put-if-absent (docs/stores.md).
+    """
+
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    storage_conn_id: str | None = None
+    allow_absolute_paths: bool = False
+    single_writer: bool = False
+
+
+PLAIN = Access()
+"""Without options, and confined to the table's own folder."""
 
 
 class LocationParts(NamedTuple):

@@ -23,6 +23,10 @@ from airflow_txlog.cli.printing import ShownColumn
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, size_text
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import DeletionVector
+from airflow_txlog.engine.table.predicate.tree import Unknown, leaves
+from airflow_txlog.engine.table.schema.column_mapping import partition_keys
+from airflow_txlog.engine.table.snapshot.files import live_row_counts, record_count
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import is_absolute
@@ -88,8 +92,6 @@ def history(table: Table, args: Namespace) -> Answer:
 
 def files(table: Table, args: Namespace) -> Answer:
     """`{"table", "version", "num_files", "size_bytes", "files": […], "truncated"}`; it counts all that match."""
-    from airflow_txlog.engine.table.schema.column_mapping import partition_keys
-
     snapshot = _snapshot(table, args)
     found = snapshot.files(_predicate(snapshot, args))
     columns = snapshot.partition_columns
@@ -132,8 +134,6 @@ def files(table: Table, args: Namespace) -> Answer:
 
 def snapshot(table: Table, args: Namespace) -> Answer:
     """One version: numbers, schema (the protocol's JSON), partitioning, properties, protocol."""
-    from airflow_txlog.engine.table.snapshot.files import live_row_counts
-
     found = _snapshot(table, args)
     counts = live_row_counts(found.files(columns=["stats", "deletion_vector"]))
     unknown = counts.count(None)
@@ -288,8 +288,6 @@ def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:
     values = {name: _json_or_text(text) for name, text in texts.items()}
 
     def read(bound: Mapping[str, object]) -> tuple[Predicate, list[str]]:
-        from airflow_txlog.engine.table.predicate.tree import Unknown, leaves
-
         predicate = snapshot.read_predicate(args.where, parameters=bound or None)
         return predicate, [leaf.reason for leaf in leaves(predicate.tree) if isinstance(leaf, Unknown)]
 
@@ -397,9 +395,6 @@ def _pairs(values: object) -> str:
 
 def _file(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """`names`: the logical names of partition columns, by what they are called in partition values."""
-    from airflow_txlog.engine.log.actions import DeletionVector
-    from airflow_txlog.engine.table.snapshot.files import record_count
-
     vector = row["deletion_vector"]
     return {
         "path": row["path"],

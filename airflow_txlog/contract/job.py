@@ -49,7 +49,7 @@ from airflow_txlog.contract.operations.refusals import (
 )
 from airflow_txlog.contract.restrictions import RESTRICTED, check_restrictions
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
-from airflow_txlog.locations import is_absolute, local_path, scheme_of
+from airflow_txlog.locations import PLAIN, Access, is_absolute, local_path, scheme_of
 
 _Value = TypeVar("_Value")
 
@@ -99,12 +99,8 @@ class JobSpec:
     `conflict_deadline_s` bounds how long the job itself goes on after its first conflict with another commit, keeping
     all work that still holds; 0: that conflict fails it.
     `strict_writers` refuses a table whose last commits name an engine that would replace ours (docs/writers.md).
-    `storage_options` say how the stores of the job's tables are opened, in every process. They hold references to
-    credentials, never a secret: they are written down with the rest of the spec.
-    `storage_conn_id` names the Airflow connection whose credentials open them; each process asks for those when it
-    needs them (docs/credentials.md). Null: each process has an identity of its own.
-    `allow_absolute_paths` lets the job read rows of files that its tables name outside of their own folders.
-    `single_writer`: its tables may be on file systems without a proven put-if-absent (docs/stores.md).
+    `access` says how the stores of the job's tables are opened, in every process. It holds references to credentials,
+    never a secret: it is written down with the rest of the spec.
     `unrestricted` names what is the DAG author's own text: "query", "options", "spark_conf" (docs/operators.md). What
     it does not name is restricted to what cannot load code, here and in the job.
     `result_uri` is where the job puts its JobResult; null: nowhere.
@@ -124,10 +120,7 @@ class JobSpec:
     annotations: dict[str, Any] = field(default_factory=dict)
     conflict_deadline_s: int = 3600
     strict_writers: bool = False
-    storage_options: dict[str, Any] = field(default_factory=dict)
-    storage_conn_id: str | None = None
-    allow_absolute_paths: bool = False
-    single_writer: bool = False
+    access: Access = PLAIN
     unrestricted: tuple[str, ...] = ()
     saved_work_key: str | None = field(default=None, repr=False, compare=False)
 
@@ -138,20 +131,15 @@ class JobSpec:
         want_place("table_uri", self.table_uri)
         want("result_uri", self.result_uri is None or is_text(self.result_uri), "a text or null", self.result_uri)
         want("time_zone", is_text(self.time_zone), "a time zone's name", self.time_zone)
-        for name in ("time_zone", "spark_conf", "annotations", "storage_options", "storage_conn_id"):
+        for name in ("time_zone", "spark_conf", "annotations"):
             whole(name, getattr(self, name))
         want("spark_conf", is_text_map(self.spark_conf), "a mapping of text to text", self.spark_conf)
         want("annotations", isinstance(self.annotations, dict), "a mapping", self.annotations)
         plain("annotations", self.annotations)
         valid_deadline = is_int(self.conflict_deadline_s) and self.conflict_deadline_s >= 0
         want("conflict_deadline_s", valid_deadline, "a whole number of seconds from 0 on", self.conflict_deadline_s)
-        want("storage_options", isinstance(self.storage_options, dict), "a mapping")
-        plain("storage_options", self.storage_options)
-        _check_no_secret("storage_options", self.storage_options)
-        named = self.storage_conn_id is None or is_text(self.storage_conn_id)
-        want("storage_conn_id", named, "the name of a connection, or null", self.storage_conn_id)
-        for name in ("strict_writers", "allow_absolute_paths", "single_writer"):
-            want(name, isinstance(getattr(self, name), bool), "true or false", getattr(self, name))
+        want("strict_writers", isinstance(self.strict_writers, bool), "true or false", self.strict_writers)
+        _check_access(self.access)
         key = self.saved_work_key
         is_key = key is None or (isinstance(key, str) and _KEY.fullmatch(key) is not None)
         want("saved_work_key", is_key, "64 hexadecimal digits, or null")
@@ -164,7 +152,8 @@ class JobSpec:
             want("unrestricted", item in RESTRICTED, f"a list of some of {list(RESTRICTED)}", item, is_shown=True)
         # The copies detach the spec from its caller's dicts, so that it stays what was validated.
         object.__setattr__(self, "spark_conf", dict(self.spark_conf))
-        object.__setattr__(self, "storage_options", copy.deepcopy(self.storage_options))
+        options = copy.deepcopy(self.access.storage_options)
+        object.__setattr__(self, "access", dataclasses.replace(self.access, storage_options=options))
         object.__setattr__(self, "annotations", copy.deepcopy(self.annotations))
         object.__setattr__(self, "unrestricted", tuple(sorted(set(self.unrestricted))))
         check_restrictions(self.operation, self.spark_conf, self.unrestricted)
@@ -211,6 +200,7 @@ class JobSpec:
         """
         data = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         data |= {"operation": self.operation.name, "arguments": self.operation.arguments()}
+        data["access"] = dataclasses.asdict(self.access)
         if self.application is not None:
             data["application"] = dataclasses.asdict(self.application)
         if not with_key:
@@ -227,6 +217,8 @@ class JobSpec:
         application = data.get("application")
         if application is not None:
             data["application"] = _build(ApplicationTransaction, "application", application)
+        if "access" in data:
+            data["access"] = _build(Access, "access", data["access"])
         return _build(cls, "", data)
 
 
@@ -310,6 +302,19 @@ class JobResult:
 
 # What the clients of object stores call their secrets.
 _SECRET = re.compile(r"secret|password|token|credential|connection_string|(^|_)(key|sas)$", re.IGNORECASE)
+
+
+def _check_access(access: Access) -> None:
+    want("access", isinstance(access, Access), "how stores are opened", access)
+    options, connection = access.storage_options, access.storage_conn_id
+    whole("storage_options", options)
+    want("storage_options", isinstance(options, dict), "a mapping")
+    plain("storage_options", options)
+    _check_no_secret("storage_options", options)
+    whole("storage_conn_id", connection)
+    want("storage_conn_id", connection is None or is_text(connection), "the name of a connection, or null", connection)
+    for name in ("allow_absolute_paths", "single_writer"):
+        want(name, isinstance(getattr(access, name), bool), "true or false", getattr(access, name))
 
 
 def _check_no_secret(name: str, options: Any) -> None:

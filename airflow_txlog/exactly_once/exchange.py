@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_txlog.contract.job import ApplicationTransaction
+from airflow_txlog.datafiles.parquet.encryption import decrypted, encrypted
 from airflow_txlog.errors import JobError, LimitExceeded, OutsideTable
 from airflow_txlog.exactly_once.seal import Seal, folder_named
 from airflow_txlog.storage import Access, Store, open_store
@@ -64,8 +65,6 @@ class Exchange:
         if not self._seal.is_signed(name, content, signature.decode("latin-1")):
             return None
         # Here, as where it is written: it brings Parquet, which no task needs that waits for no driver elsewhere.
-        from airflow_txlog.datafiles.parquet.encryption import decrypted  # noqa: PLC0415
-
         document = decrypted(self._encrypted_with, content)
         if document is None:
             raise JobError(
@@ -109,8 +108,6 @@ class Exchange:
         )
 
     def _signed(self, name: str, document: Mapping[str, Any]) -> tuple[str, bytes]:
-        from airflow_txlog.datafiles.parquet.encryption import encrypted  # noqa: PLC0415
-
         content = encrypted(self._encrypted_with, json.dumps(document).encode())
         return f"{self.folder}/{name}", self._seal.sign(name, content).encode() + content
 

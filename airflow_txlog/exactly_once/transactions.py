@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
 from airflow_txlog.exactly_once.exchange import Exchange
 from airflow_txlog.exactly_once.seal import first_version_note, work_folder
-from airflow_txlog.storage import Access, open_store
+from airflow_txlog.storage import open_store
 from airflow_txlog.storage.base import Store
 
 # A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
@@ -82,7 +82,7 @@ def find_done(spec: JobSpec) -> JobResult | None:
     if spec.application is None:
         return None
     try:
-        table = Table.at(spec.table_uri, Access.of(spec))
+        table = Table.at(spec.table_uri, spec.access)
         snapshot = table.snapshot()
     except TableNotFound:
         return None
@@ -228,7 +228,7 @@ def forget_saved_work(spec: JobSpec) -> None:
 
     It holds rows of sources and keys. What was staged stays for VACUUM, as a second copy of the work may commit it.
     """
-    store = open_store(spec.table_uri, Access.of(spec))
+    store = open_store(spec.table_uri, spec.access)
     folder = work_folder(store.root, spec.application, spec.saved_work_key)
     if folder is not None:
         remove_saved_work(store, folder)

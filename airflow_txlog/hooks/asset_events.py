@@ -1,12 +1,14 @@
 """The asset events of a task that changed a table: only where rows changed, and with what a consumer needs.
 
 An event is a hint that there is something to read; which versions a consumer has to read it learns from the table
-(`hooks/unprocessed.py`), because Airflow may merge or drop events. The invariant: a task whose work is done never fails
-for its event. What the commit did is read from the table's log once more; where that fails, the event lacks it.
+(`TxlogHook.unprocessed_versions`), because Airflow may merge or drop events. The invariant: a task whose work is done
+never fails for its event. What the commit did is read from the table's log once more; where that fails, the event lacks
+it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,6 @@ from airflow.providers.common.compat.sdk import Asset, AssetAlias
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import OPERATIONS
 from airflow_txlog.contract.wording import event_extra
-from airflow_txlog.hooks.waiting import position_json
 
 if TYPE_CHECKING:
     from airflow_txlog.engine.table.changes.following import LogFollower
@@ -83,8 +84,8 @@ def _change_of(task: Any, result: JobResult) -> tuple[bool, dict[str, Any], list
         commit = follower.facts(result.version)
         if commit is None:
             return is_change, {}, []
-        where = position_json(follower.position_of(result.version))
-        return commit.data_change, where, follower.partitions([commit]) or []
+        where = follower.position_of(result.version)
+        return commit.data_change, dataclasses.asdict(where), follower.partitions([commit]) or []
     except Exception as error:
         log.warning("what version %s changed could not be read: %s: %s", result.version, type(error).__name__, error)
         return is_change, {}, []

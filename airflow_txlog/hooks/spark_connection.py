@@ -45,6 +45,15 @@ def open_spark_connection(runner: str, conn_id: str | None) -> Cluster | None:
     return _connect_server(connection) if runner == "connect" else _spark_submit(conn_id)
 
 
+def open_applications(conn_id: str) -> Applications:
+    """Return the applications of a cluster that runs their drivers. Raises RuntimeError for one that does not."""
+    cluster = open_spark_connection("submit", conn_id)
+    assert isinstance(cluster, SparkSubmit)
+    if cluster.applications is None:
+        raise RuntimeError(f"the connection {conn_id} is not in cluster mode any more")
+    return cluster.applications
+
+
 def _connect_server(connection: Any) -> ConnectServer:
     """The server, from the fields that the Spark provider's hook reads. Not by that hook: it leaves a slash in a token
     as it is, and PySpark would refuse the URL with a message that quotes it.

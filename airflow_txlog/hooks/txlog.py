@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,16 @@ from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpe
 from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.restrictions import only_tunes, unrestricted_names
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.hooks.spark_connection import open_spark_connection
 from airflow_txlog.hooks.work_key import saved_work_key
-from airflow_txlog.locations import is_absolute, shown
+from airflow_txlog.locations import Access, is_absolute, shown
 from airflow_txlog.runners import CONNECTION_TYPES, Runner, check_runner, make_runner, run_unless_done
 
 if TYPE_CHECKING:
     from airflow_txlog.engine import Snapshot, Table
     from airflow_txlog.engine.table.changes.following import LogFollower
-    from airflow_txlog.hooks.unprocessed import UnprocessedVersions
+    from airflow_txlog.hooks.tables import FollowedTable, UnprocessedVersions
+    from airflow_txlog.hooks.waiting import WaitAnswer
 
 _NAME_A_TABLE = 'an absolute path ("/lake/orders") or a URI ("file:///lake/orders")'
 
@@ -63,8 +65,7 @@ class TxlogHook(BaseHook):
         self.txlog_conn_id = txlog_conn_id
         self._storage_conn_id = storage_conn_id
         self._spark_conn_id = spark_conn_id
-        self._tables: dict[str, Table] = {}
-        self._followers: dict[str, LogFollower] = {}
+        self._tables: dict[str, FollowedTable] = {}
 
     @cached_property
     def _connection(self) -> Any:
@@ -155,8 +156,6 @@ class TxlogHook(BaseHook):
 
     def make_runner(self, name: str) -> Runner:
         """A fresh runner of this name, for the cluster that `spark_conn_id` names. Raises InvalidJobSpec."""
-        from airflow_txlog.hooks.spark_connection import open_spark_connection
-
         check_runner(name)
         return make_runner(name, open_spark_connection(name, self.spark_conn_id_for(name)))
 
@@ -182,14 +181,14 @@ class TxlogHook(BaseHook):
         return self._is_on("strict_writers")
 
     @property
-    def allow_absolute_paths(self) -> bool:
-        """Whether rows are read from files that a table names outside of its own folder, as a shallow clone does."""
-        return self._is_on("allow_absolute_paths")
-
-    @property
-    def single_writer(self) -> bool:
-        """Whether tables may be on file systems without put-if-absent, where no two tasks write one at a time."""
-        return self._is_on("single_writer")
+    def access(self) -> Access:
+        """How the stores of tables are opened. Raises as `storage_options` does."""
+        return Access(
+            storage_options=self.storage_options,
+            storage_conn_id=self.storage_conn_id,
+            allow_absolute_paths=self._is_on("allow_absolute_paths"),
+            single_writer=self._is_on("single_writer"),
+        )
 
     def _is_on(self, name: str) -> bool:
         return str(self._extra.get(name, "")).lower() == "true"
@@ -250,22 +249,27 @@ class TxlogHook(BaseHook):
 
     def table(self, table: str) -> Table:
         """The table, of which nothing is read yet: there may be none. The same object every time."""
-        from airflow_txlog.engine import Table
-        from airflow_txlog.storage import Access
-
-        uri = self.table_uri(table)
-        if uri not in self._tables:
-            self._tables[uri] = Table.at(uri, Access.of(self), strict_writers=self.strict_writers)
-        return self._tables[uri]
+        return self._followed(table).table
 
     def follower(self, table: str) -> LogFollower:
         """The table's log, to be followed from look to look: the same object every time, for one thread at a time."""
-        from airflow_txlog.engine.table.changes.following import LogFollower
+        return self._followed(table).follower
 
-        found = self.table(table)
-        if found.uri not in self._followers:
-            self._followers[found.uri] = LogFollower(found.store)
-        return self._followers[found.uri]
+    def ask(self, table: str, questions: Sequence[Any]) -> list[WaitAnswer | Exception]:
+        """Return the answers to questions of sensors and triggers, by one look at the table's log; see `hooks.tables`.
+
+        Raises what the look raises: CorruptTable, what the store and the connection raise.
+        """
+        return self._followed(table).ask(questions)
+
+    def _followed(self, table: str) -> FollowedTable:
+        # Here: a DAG is parsed without the engine.
+        from airflow_txlog.hooks.tables import FollowedTable
+
+        uri = self.table_uri(table)
+        if uri not in self._tables:
+            self._tables[uri] = FollowedTable(uri, self.access, strict_writers=self.strict_writers)
+        return self._tables[uri]
 
     def unprocessed_versions(self, table: str, *, consumer: str, state: Any) -> Iterator[UnprocessedVersions]:
         """The versions of the table that this consumer has not processed yet, in one part or two, oldest first.
@@ -278,9 +282,7 @@ class TxlogHook(BaseHook):
 
         The first run of all gets the whole log. Raises CorruptTable, and what the store and `state` raise.
         """
-        from airflow_txlog.hooks.unprocessed import unprocessed_versions
-
-        return unprocessed_versions(self, table, consumer, state)
+        yield from self._followed(table).unprocessed_versions(consumer, state)
 
     def run(
         self,
@@ -313,10 +315,7 @@ class TxlogHook(BaseHook):
             time_zone=time_zone,
             strict_writers=self.strict_writers,
             saved_work_key=saved_work_key(application),
-            storage_options=self.storage_options,
-            storage_conn_id=self.storage_conn_id,
-            allow_absolute_paths=self.allow_absolute_paths,
-            single_writer=self.single_writer,
+            access=self.access,
         )
         chosen = self.make_runner(runner) if isinstance(runner, str) else runner
         return run_unless_done(chosen, self.with_settings(spec, runner), log=self.log.info)
@@ -326,8 +325,6 @@ class TxlogHook(BaseHook):
 
         Whether a table can be written there shows when one is: nothing is put.
         """
-        from airflow_txlog.storage import Access, open_store
-
         try:
             runner = self.runner_or(None)
             assert isinstance(runner, str)
@@ -337,7 +334,7 @@ class TxlogHook(BaseHook):
             about = f"jobs run by the runner {runner}, with {settings} Spark settings and {len(found)} storage options"
             if base is None:
                 return True, f"There is no base: tables are named by their own URIs. {about}."
-            if open_store(self.table_uri(""), Access.of(self)).list("_delta_log"):
+            if self.table("").store.list("_delta_log"):
                 return False, f"The base {base} is a table itself. Give the folder that its tables are in."
         except (TxlogError, AirflowException, OSError) as error:
             return False, f"{type(error).__name__}: {error}"

@@ -1,9 +1,8 @@
-"""Waiting for a table: the author's arguments as a condition, and the one question that sensors and triggers ask.
+"""Waiting for a table: the author's arguments as a condition, and the answer to one.
 
 A condition travels between processes as a small JSON object, so that a deferred task and a restarted triggerer wait for
-what the author wrote. The invariant: `ask_table` is the only caller of the engine's `ask`; a sensor that pokes and a
-trigger get their answers here. Importing this module imports neither the engine nor the contract: a triggerer imports
-it in its event loop, which waits meanwhile.
+what the author wrote. The invariant: importing this module imports neither the engine nor the contract, because a
+triggerer imports it in its event loop, which waits meanwhile. `hooks/tables.py` answers.
 """
 
 from __future__ import annotations
@@ -12,14 +11,9 @@ import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_txlog.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from airflow_txlog.engine.table.changes.conditions import Condition, ConditionAnswer
-    from airflow_txlog.engine.table.changes.following import Position
-    from airflow_txlog.hooks.txlog import TxlogHook
 
 RANGES = ("version", "newer_than", "since")
 
@@ -120,9 +114,6 @@ def _value_text(name: str, value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-# --- the question ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class WaitAnswer:
     """The answer to one condition."""
@@ -132,73 +123,3 @@ class WaitAnswer:
     """How far the log was looked at, as JSON: give it back when the same condition is asked again."""
     report: dict[str, Any]
     """What the sensor returns, and what an event carries."""
-
-
-def ask_table(
-    hook: TxlogHook, table: str, questions: Sequence[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]]
-) -> list[WaitAnswer | Exception]:
-    """One look at the table's log, and the answer to each question: a condition, and how far it was checked before.
-
-    No condition (None) is never reached; its answer says where the table stands. An error of one question is its
-    answer. Raises what the look itself raises: CorruptTable, what the store and the connection raise.
-    """
-    from airflow_txlog.engine.table.changes.conditions import ask
-
-    follower = hook.follower(table)
-    follower.look()
-    uri = hook.table_uri(table)
-    found: list[WaitAnswer | Exception] = []
-    for condition, checked in questions:
-        try:
-            if condition is None:
-                found.append(WaitAnswer(False, position_json(follower.position), {}))
-                continue
-            before = None if checked is None else position_of(checked)
-            answer = ask(engine_condition(condition), follower, hook.table(table).snapshot, before)
-            found.append(WaitAnswer(answer.reached, position_json(answer.position), _report(uri, answer)))
-        except Exception as error:
-            found.append(error)
-    return found
-
-
-def engine_condition(condition: Mapping[str, Any]) -> Condition:
-    """The engine's condition from the JSON of `condition_of`."""
-    from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
-    from airflow_txlog.engine.table.changes.conditions import Condition
-
-    newer_than, since = condition.get("newer_than"), condition.get("since")
-    by = {"dag_id": condition.get("committed_by_dag"), "task_id": condition.get("committed_by_task")}
-    return Condition(
-        version=condition.get("version"),
-        newer_than=None if newer_than is None else position_of(newer_than),
-        since_ms=None if since is None else int(dt.datetime.fromisoformat(since).timestamp() * 1000),
-        operations=frozenset(condition.get("operation") or ()),
-        tags={f"{ANNOTATION_TAG_PREFIX}{name}": text for name, text in by.items() if text is not None},
-        partition=condition.get("partition") or {},
-        data_changes_only=condition.get("data_changes_only"),
-    )
-
-
-def position_of(data: Mapping[str, Any]) -> Position:
-    """The position from its JSON."""
-    from airflow_txlog.engine.table.changes.following import Position
-
-    return Position(version=int(data["version"]), commit_mark=data.get("commit_mark"))
-
-
-def position_json(position: Position) -> dict[str, Any]:
-    """`{"version", "commit_mark"}`."""
-    return {"version": position.version, "commit_mark": position.commit_mark}
-
-
-def _report(uri: str, answer: ConditionAnswer) -> dict[str, Any]:
-    match = answer.match
-    return {
-        "table_uri": uri,
-        **position_json(answer.position),
-        "from_version": answer.after,
-        "matched_version": None if match is None else match.version,
-        "operation": None if match is None else match.operation,
-        "timestamp_ms": None if match is None else match.timestamp_ms,
-        "recreated": answer.is_another_log,
-    }

@@ -16,7 +16,6 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import Log, LogContext
 from airflow_txlog.jobs.spark.errors import failure_of
-from airflow_txlog.storage import Access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +46,7 @@ def run_job(
     say(f"{spec.operation.name} {spec.table_uri}")
     contexts: list[LogContext] = []
     try:
-        table = Table.at(spec.table_uri, Access.of(spec), strict_writers=spec.strict_writers)
+        table = Table.at(spec.table_uri, spec.access, strict_writers=spec.strict_writers)
         if spec.operation.needs_spark:
             # A job on the log alone need not load what plans, and what drives Spark.
             from airflow_txlog.jobs.planner import Sparks, run_planned  # noqa: PLC0415

@@ -12,17 +12,20 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.operations import Operation, read_operation
 from airflow_txlog.contract.restrictions import unrestricted_names
 from airflow_txlog.contract.wording import summary_lines, xcom_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
+from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.links.pages import links_of
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.operators.arguments.given import column_list, has_template, parameter_map, path_text, text_map
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
 from airflow_txlog.operators.arguments.texts import check_key, check_texts, check_time_zone
+from airflow_txlog.operators.identity import annotations_of, application_transaction, job_identity, keep_success
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
 from airflow_txlog.runners import (
@@ -43,9 +46,6 @@ except ImportError:
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
     from airflow.providers.openlineage.extractors import OperatorLineage
-
-    from airflow_txlog.contract.job import ApplicationTransaction
-    from airflow_txlog.hooks.txlog import TxlogHook
 
 
 class TxlogOperator(RenderedOperator):
@@ -136,8 +136,6 @@ class TxlogOperator(RenderedOperator):
     @property
     def hook(self) -> TxlogHook:
         """The hook of this operator's connection."""
-        from airflow_txlog.hooks.txlog import TxlogHook
-
         return TxlogHook(self.txlog_conn_id, self.storage_conn_id, self.spark_conn_id)
 
     def job_arguments(self) -> dict[str, Any]:
@@ -211,9 +209,6 @@ class TxlogOperator(RenderedOperator):
 
     def _durable(self, runner: DurableRunner, spec: JobSpec, context: Mapping[str, Any]) -> JobSpec:
         """The spec of a job that may outlive this process: with a key by which every try of the task finds it."""
-        from airflow_txlog.hooks.work_key import saved_work_key
-        from airflow_txlog.operators.identity import job_identity
-
         application = spec.application
         if application is None and "ti" not in context:
             raise InvalidJobSpec(
@@ -256,9 +251,6 @@ class TxlogOperator(RenderedOperator):
 
         Without a task instance (`execute({})` in a test of the author's) the work has no identity but a given key.
         """
-        from airflow_txlog.hooks.work_key import saved_work_key
-        from airflow_txlog.operators.identity import annotations_of
-
         if "ti" not in context:
             self._check_rendered()
         hook = self.hook
@@ -267,10 +259,7 @@ class TxlogOperator(RenderedOperator):
         spec = hook.with_settings(self._spec(table_uri), hook.runner_or(self.runner)).replace(
             annotations=annotations_of(context, is_sensitive=self.sensitive),
             strict_writers=hook.strict_writers,
-            storage_options=hook.storage_options,
-            storage_conn_id=hook.storage_conn_id,
-            allow_absolute_paths=hook.allow_absolute_paths,
-            single_writer=hook.single_writer,
+            access=hook.access,
         )
         application = self.application(context, table_uri)
         if application is not None:
@@ -354,13 +343,12 @@ class ExactlyOnceOperator(TxlogOperator):
         if isinstance(idempotency_key, str):
             check_key(idempotency_key)
         # Airflow runs these callbacks once its database has the success, and survives one that fails.
-        self.on_success_callback = [*self.on_success_callback, _keep_success]
+        self.on_success_callback = [*self.on_success_callback, keep_success]
         # Not run where the task is to be retried: then what it saved is needed.
         self.on_failure_callback = [*self.on_failure_callback, _forget_saved_work]
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
         from airflow_txlog.exactly_once.transactions import recorded_version, recorded_work
-        from airflow_txlog.operators.identity import application_transaction
 
         if "ti" not in context and self.idempotency_key is None:
             self.log.warning(
@@ -395,12 +383,6 @@ def _forget_saved_work(context: Any) -> None:
             type(error).__name__,
             spec.table_uri,
         )
-
-
-def _keep_success(context: Any) -> None:
-    from airflow_txlog.operators.identity import keep_success
-
-    keep_success(context)
 
 
 class DataChangingOperator(ExactlyOnceOperator):

@@ -17,15 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, ApplicationTransaction
 from airflow_txlog.errors import IdempotencyKeyReused
-from airflow_txlog.exactly_once.transactions import RecordedWork
 from airflow_txlog.operators.arguments.texts import check_key
+
+if TYPE_CHECKING:
+    from airflow_txlog.exactly_once.transactions import RecordedWork
 
 STATE_KEY = "txlog.transaction"
 KEY_STATE_KEY = "txlog.idempotency_key"

@@ -85,10 +85,10 @@ class ChildProcessRunner:
             except OSError as error:
                 raise job_not_started(spec, error) from error
             credentials: dict[str, str] = {}
-            if spec.storage_conn_id is not None:
+            if spec.access.storage_conn_id is not None:
                 from airflow_txlog.runners.credentials_endpoint import credentials_environment
 
-                credentials = files.enter_context(credentials_environment(spec.storage_conn_id))
+                credentials = files.enter_context(credentials_environment(spec.access.storage_conn_id))
             exit_code, tail = self._run_child(spec_file, result_file, log, credentials)
             self._answer = result = read_result(result_uri)
         if result is not None:

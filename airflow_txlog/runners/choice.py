@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.runners.base import Runner
-from airflow_txlog.runners.cluster import Cluster, ConnectServer, SparkSubmit
+from airflow_txlog.runners.cluster import Cluster, SparkSubmit
 
 CONNECTION_TYPES = {"child": None, "in_process": None, "warm": None, "connect": "spark_connect", "submit": "spark"}
 """The runners, each with the type of the connection (spark_conn_id) that names its cluster; None: it takes none."""
+
+_RUNNERS = "airflow_txlog.runners"
+_MADE_BY = {
+    "child": f"{_RUNNERS}.child_process:ChildProcessRunner",
+    "in_process": f"{_RUNNERS}.in_process:InProcessRunner",
+    "warm": f"{_RUNNERS}.warm.runner:WarmRunner",
+    "connect": f"{_RUNNERS}.connect:ConnectRunner",
+    "submit": f"{_RUNNERS}.submit:SubmitRunner",
+    "submit, in cluster mode": f"{_RUNNERS}.cluster_mode:ClusterModeRunner",
+}
 
 
 def make_runner(name: str, cluster: Cluster | None = None) -> Runner:
@@ -16,30 +28,12 @@ def make_runner(name: str, cluster: Cluster | None = None) -> Runner:
     (`spark-submit`, whose Spark is that cluster).
     """
     check_runner(name)
-    if name == "in_process":
-        from airflow_txlog.runners.in_process import InProcessRunner
-
-        return InProcessRunner()
-    if isinstance(cluster, SparkSubmit) and cluster.applications is not None:
-        from airflow_txlog.runners.cluster_mode import ClusterModeRunner
-
-        return ClusterModeRunner(cluster, cluster.applications)
-    if isinstance(cluster, SparkSubmit):
-        from airflow_txlog.runners.submit import SubmitRunner
-
-        return SubmitRunner(cluster)
-    if name == "warm":
-        from airflow_txlog.runners.warm.runner import WarmRunner
-
-        return WarmRunner()
-    if isinstance(cluster, ConnectServer):
-        from airflow_txlog.runners.connect import ConnectRunner
-
-        return ConnectRunner(cluster)
-    check_cluster_named(name)
-    from airflow_txlog.runners.child_process import ChildProcessRunner
-
-    return ChildProcessRunner()
+    if cluster is None:
+        check_cluster_named(name)
+    is_in_cluster_mode = isinstance(cluster, SparkSubmit) and cluster.applications is not None
+    module, _, runner = _MADE_BY["submit, in cluster mode" if is_in_cluster_mode else name].partition(":")
+    made: Runner = getattr(importlib.import_module(module), runner)(*() if cluster is None else (cluster,))
+    return made
 
 
 def check_runner(name: str) -> None:

@@ -31,10 +31,10 @@ from airflow_txlog.runners.child_process import (
     run_without_spark,
     stop,
 )
-from airflow_txlog.runners.cluster import Applications, ApplicationState, SparkSubmit
+from airflow_txlog.runners.cluster import ApplicationState, SparkSubmit
 from airflow_txlog.runners.job_output import Tail, lines_of, shown
 from airflow_txlog.runners.submit import SHARED_DEFAULTS, SubmitRunner, check_left_to_connection, settings_file
-from airflow_txlog.storage import Access, open_store
+from airflow_txlog.storage import open_store
 
 POLL_S = 10.0
 CANCELLED_S = 20.0
@@ -102,9 +102,10 @@ class ClusterModeRunner(SubmitRunner):
 
     _defaults = SHARED_DEFAULTS
 
-    def __init__(self, cluster: SparkSubmit, applications: Applications, *, poll_s: float = POLL_S) -> None:
+    def __init__(self, cluster: SparkSubmit, *, poll_s: float = POLL_S) -> None:
         super().__init__(cluster)
-        self._applications = applications
+        assert cluster.applications is not None, "a cluster in client mode"
+        self._applications = cluster.applications
         self._poll_s = poll_s
         self._job: Submitted | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -234,7 +235,7 @@ class ClusterModeRunner(SubmitRunner):
         settings[KEY_SETTING] = exchange.handed_over(
             number, {"spark_conf": spec.spark_conf, "saved_work_key": spec.saved_work_key}
         )
-        if spec.storage_conn_id is not None:
+        if spec.access.storage_conn_id is not None:
             # No process of the cluster reaches the task that holds the connection (docs/credentials.md).
             settings = {f"{each}.TXLOG_CREDENTIALS": "own" for each in _ENVIRONMENTS} | settings
         log(f"submitting {name} to {self._cluster.master}")
@@ -378,7 +379,7 @@ class ClusterModeRunner(SubmitRunner):
 
 def _exchange_of(spec: JobSpec) -> Exchange:
     # Without a key no other process can find the job, and it is this one's alone.
-    return Exchange(open_store(spec.table_uri, Access.of(spec)), spec.saved_work_key or secrets.token_hex(32))
+    return Exchange(open_store(spec.table_uri, spec.access), spec.saved_work_key or secrets.token_hex(32))
 
 
 def _last_of(exchange: Exchange) -> Submitted | None:

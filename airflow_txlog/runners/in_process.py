@@ -129,7 +129,7 @@ def _credentials(spec: JobSpec, spark: SparkSession) -> Iterator[None]:
 
     Raises InvalidJobSpec where the session was not started here: its workers do not know whom to ask.
     """
-    if spec.storage_conn_id is None:
+    if spec.access.storage_conn_id is None:
         yield
         return
     url = None
@@ -139,11 +139,11 @@ def _credentials(spec: JobSpec, spark: SparkSession) -> Iterator[None]:
     if url != _endpoint().url:
         raise InvalidJobSpec(
             f"The Spark session of this process has no way to the credentials of the connection "
-            f"{spec.storage_conn_id!r} (storage_conn_id), as it was started by others: its Python workers could not "
-            'open the table. Take runner="child", or let the first txlog task of the process start Spark.',
+            f"{spec.access.storage_conn_id!r} (storage_conn_id), as it was started by others: its Python workers could "
+            'not open the table. Take runner="child", or let the first txlog task of the process start Spark.',
             argument="runner",
         )
-    with _endpoint().answering(spec.storage_conn_id):
+    with _endpoint().answering(spec.access.storage_conn_id):
         yield
 
 

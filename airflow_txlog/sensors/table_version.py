@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseSensorOperator, PokeReturnValue, conf
 
 from airflow_txlog.errors import InvalidInput, from_dict
-from airflow_txlog.hooks.waiting import ask_table, condition_of
+from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.hooks.waiting import condition_of
 from airflow_txlog.locations import is_absolute, shown
 from airflow_txlog.operators.arguments.given import has_template
 from airflow_txlog.operators.arguments.templates import TemplatedOperator
@@ -22,8 +23,6 @@ from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from airflow_txlog.hooks.txlog import TxlogHook
 
 _CONDITION = (
     *("version", "newer_than", "since", "operation", "committed_by_dag", "committed_by_task", "partition"),
@@ -123,8 +122,6 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     @property
     def hook(self) -> TxlogHook:
         """The hook of this sensor's connection. It keeps what it knows of the table from one poke to the next."""
-        from airflow_txlog.hooks.txlog import TxlogHook
-
         if self._hook is None:
             self._hook = TxlogHook(self.txlog_conn_id, self.storage_conn_id)
         return self._hook
@@ -148,7 +145,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
 
         Raises InvalidInput for a condition that cannot be understood, CorruptTable, UnsupportedFeature.
         """
-        (found,) = ask_table(self.hook, self.table_uri, [(self.condition(), self._checked)])
+        (found,) = self.hook.ask(self.table_uri, [(self.condition(), self._checked)])
         if isinstance(found, Exception):
             raise found
         self._checked = found.checked

@@ -31,8 +31,8 @@ from azure.storage.blob.aio import BlobPrefix
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
-from airflow_txlog.locations import split
-from airflow_txlog.storage.access import Access, read_options
+from airflow_txlog.locations import Access, split
+from airflow_txlog.storage.access import credentials_of, read_options
 from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
@@ -106,7 +106,7 @@ def open_azure(uri: str, access: Access) -> Store:
     """
     options = read_options("Azure", access.storage_options, OPTIONS)
     place = _place(uri, options)
-    connection = _connection(place.account, place.cloud, tuple(sorted(options.items())), access.credentials(AZURE))
+    connection = _connection(place.account, place.cloud, tuple(sorted(options.items())), credentials_of(access, AZURE))
 
     def bucket_of(text: str) -> tuple[AzureBucket, str]:
         # A token or a key goes to no host but that of the table's own account, whatever a log names.

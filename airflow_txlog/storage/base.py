@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from airflow_txlog.storage.access import Access
+from airflow_txlog.locations import Access
 from airflow_txlog.storage.output import Output
 
 

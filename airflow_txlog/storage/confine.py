@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from airflow_txlog.errors import OutsideTable
-from airflow_txlog.locations import LOCAL, is_inside, store_kind
-from airflow_txlog.storage.access import Access
+from airflow_txlog.locations import LOCAL, Access, is_inside, store_kind
 
 
 def check_may_read(root: str, path: str, access: Access) -> None:

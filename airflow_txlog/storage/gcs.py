@@ -29,8 +29,8 @@ from google.oauth2.credentials import Credentials as AccessToken
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.locations import split
-from airflow_txlog.storage.access import Access, read_options
+from airflow_txlog.locations import Access, split
+from airflow_txlog.storage.access import credentials_of, read_options
 from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
@@ -71,7 +71,7 @@ _RESUME, _CANCELLED = 308, 499
 def open_gcs(uri: str, access: Access) -> Store:
     """The store at `gs://bucket/folder`, or `gcs:`. Raises UnsupportedStore, InvalidInput."""
     options = read_options("Google Cloud Storage", access.storage_options, OPTIONS)
-    connection = _connection(tuple(sorted(options.items())), access.credentials(GOOGLE))
+    connection = _connection(tuple(sorted(options.items())), credentials_of(access, GOOGLE))
 
     def bucket_of(text: str) -> tuple[GcsBucket, str]:
         _, name, path = split(text)

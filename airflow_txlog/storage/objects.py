@@ -24,8 +24,7 @@ import pyarrow as pa
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.limits import LOG_FILE
-from airflow_txlog.locations import is_inside
-from airflow_txlog.storage.access import Access
+from airflow_txlog.locations import Access, is_inside
 from airflow_txlog.storage.base import FileInfo, NothingSent
 from airflow_txlog.storage.bucket import (
     Bucket,

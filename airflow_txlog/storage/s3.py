@@ -43,8 +43,8 @@ from s3fs import S3FileSystem
 
 from airflow_txlog import __version__
 from airflow_txlog.errors import CredentialsUnavailable, InvalidInput, UnsupportedStore
-from airflow_txlog.locations import split
-from airflow_txlog.storage.access import Access, read_options
+from airflow_txlog.locations import Access, split
+from airflow_txlog.storage.access import credentials_of, read_options
 from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
@@ -121,7 +121,7 @@ def open_s3(uri: str, access: Access) -> Store:
         raise InvalidInput("storage_options: timeout_s must be a number of seconds above zero. Nothing was read.")
     if options.get("addressing_style", "path") not in _STYLES:
         raise InvalidInput(f"storage_options: addressing_style is one of {', '.join(_STYLES)}. Nothing was read.")
-    connection = _connection(tuple(sorted(options.items())), access.credentials(AWS))
+    connection = _connection(tuple(sorted(options.items())), credentials_of(access, AWS))
 
     def bucket_of(text: str) -> tuple[S3Bucket, str]:
         _, name, path = split(text)

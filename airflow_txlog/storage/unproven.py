@@ -24,8 +24,7 @@ from fsspec.core import url_to_fs
 
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.limits import LOG_FILE
-from airflow_txlog.locations import is_inside, split
-from airflow_txlog.storage.access import Access
+from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.storage.bucket import Connection
 from airflow_txlog.storage.confine import check_may_read

@@ -70,14 +70,9 @@ class SubmittedJobTrigger(BaseTrigger):
         self._applications().cancel(self.name)
 
     def _applications(self) -> Applications:
-        from airflow_txlog.hooks.spark_connection import open_spark_connection
-        from airflow_txlog.runners.cluster import SparkSubmit
+        from airflow_txlog.hooks.spark_connection import open_applications
 
-        cluster = open_spark_connection("submit", self.spark_conn_id)
-        assert isinstance(cluster, SparkSubmit)
-        if cluster.applications is None:
-            raise RuntimeError(f"the connection {self.spark_conn_id} is not in cluster mode any more")
-        return cluster.applications
+        return open_applications(self.spark_conn_id)
 
 
 def _event(text: str) -> TriggerEvent:

@@ -23,7 +23,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import InvalidInput, TxlogError
-from airflow_txlog.hooks.waiting import WaitAnswer, ask_table, condition_of
+from airflow_txlog.hooks.waiting import WaitAnswer, condition_of
 from airflow_txlog.policies.rings import Ring, ring_of
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class _Looker:
         try:
             if self._hook is None:
                 self._hook = TxlogHook(self._kwargs.get("txlog_conn_id"), self._kwargs.get("storage_conn_id"))
-            return ask_table(self._hook, self._kwargs["table_uri"], questions)
+            return self._hook.ask(self._kwargs["table_uri"], questions)
         except Exception as error:
             # The connection may have been mended meanwhile: it is read again.
             self._hook = None

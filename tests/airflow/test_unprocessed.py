@@ -10,8 +10,8 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.hooks.tables import UnprocessedVersions
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.hooks.unprocessed import UnprocessedVersions
 from tests.helpers.rows import append
 
 pytestmark = pytest.mark.airflow

@@ -315,4 +315,4 @@ def test_an_option_of_a_store_that_is_no_secret_is_kept() -> None:
         "anon": True,
         "client_kwargs": {"region_name": "x"},
     }
-    assert job_spec(operation="truncate", table_uri="/t", storage_options=options).storage_options == options
+    assert job_spec(operation="truncate", table_uri="/t", storage_options=options).access.storage_options == options

@@ -65,7 +65,7 @@ class PlayedCluster:
     def runner(self, *, poll_s: float = 0.05) -> ClusterModeRunner:
         words = (str(self.folder / "spark-submit"), "--master", self.master, "--deploy-mode", "cluster")
         cluster = SparkSubmit(master=self.master, command=words, applications=self)
-        return ClusterModeRunner(cluster, self, poll_s=poll_s)
+        return ClusterModeRunner(cluster, poll_s=poll_s)
 
     def homes(self) -> dict[str, Path]:
         """The folders of the applications that were submitted, by their names, oldest first."""

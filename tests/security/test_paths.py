@@ -153,8 +153,8 @@ def test_the_permission_goes_from_the_connection_to_the_tables_and_jobs(monkeypa
     for value, is_on in ((True, True), ("true", True), (False, False), (None, False)):
         connection = {"conn_type": "txlog", "extra": {"allow_absolute_paths": value}}
         monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
-        assert TxlogHook("lake").allow_absolute_paths is is_on
-    assert TxlogHook(None).allow_absolute_paths is False
+        assert TxlogHook("lake").access.allow_absolute_paths is is_on
+    assert TxlogHook(None).access.allow_absolute_paths is False
     with pytest.raises(InvalidJobSpec, match="allow_absolute_paths"):
         job_spec(operation="checkpoint", table_uri="/t", allow_absolute_paths="yes")  # type: ignore[arg-type]
 
@@ -184,7 +184,7 @@ def test_a_job_reads_rows_outside_only_where_the_connection_allows_it(
     assert target.latest_version() == before
     canary.check(result, lines)
     if operation in ("update", "write"):
-        allowed = run_job(spec.replace(allow_absolute_paths=True), spark)
+        allowed = run_job(spec.replace(access=Access(allow_absolute_paths=True)), spark)
         assert allowed.status == "committed", allowed.error
         copied = Table.open(target.uri, allow_absolute_paths=operation == "update").to_arrow()
         assert MARK in copied.column("name").to_pylist()

@@ -9,6 +9,7 @@ Source: Parquet format, "Parquet Modular Encryption"; NIST SP 800-38D.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import io
@@ -17,47 +18,56 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.parquet.encryption as pe
 
 _NAME = "key"
 _NONCE_BYTES = 32
 _ONE_CELL = pa.schema([("content", pa.binary())])
 
 
-class _KeptKey(pe.KmsClient):  # type: ignore[misc]
-    """Wraps keys of at most 32 bytes by the HMAC of a random text under the only key."""
+@functools.cache
+def _arrow() -> Any:
+    """Return Arrow's module of encryption, and its client that wraps keys by the only key."""
+    # Here: not every Arrow is built with encryption, and only a job's own files need it.
+    import pyarrow.parquet.encryption as pe  # noqa: PLC0415
 
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self._key = bytes.fromhex(config.custom_kms_conf[_NAME])
+    class KeptKey(pe.KmsClient):  # type: ignore[misc]
+        """Wraps keys of at most 32 bytes by the HMAC of a random text under the only key."""
 
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
-        """The text that stands in the footer. Called by Arrow."""
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return (nonce + self._combined(nonce, key_bytes)).hex()
+        def __init__(self, config: Any) -> None:
+            super().__init__()
+            self._key = bytes.fromhex(config.custom_kms_conf[_NAME])
 
-    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-        """What was wrapped. Called by Arrow, which finds out another key, or a changed text, by the tag of AES-GCM."""
-        try:
-            wrapped = bytes.fromhex(wrapped_key)
-        except ValueError:
-            raise pa.ArrowInvalid("the key in the footer is damaged") from None
-        return self._combined(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:])
+        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
+            """Return the text for the footer. Called by Arrow."""
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            return (nonce + self._combined(nonce, key_bytes)).hex()
 
-    def _combined(self, nonce: bytes, data: bytes) -> bytes:
-        pad = hmac.new(self._key, nonce, hashlib.sha256).digest()
-        return bytes(one ^ other for one, other in zip(data, pad, strict=False))
+        def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
+            """Return what was wrapped. Called by Arrow, which detects another key by the tag of AES-GCM."""
+            try:
+                wrapped = bytes.fromhex(wrapped_key)
+            except ValueError:
+                raise pa.ArrowInvalid("the key in the footer is damaged") from None
+            return self._combined(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:])
+
+        def _combined(self, nonce: bytes, data: bytes) -> bytes:
+            pad = hmac.new(self._key, nonce, hashlib.sha256).digest()
+            return bytes(one ^ other for one, other in zip(data, pad, strict=False))
+
+    return pe, KeptKey
 
 
 def writing_options(key: bytes, schema: pa.Schema) -> dict[str, Any]:
     """Options of `ParquetWriter` for one file with these columns, none of them nested."""
+    pe, kept_key = _arrow()
     wanted = pe.EncryptionConfiguration(footer_key=_NAME, column_keys={_NAME: schema.names})
-    return {"encryption_properties": pe.CryptoFactory(_KeptKey).file_encryption_properties(_connection(key), wanted)}
+    return {"encryption_properties": pe.CryptoFactory(kept_key).file_encryption_properties(_connection(key), wanted)}
 
 
 def reading_options(key: bytes) -> dict[str, Any]:
     """Options of `ParquetFile` for one file that was written with this key."""
-    return {"decryption_properties": pe.CryptoFactory(_KeptKey).file_decryption_properties(_connection(key))}
+    pe, kept_key = _arrow()
+    return {"decryption_properties": pe.CryptoFactory(kept_key).file_decryption_properties(_connection(key))}
 
 
 def encrypted(key: bytes, content: bytes) -> bytes:
@@ -79,4 +89,4 @@ def decrypted(key: bytes, data: bytes) -> bytes | None:
 
 
 def _connection(key: bytes) -> Any:
-    return pe.KmsConnectionConfig(custom_kms_conf={_NAME: key.hex()})
+    return _arrow()[0].KmsConnectionConfig(custom_kms_conf={_NAME: key.hex()})

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.conversion import ShreddedVariant
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, rows_at_once
+from airflow_txlog.datafiles.parquet.encryption import reading_options
 from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.datafiles.parquet.physical import FileFields, has_field_ids, is_found_by_id
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
@@ -92,7 +93,7 @@ def open_data_file(
         # local disk the pages are read as they are needed.
         options = {**_OPTIONS, "pre_buffer": file.store.is_remote}
         if file.key is not None:
-            options |= _decrypting(file.key)
+            options |= reading_options(file.key)
         with _reading(file):
             parquet, text_bytes = OpenParquet(source, **options), {}
             if file.key is None:
@@ -191,13 +192,6 @@ def _names_in_file(schema: pa.Schema, wanted: Sequence[str]) -> list[str]:
     names, members = schema.names, FileFields(schema)
     found = [members.find_name(name) for name in wanted]
     return [names[index] for index in found if index is not None]
-
-
-def _decrypting(key: bytes) -> dict[str, Any]:
-    # Not every Arrow is built with encryption, and only a job's own files need it.
-    from airflow_txlog.datafiles.parquet.encryption import reading_options  # noqa: PLC0415
-
-    return reading_options(key)
 
 
 @contextlib.contextmanager

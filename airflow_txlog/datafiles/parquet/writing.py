@@ -27,6 +27,7 @@ from airflow_txlog.datafiles.parquet.conversion import (
     map_entries,
     relabel,
 )
+from airflow_txlog.datafiles.parquet.encryption import writing_options
 from airflow_txlog.datafiles.parquet.output import (
     DEFAULT_FORMAT,
     ParquetFormat,
@@ -238,9 +239,6 @@ class PartitionedWriter:
         options, key = self._layout.parquet.options(), self._layout.key
         if key is None:
             return options
-        # Not every Arrow is built with encryption, and only a job's own files need it.
-        from airflow_txlog.datafiles.parquet.encryption import writing_options  # noqa: PLC0415
-
         return {**options, **writing_options(key, self._file_schema)}
 
     def _relieve(self) -> None:

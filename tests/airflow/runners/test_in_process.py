@@ -15,6 +15,7 @@ from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.runners.in_process import InProcessRunner
+from airflow_txlog.storage import Access
 from tests.helpers import s3
 from tests.helpers.paths import ROOT
 from tests.helpers.specs import job_spec
@@ -79,7 +80,7 @@ def test_kill_without_a_running_job_does_nothing() -> None:
 def test_a_session_of_others_whose_workers_could_not_get_the_credentials_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    spec = write(tmp_path, "SELECT 1 AS a").replace(storage_conn_id="lake")
+    spec = write(tmp_path, "SELECT 1 AS a").replace(access=Access(storage_conn_id="lake"))
     with pytest.raises(InvalidJobSpec, match=r"credentials of the connection 'lake'.*Take runner="):
         InProcessRunner().run(spec, log=lambda line: None)
     assert not Table.exists(str(tmp_path / "t"))
@@ -96,8 +97,9 @@ options = s3.options()
 keys = {"access_key": options.pop("key"), "secret_key": options.pop("secret")}
 offer("lake", lambda: Credentials(kind="aws", values=keys))
 source = {"sql": "SELECT id AS user_id FROM range(10)", "views": {}}
-spec = job_spec(operation="write", table_uri=sys.argv[1], arguments={"source": source})
-result = InProcessRunner().run(spec.replace(storage_options=options, storage_conn_id="lake"), log=print)
+given = {"storage_options": options, "storage_conn_id": "lake"}
+spec = job_spec(operation="write", table_uri=sys.argv[1], arguments={"source": source}, **given)
+result = InProcessRunner().run(spec, log=print)
 assert result.status == "committed", result
 assert not {URL, TOKEN} & set(os.environ)
 """

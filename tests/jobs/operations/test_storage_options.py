@@ -96,14 +96,14 @@ def test_every_operation_opens_its_stores_with_the_options_of_its_job(
     for number, (spec, expected) in enumerate(jobs(table, tmp_path)):
         app = spec.application
         named = spec if app is None else spec.replace(application=ApplicationTransaction(app_id=f"{number}", version=1))
-        result = run_job(named.replace(storage_options=options), spark)
+        result = run_job(named.replace(access=Access(storage_options=options)), spark)
         assert result.error is None, (spec.operation.name, result.error)
         assert ids(table) == expected, spec.operation.name
         if app is not None:
-            done = find_done(named.replace(storage_options=options))
+            done = find_done(named.replace(access=Access(storage_options=options)))
             assert done is not None
             assert done.version == result.version
-            forget_saved_work(named.replace(storage_options=options))
+            forget_saved_work(named.replace(access=Access(storage_options=options)))
 
 
 def test_no_operation_opens_a_store_without_them(

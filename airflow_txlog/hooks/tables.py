@@ -1,0 +1,154 @@
+"""A table as a hook keeps it: opened once, with its log followed from look to look, and what readers ask of it.
+
+There are two questions: is a condition reached (`ask`, for sensors and triggers), and which versions has a consumer not
+processed yet (`unprocessed_versions`)? The second is answered from the log and not by counting events, because Airflow
+may merge or drop asset events (apache/airflow #56050), and a task may die in between. The invariant: a part of the log
+that was handed out is handed out again, with the same bounds and the same key, until it is done; work under its key is
+done once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.table.changes.conditions import Condition, ConditionAnswer, ask, new_versions
+from airflow_txlog.engine.table.changes.following import LogFollower, Position
+from airflow_txlog.hooks.waiting import WaitAnswer
+from airflow_txlog.locations import Access
+
+START = Position(version=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnprocessedVersions:
+    """The versions later than `from_version`, up to `version`."""
+
+    table_uri: str
+    from_version: int
+    version: int
+    versions: list[int]
+    """Those that added or removed rows, ascending."""
+    partitions: list[dict[str, str | None]]
+    """The partitions that they changed, as texts of the log by column; empty for a table without."""
+    is_complete: bool
+    """False where the versions do not say all that changed: the log was cleaned past `from_version`, the table was
+    dropped and created again, its partition columns were changed, or another engine removed files without writing down
+    their partitions. Then read the table as of `version`."""
+    key: str = field(repr=False)
+    """A name for this piece of work, the same whenever it is handed out: for `idempotency_key`."""
+
+
+class FollowedTable:
+    """The table at `uri`, of which nothing is read before a method is called. For one thread at a time.
+
+    `uri` is what answers and keys name: the table as its readers spell it.
+    """
+
+    def __init__(self, uri: str, access: Access, *, strict_writers: bool) -> None:
+        self.uri = uri
+        self.table = Table.at(uri, access, strict_writers=strict_writers)
+
+    @cached_property
+    def follower(self) -> LogFollower:
+        """The table's log, to be followed from look to look."""
+        return LogFollower(self.table.store)
+
+    def ask(
+        self, questions: Sequence[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]]
+    ) -> list[WaitAnswer | Exception]:
+        """Look at the log once, and return the answer to each question: a condition, and how far it was checked before.
+
+        No condition (None) is never reached; its answer says where the table stands. An error of one question is its
+        answer. Raises what the look itself raises: CorruptTable, what the store and the connection raise.
+        """
+        self.follower.look()
+        found: list[WaitAnswer | Exception] = []
+        for condition, checked in questions:
+            try:
+                if condition is None:
+                    found.append(WaitAnswer(False, asdict(self.follower.position), {}))
+                    continue
+                before = None if checked is None else position_of(checked)
+                answer = ask(engine_condition(condition), self.follower, self.table.snapshot, before)
+                found.append(WaitAnswer(answer.reached, asdict(answer.position), self._report(answer)))
+            except Exception as error:
+                found.append(error)
+        return found
+
+    def _report(self, answer: ConditionAnswer) -> dict[str, Any]:
+        match = answer.match
+        return {
+            "table_uri": self.uri,
+            **asdict(answer.position),
+            "from_version": answer.after,
+            "matched_version": None if match is None else match.version,
+            "operation": None if match is None else match.operation,
+            "timestamp_ms": None if match is None else match.timestamp_ms,
+            "recreated": answer.is_another_log,
+        }
+
+    def unprocessed_versions(self, consumer: str, state: Any) -> Iterator[UnprocessedVersions]:
+        """Yield the parts of the log that the consumer has not processed; see `TxlogHook.unprocessed_versions`."""
+        state_key = f"txlog_consumer_{hashlib.sha256(f'{consumer}|{self.uri}'.encode()).hexdigest()[:16]}"
+        kept = state.get(state_key) or {"done": asdict(START)}
+        # What was handed out before and was not done, and then what is there now: not what comes while this one runs,
+        # which may be the consumer's own.
+        for _ in range(2 if "doing" in kept else 1):
+            found, until = self._part(consumer, kept)
+            if until == kept["done"]:
+                return
+            if found.versions or not found.is_complete:
+                # The bounds are kept before the work begins: a try that follows takes this part, and no larger one.
+                kept = {"done": kept["done"], "doing": until}
+                state.set(state_key, kept)
+                yield found
+                if state.get(state_key) != kept:
+                    # A run that was taken for dead, and its retry: the other has gone on from here, or from further.
+                    return
+            kept = {"done": until}
+            state.set(state_key, kept)
+
+    def _part(self, consumer: str, kept: dict[str, Any]) -> tuple[UnprocessedVersions, dict[str, Any]]:
+        """What comes after what is done: the part that was handed out already, or all that there is."""
+        self.follower.look()
+        after, doing = position_of(kept["done"]), kept.get("doing")
+        new = new_versions(self.follower, after, None if doing is None else position_of(doing))
+        end, partitions = new.position, self.follower.partitions(new.commits)
+        bounds = f"{consumer}|{self.uri}|{after.version}|{after.commit_mark}|{end.version}|{end.commit_mark}"
+        found = UnprocessedVersions(
+            table_uri=self.uri,
+            from_version=after.version,
+            version=end.version,
+            versions=[commit.version for commit in new.commits],
+            partitions=partitions or [],
+            is_complete=new.is_complete and partitions is not None,
+            key=f"{consumer}/{after.version}-{end.version}/{hashlib.sha256(bounds.encode()).hexdigest()[:12]}",
+        )
+        return found, asdict(end)
+
+
+def engine_condition(condition: Mapping[str, Any]) -> Condition:
+    """Return the engine's condition from the JSON of `waiting.condition_of`."""
+    newer_than, since = condition.get("newer_than"), condition.get("since")
+    by = {"dag_id": condition.get("committed_by_dag"), "task_id": condition.get("committed_by_task")}
+    return Condition(
+        version=condition.get("version"),
+        newer_than=None if newer_than is None else position_of(newer_than),
+        since_ms=None if since is None else int(dt.datetime.fromisoformat(since).timestamp() * 1000),
+        operations=frozenset(condition.get("operation") or ()),
+        tags={f"{ANNOTATION_TAG_PREFIX}{name}": text for name, text in by.items() if text is not None},
+        partition=condition.get("partition") or {},
+        data_changes_only=condition.get("data_changes_only"),
+    )
+
+
+def position_of(data: Mapping[str, Any]) -> Position:
+    """Return the position from its JSON, `{"version", "commit_mark"}`."""
+    return Position(version=int(data["version"]), commit_mark=data.get("commit_mark"))
