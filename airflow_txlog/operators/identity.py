@@ -8,16 +8,18 @@ nothing kept asks the table's log for commits of this task: their tags name the 
 An app id names the task instance, and before it the deployment: `[txlog] deployment_id` where that is set, else what no
 two deployments share, which is the id that Airflow gave to the task's first try. Source: soundness A10.
 
-Invariant: the table is read before the state store is read for the last time. A copy that then finds the store as it
-was has read the table before the other copy could commit under the number that it keeps first, so both hold the same
-number and one of them wins.
+`next_step` decides what a try does next. Invariant: the table is read before the state store is read for the last time.
+A copy that then finds the store as it was has read the table before the other copy could commit under the number that
+it keeps first, so both hold the same number and one of them wins.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import conf
 
@@ -40,6 +42,72 @@ except ImportError:
     NEVER_EXPIRE = timedelta.max
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeptNumber:
+    """What the state store holds of a task's number."""
+
+    app_id: str
+    max_tries: int | None = None
+    """Those of the try that kept it: a clear changes them."""
+    version: int | None = None
+    first_tried_ms: int | None = None
+    succeeded: bool = False
+    """Whether the number's task succeeded: whatever runs it again is a clear."""
+    refused: bool = False
+    """Whether no number was chosen, because it could not be known whether a commit is this task's."""
+
+    @classmethod
+    def in_store(cls, store: Any) -> KeptNumber | None:
+        """Return what the store holds now."""
+        data = store.get(STATE_KEY)
+        if not isinstance(data, dict):
+            return None
+        return cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})
+
+    def keep(self, store: Any) -> None:
+        """Put it into the store, for ever."""
+        data = {name: value for name, value in asdict(self).items() if value is not None and value is not False}
+        store.set(STATE_KEY, data, retention=NEVER_EXPIRE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The table's answer: the number that it has recorded for the app id, and what was kept when it was asked."""
+
+    kept: KeptNumber | None
+    app_id: str
+    recorded: int | None
+
+
+class Step(enum.Enum):
+    """What a try does next to come to its number."""
+
+    USE_KEPT = "use the number that is kept"
+    ASK_TABLE = "ask the table for the recorded number, and read the store again"
+    FIND_EARLIER = "look in the table's log for a commit of an earlier try, else take the next number"
+    TAKE_NEXT = "take the number after the recorded one"
+
+
+def next_step(kept: KeptNumber | None, asked: Asked | None, max_tries: int) -> Step:
+    """Return what a try does, by what is kept now and by the table's last answer.
+
+    | the store holds | the table was asked while it held the same | step |
+    |---|---|---|
+    | a number of this work: with the same `max_tries`, without a success | | USE_KEPT |
+    | anything else | no | ASK_TABLE |
+    | nothing, or a refusal of these tries | yes | FIND_EARLIER |
+    | a number of other work, or a refusal from before a clear | yes | TAKE_NEXT |
+    """
+    is_of_these_tries = kept is not None and kept.max_tries == max_tries
+    if kept is not None and is_of_these_tries and not kept.succeeded and not kept.refused:
+        return Step.USE_KEPT
+    if asked is None or asked.kept != kept:
+        return Step.ASK_TABLE
+    if kept is None or (is_of_these_tries and kept.refused):
+        return Step.FIND_EARLIER
+    return Step.TAKE_NEXT
+
+
 def application_transaction(
     context: Mapping[str, Any],
     recorded_version: Callable[[str], int | None],
@@ -47,71 +115,79 @@ def application_transaction(
     clock: Clock = SYSTEM_CLOCK,
     recorded_work: Callable[[str], Iterable[RecordedWork]] = lambda suffix: (),
 ) -> ApplicationTransaction:
-    """The transaction that this try of this task carries.
+    """Return the transaction that this try of this task carries.
 
     Two functions read the table: `recorded_version` returns the number that it holds for an app id, `recorded_work` the
     commits whose app id has a given end. Neither is called for an author's key, whose number is always 1 and whose work
     is recognised by the spec's digest.
-
-    Without a state store (Airflow before 3.3) the number is `max_tries`, which a clear raises, and a transaction that
-    the table recorded before this run began is not taken for this task's.
 
     Raises what the state store raises: without its answer a retry cannot be distinguished from new work.
     """
     if idempotency_key is not None:
         check_key(idempotency_key)
         return _keyed_transaction(context, idempotency_key, clock)
-    ti = context["ti"]
-    max_tries = int(ti.max_tries)
     if "task_state_store" not in context:
-        earlier = _earlier_work(context, recorded_work)
-        if earlier is not None:
-            return earlier
-        not_before_ms = _epoch_ms(_run_started(context))
-        # When a later try's first one was is not kept anywhere; it was not before the run began.
-        return ApplicationTransaction(
-            # Every try must compute the same app id, so it names the deployment by the moment that its run began.
-            app_id=app_id_of(ti, deployment_id() or _iso(_run_started(context)) or "none"),
-            version=max_tries,
-            not_before_ms=not_before_ms,
-            first_tried_ms=not_before_ms if ti.try_number > 1 else clock.now_ms(),
-            is_first_try=_is_first_try(context),
+        return _earlier_work(context, recorded_work) or _transaction_without_store(context, clock)
+    ti, store = context["ti"], context["task_state_store"]
+    max_tries = int(ti.max_tries)
+    asked: Asked | None = None
+    while True:
+        # After the table: see the module's invariant.
+        kept = KeptNumber.in_store(store)
+        step = next_step(kept, asked, max_tries)
+        if step is Step.USE_KEPT:
+            assert kept is not None
+            return _transaction_of(kept)
+        if step is Step.ASK_TABLE or asked is None:
+            # The id is kept with the number, so that a deployment that is renamed between two tries makes no new work.
+            app_id = kept.app_id if kept is not None else app_id_of(ti, deployment_id() or str(ti.id))
+            asked = Asked(kept=kept, app_id=app_id, recorded=recorded_version(app_id))
+            continue
+        earlier = None
+        if step is Step.FIND_EARLIER:
+            try:
+                earlier = _earlier_work(context, recorded_work)
+            except IdempotencyKeyReused:
+                # By this a clear, which changes `max_tries`, is known as one: it is new work, whatever is recorded.
+                KeptNumber(app_id=asked.app_id, max_tries=max_tries, refused=True).keep(store)
+                raise
+        chosen = KeptNumber(
+            app_id=asked.app_id if earlier is None else earlier.app_id,
+            max_tries=max_tries,
+            version=_number_after(asked.recorded) if earlier is None else earlier.version,
+            first_tried_ms=clock.now_ms() if earlier is None else earlier.first_tried_ms,
         )
-    store = context["task_state_store"]
-    kept = _kept(store)
-    is_first_try = False
-    while not _is_of_this_work(kept, max_tries):
-        # The id is kept with the number, so that a deployment that is renamed between two tries makes no new work.
-        app_id = str(kept["app_id"]) if kept else app_id_of(ti, deployment_id() or str(ti.id))
-        recorded = recorded_version(app_id)
-        before, kept = kept, _kept(store)
-        if kept == before:
-            chosen = None
-            if kept is None or (kept.get("refused") and kept.get("max_tries") == max_tries):
-                try:
-                    chosen = _earlier_work(context, recorded_work)
-                except IdempotencyKeyReused:
-                    # By this a clear, which changes `max_tries`, is known as one: it is new work, whatever is recorded.
-                    refused = {"app_id": app_id, "max_tries": max_tries, "refused": True}
-                    store.set(STATE_KEY, refused, retention=NEVER_EXPIRE)
-                    raise
-            if chosen is None:
-                # The number is kept before anything is submitted: no try of this work has met the table.
-                is_first_try = True
-                version = FIRST_VERSION if recorded is None else recorded + 1
-                chosen = ApplicationTransaction(app_id=app_id, version=version, first_tried_ms=clock.now_ms())
-            kept = {
-                "app_id": chosen.app_id,
-                "version": chosen.version,
-                "max_tries": max_tries,
-                "first_tried_ms": chosen.first_tried_ms,
-            }
-            store.set(STATE_KEY, kept, retention=NEVER_EXPIRE)
+        # The number is kept before anything is submitted: no try of new work has met the table.
+        chosen.keep(store)
+        return _transaction_of(chosen, is_first_try=earlier is None)
+
+
+def _number_after(recorded: int | None) -> int:
+    return FIRST_VERSION if recorded is None else recorded + 1
+
+
+def _transaction_of(kept: KeptNumber, *, is_first_try: bool = False) -> ApplicationTransaction:
+    assert kept.version is not None
     return ApplicationTransaction(
-        app_id=str(kept["app_id"]),
-        version=int(kept["version"]),
-        first_tried_ms=kept.get("first_tried_ms"),
-        is_first_try=is_first_try,
+        app_id=kept.app_id, version=kept.version, first_tried_ms=kept.first_tried_ms, is_first_try=is_first_try
+    )
+
+
+def _transaction_without_store(context: Mapping[str, Any], clock: Clock) -> ApplicationTransaction:
+    """Return the transaction under an Airflow before 3.3: its number is `max_tries`, which a clear raises.
+
+    A transaction that the table recorded before this run began is not taken for this task's.
+    """
+    ti, started = context["ti"], _run_started(context)
+    # When a later try's first one was is not kept anywhere; it was not before the run began.
+    not_before_ms = _epoch_ms(started)
+    return ApplicationTransaction(
+        # Every try must compute the same app id, so it names the deployment by the moment that its run began.
+        app_id=app_id_of(ti, deployment_id() or _iso(started) or "none"),
+        version=int(ti.max_tries),
+        not_before_ms=not_before_ms,
+        first_tried_ms=not_before_ms if ti.try_number > 1 else clock.now_ms(),
+        is_first_try=_is_first_try(context),
     )
 
 
@@ -123,9 +199,9 @@ def keep_success(context: Mapping[str, Any]) -> None:
     cleared task reports its work as done already.
     """
     store = context.get("task_state_store")
-    kept = None if store is None else _kept(store)
-    if store is not None and kept is not None:
-        store.set(STATE_KEY, {**kept, "succeeded": True}, retention=NEVER_EXPIRE)
+    kept = None if store is None else KeptNumber.in_store(store)
+    if kept is not None:
+        replace(kept, succeeded=True).keep(store)
 
 
 def _keyed_transaction(context: Mapping[str, Any], key: str, clock: Clock) -> ApplicationTransaction:
@@ -164,18 +240,6 @@ def _is_first_try(context: Mapping[str, Any]) -> bool:
     ti, retries = context["ti"], getattr(context.get("task"), "retries", None)
     is_first_after_clear = isinstance(retries, int) and ti.try_number == ti.max_tries - retries + 1
     return ti.try_number <= 1 or is_first_after_clear
-
-
-def _kept(store: Any) -> dict[str, Any] | None:
-    kept = store.get(STATE_KEY)
-    return kept if isinstance(kept, dict) else None
-
-
-def _is_of_this_work(kept: dict[str, Any] | None, max_tries: int) -> TypeGuard[dict[str, Any]]:
-    """Whether what is kept belongs to a try that this one retries, and not to one before a clear."""
-    if kept is None or kept.get("max_tries") != max_tries:
-        return False
-    return not kept.get("succeeded") and not kept.get("refused")
 
 
 def _earlier_work(

@@ -118,6 +118,51 @@ def done(spec: JobSpec, application: ApplicationTransaction) -> JobResult | None
     return find_done(spec.replace(application=application))
 
 
+OF_THIS_WORK = {"app_id": "a", "version": 3, "max_tries": 2, "first_tried_ms": 5}
+HELD = {
+    "nothing": None,
+    "a number of this work": OF_THIS_WORK,
+    "a number before a clear": {**OF_THIS_WORK, "max_tries": 1},
+    "a number whose task succeeded": {**OF_THIS_WORK, "succeeded": True},
+    "a refusal of these tries": {"app_id": "a", "max_tries": 2, "refused": True},
+    "a refusal before a clear": {"app_id": "a", "max_tries": 1, "refused": True},
+}
+AFTER_THE_TABLE = {
+    "nothing": "FIND_EARLIER",
+    "a number of this work": "USE_KEPT",
+    "a number before a clear": "TAKE_NEXT",
+    "a number whose task succeeded": "TAKE_NEXT",
+    "a refusal of these tries": "FIND_EARLIER",
+    "a refusal before a clear": "TAKE_NEXT",
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_what_a_try_does_next_follows_from_what_is_kept_and_what_the_table_was_asked_for(held: str) -> None:
+    from airflow_txlog.operators.identity import Asked, KeptNumber, next_step
+
+    def kept(name: str) -> KeptNumber | None:
+        return KeptNumber.in_store(StateStore({"txlog.transaction": HELD[name]}))
+
+    before = "USE_KEPT" if held == "a number of this work" else "ASK_TABLE"
+    assert next_step(kept(held), None, 2).name == before
+    for at_the_time in HELD:
+        asked = Asked(kept=kept(at_the_time), app_id="a", recorded=2)
+        expected = AFTER_THE_TABLE[held] if at_the_time == held else before
+        assert next_step(kept(held), asked, 2).name == expected, at_the_time
+
+
+@pytest.mark.parametrize("held", [name for name, data in HELD.items() if data is not None])
+def test_a_number_is_kept_in_the_form_in_which_it_is_read(held: str) -> None:
+    from airflow_txlog.operators.identity import KeptNumber
+
+    store, again = StateStore({"txlog.transaction": HELD[held]}), StateStore()
+    found = KeptNumber.in_store(store)
+    assert found is not None
+    found.keep(again)
+    assert again.values == store.values
+
+
 def test_a_retry_after_the_commit_finds_it_done_and_says_where(table: Table, spec: JobSpec) -> None:
     ti, store = Try(), StateStore()
     first = identity(table, ti, store)
