@@ -1,7 +1,7 @@
 """What all operators share: a spec from the arguments, a runner, an identity, and an answer that people can read.
 
-A subclass names its operation and gives the job's arguments from its own rendered fields. Invariant: constructing an
-operator reads no connection and no file, so that a DAG parses anywhere.
+A subclass names its operation, and has an argument for each field of the operation's record. Invariant: constructing
+an operator reads no connection and no file, so that a DAG parses anywhere.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.operations import Operation, read_operation
+from airflow_txlog.contract.operations.reading import kinds_of
 from airflow_txlog.contract.restrictions import unrestricted_names
 from airflow_txlog.contract.wording import summary_lines, xcom_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
@@ -22,7 +23,14 @@ from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.links.pages import links_of
 from airflow_txlog.locations import is_absolute
-from airflow_txlog.operators.arguments.given import column_list, has_template, parameter_map, path_text, text_map
+from airflow_txlog.operators.arguments.given import (
+    as_record_reads,
+    column_list,
+    has_template,
+    parameter_map,
+    path_text,
+    text_map,
+)
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
 from airflow_txlog.operators.arguments.texts import check_key, check_texts, check_time_zone
 from airflow_txlog.operators.identity import annotations_of, application_transaction, job_identity, keep_success
@@ -139,8 +147,13 @@ class TxlogOperator(RenderedOperator):
         return TxlogHook(self.txlog_conn_id, self.storage_conn_id, self.spark_conn_id)
 
     def job_arguments(self) -> dict[str, Any]:
-        """The fields of the operation's record, from the rendered fields of this operator."""
-        return {}
+        """Return the fields of the operation's record, each from the rendered argument of its name."""
+        return {
+            name: parameter_map(getattr(self, name), self.nullable_parameters)
+            if name == "parameters"
+            else as_record_reads(kind, name, getattr(self, name))
+            for name, kind in kinds_of(self.operation).items()
+        }
 
     def check_literals(self) -> None:
         """Raise InvalidJobSpec for what is wrong in any rendering. The last line of each operator's constructor.
@@ -416,9 +429,3 @@ class DataChangingOperator(ExactlyOnceOperator):
         self.partition_predicate = partition_predicate
         self.parameters = parameters
         self.nullable_parameters = column_list("nullable_parameters", nullable_parameters) or ()
-
-    def job_arguments(self) -> dict[str, Any]:
-        return {
-            "partition_predicate": self.partition_predicate,
-            "parameters": parameter_map(self.parameters, self.nullable_parameters),
-        }

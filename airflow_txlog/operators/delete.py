@@ -69,7 +69,7 @@ class DeltaDeleteOperator(DataChangingOperator):
         return ("keys", "key_column", "source_column") if argument == "keys" else (argument,)
 
     def job_arguments(self) -> dict[str, Any]:
-        """`predicate` or `keys`, `require_match`, and the shared ones.
+        """Return the fields, with `keys` made of the arguments that describe them.
 
         Raises InvalidJobSpec unless exactly one of the two ways is described: keys that a template rendered to nothing
         must not become a delete of every row.
@@ -83,12 +83,7 @@ class DeltaDeleteOperator(DataChangingOperator):
                 argument="predicate",
             )
         keys = _described(self.key_column, self.keys, self.source_column) if by_keys else None
-        return {
-            **super().job_arguments(),
-            "predicate": self.predicate,
-            "keys": keys,
-            "require_match": self.require_match,
-        }
+        return {**super().job_arguments(), "keys": keys}
 
 
 def _described(column: str | None, keys: Any, source_column: str | None) -> dict[str, Any]:
@@ -99,7 +94,7 @@ def _described(column: str | None, keys: Any, source_column: str | None) -> dict
             )
     keys = revealed(keys)
     if isinstance(keys, Mapping):
-        return {"column": column, "source": source_of(keys, "keys"), "source_column": source_column}
+        return {"column": column, "source": source_of("keys", keys), "source_column": source_column}
     if isinstance(keys, str) or not isinstance(keys, Sequence):
         raise InvalidJobSpec(
             f"keys must be a list of values or a source; found {type(keys).__name__}. A template gives a list where it "

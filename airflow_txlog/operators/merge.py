@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from airflow_txlog.contract.operations import Merge, Operation
-from airflow_txlog.operators.arguments.given import clause_list, expression_map, source_of
+from airflow_txlog.operators.arguments.given import expression_map
 from airflow_txlog.operators.base import DataChangingOperator
 
 
@@ -99,16 +99,3 @@ class DeltaMergeOperator(DataChangingOperator):
         self.schema_evolution = schema_evolution
         self.require_match = require_match
         self.check_literals()
-
-    def job_arguments(self) -> dict[str, Any]:
-        """`source`, `on`, `clauses`, the aliases and the shared ones."""
-        return {
-            **super().job_arguments(),
-            "source": source_of(self.source),
-            "on": self.on,
-            "clauses": clause_list(self.clauses),
-            "target_alias": self.target_alias,
-            "source_alias": self.source_alias,
-            "schema_evolution": self.schema_evolution,
-            "require_match": self.require_match,
-        }

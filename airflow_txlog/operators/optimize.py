@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import Operation, Optimize
-from airflow_txlog.operators.arguments.given import column_list, parameter_map
 from airflow_txlog.operators.base import TxlogOperator
 
 
@@ -55,14 +54,3 @@ class DeltaOptimizeOperator(TxlogOperator):
         self.partition_predicate = partition_predicate
         self.parameters = parameters
         self.check_literals()
-
-    def job_arguments(self) -> dict[str, Any]:
-        """`zorder_by`, `purge`, `target_bytes`, `batch_bytes`, `partition_predicate`, `parameters`."""
-        return {
-            "zorder_by": column_list("zorder_by", self.zorder_by),
-            "purge": self.purge,
-            "target_bytes": self.target_bytes,
-            "batch_bytes": self.batch_bytes,
-            "partition_predicate": self.partition_predicate,
-            "parameters": parameter_map(self.parameters),
-        }

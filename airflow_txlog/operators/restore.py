@@ -41,11 +41,11 @@ class DeltaRestoreOperator(ExactlyOnceOperator):
         self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
-        """`version` (a number where its text is one), `timestamp`, `ignore_missing`."""
+        """Return the fields, with `version` as a number where its text is one, and `timestamp` as a text."""
         version = self.version
         if isinstance(version, str) and version.strip().isdecimal():
             version = int(version)
         # A template in a DAG of native objects, such as `{{ logical_date }}`, gives the moment itself.
         at = self.timestamp
         timestamp = at.isoformat() if isinstance(at, dt.datetime) else at
-        return {"version": version, "timestamp": timestamp, "ignore_missing": self.ignore_missing}
+        return {**super().job_arguments(), "version": version, "timestamp": timestamp}

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import Operation, Update
-from airflow_txlog.operators.arguments.given import expression_map
 from airflow_txlog.operators.base import DataChangingOperator
 
 
@@ -42,13 +41,3 @@ class DeltaUpdateOperator(DataChangingOperator):
         self.target_alias = target_alias
         self.require_match = require_match
         self.check_literals()
-
-    def job_arguments(self) -> dict[str, Any]:
-        """`set`, `predicate`, `target_alias`, `require_match` and the shared ones."""
-        return {
-            **super().job_arguments(),
-            "set": expression_map("set", self.set),
-            "predicate": self.predicate,
-            "target_alias": self.target_alias,
-            "require_match": self.require_match,
-        }

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import Operation, Upsert
-from airflow_txlog.operators.arguments.given import column_list, source_of
 from airflow_txlog.operators.base import DataChangingOperator
 
 
@@ -44,13 +43,3 @@ class DeltaUpsertOperator(DataChangingOperator):
         self.columns = columns
         self.schema_evolution = schema_evolution
         self.check_literals()
-
-    def job_arguments(self) -> dict[str, Any]:
-        """`source`, `keys`, `columns`, `schema_evolution` and the shared ones."""
-        return {
-            **super().job_arguments(),
-            "source": source_of(self.source),
-            "keys": column_list("keys", self.keys),
-            "columns": column_list("columns", self.columns),
-            "schema_evolution": self.schema_evolution,
-        }

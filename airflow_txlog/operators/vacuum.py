@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from airflow_txlog.contract.operations import Operation, Vacuum
-from airflow_txlog.operators.arguments.given import path_text
 from airflow_txlog.operators.base import TxlogOperator
 
 
@@ -57,13 +56,4 @@ class VacuumOperator(TxlogOperator):
         self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
-        """`retention_hours`, `dry_run`, `check_retention`, `mode`, `inventory`, `include_foreign`, `parallelism`."""
-        return {
-            "retention_hours": self.retention_hours,
-            "dry_run": self.is_dry_run,
-            "check_retention": self.check_retention,
-            "mode": self.mode,
-            "inventory": path_text(self.inventory),
-            "include_foreign": self.include_foreign,
-            "parallelism": self.parallelism,
-        }
+        return {**super().job_arguments(), "dry_run": self.is_dry_run}

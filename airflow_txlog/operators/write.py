@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import Operation, Write
-from airflow_txlog.operators.arguments.given import column_list, source_of, text_map
 from airflow_txlog.operators.base import DataChangingOperator
 
 
@@ -61,18 +60,3 @@ class DeltaWriteOperator(DataChangingOperator):
         self.properties = properties
         self.schema_evolution = schema_evolution
         self.check_literals()
-
-    def job_arguments(self) -> dict[str, Any]:
-        """The arguments of `__init__` by their names, and the shared ones."""
-        return {
-            **super().job_arguments(),
-            "source": source_of(self.source),
-            "mode": self.mode,
-            "replace_where": self.replace_where,
-            "on_conflict": self.on_conflict,
-            "create": self.create,
-            "allow_non_empty": self.allow_non_empty,
-            "partition_by": column_list("partition_by", self.partition_by),
-            "properties": text_map("properties", self.properties),
-            "schema_evolution": self.schema_evolution,
-        }

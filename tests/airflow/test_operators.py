@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
@@ -322,6 +324,24 @@ def test_arguments_are_named_and_required_ones_are_required() -> None:
         DeltaDeleteOperator(task_id="forget", table_uri="/t")
     with pytest.raises(TypeError):
         DeltaDeleteOperator(task_id="forget", table_uri="/t", keys=["42"])
+
+
+OPERATORS: list[type[TxlogOperator]] = [
+    *(CheckpointOperator, DeltaDeleteOperator, DeltaMergeOperator, DeltaOptimizeOperator, DeltaRestoreOperator),
+    *(DeltaTruncateOperator, DeltaUpdateOperator, DeltaUpsertOperator, DeltaWriteOperator, VacuumOperator),
+]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_an_operator_takes_each_field_of_its_record_with_the_same_default(operator: type[TxlogOperator]) -> None:
+    parameters = {
+        name: parameter for each in operator.__mro__ for name, parameter in inspect.signature(each).parameters.items()
+    }
+    for field in msgspec.structs.fields(operator.operation):
+        given = parameters[field.name].default
+        if not field.required:
+            default = field.default if field.default_factory is msgspec.NODEFAULT else None
+            assert given == default, field.name
 
 
 def test_every_operator_has_the_retry_policy_unless_its_author_chose_one() -> None:

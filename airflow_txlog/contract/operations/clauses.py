@@ -62,3 +62,4 @@ AnyClause = Annotated[
         "not_matched and `then` is insert"
     ),
 ]
+Clauses = Annotated[tuple[AnyClause, ...], Meta(min_length=1, description="a non-empty list of clauses")]

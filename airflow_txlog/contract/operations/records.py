@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from airflow_txlog.contract.operations.base import REPLACED, Operation, ScopedOperation, SourceOperation, register
-from airflow_txlog.contract.operations.clauses import AnyClause, DeleteClause, InsertClause, UpdateClause
+from airflow_txlog.contract.operations.clauses import Clauses, DeleteClause, InsertClause, UpdateClause
 from airflow_txlog.contract.operations.fields import (
     Assignments,
     Bytes,
@@ -167,7 +167,7 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
     }
 
     on: PairText
-    clauses: Annotated[tuple[AnyClause, ...], Meta(min_length=1, description="a non-empty list of clauses")]
+    clauses: Clauses
     target_alias: Text = "t"
     source_alias: Text = "s"
     require_match: bool = False

@@ -8,11 +8,13 @@ Invariant: an error names the argument and never a value.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, get_args
 
-from airflow_txlog.contract.operations import FORMATS
+from airflow_txlog.contract.operations import FORMATS, AnySource
+from airflow_txlog.contract.operations.clauses import Clauses
+from airflow_txlog.contract.operations.fields import Assignments, ColumnNames, Location, SomeColumnNames, TextMap
 from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.personal import revealed
@@ -94,22 +96,22 @@ def expression_map(name: str, value: Any) -> Any:
     return dict(value)
 
 
-def clause_list(value: Any) -> list[Any]:
+def clause_list(name: str, value: Any) -> list[Any]:
     """Clauses of a merge: a list of them, or one."""
     if isinstance(value, Mapping):
         return [dict(value)]
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise _refused("clauses", f"{_kind(value)}; write a list, such as [when_matched_update()]")
+        raise _refused(name, f"{_kind(value)}; write a list, such as [when_matched_update()]")
     for index, clause in enumerate(value):
         if not isinstance(clause, Mapping):
             called = (
                 f": call it, {clause.__name__}(…)" if callable(clause) else "; write when_matched_update() or another"
             )
-            raise _refused(f"clauses[{index}]", f"{_kind(clause)}{called}")
+            raise _refused(f"{name}[{index}]", f"{_kind(clause)}{called}")
     return [dict(clause) for clause in value]
 
 
-def source_of(value: Any, name: str = "source") -> dict[str, Any]:
+def source_of(name: str, value: Any) -> dict[str, Any]:
     """A source as a record reads it, from what `operators.sources` or the author made."""
     value = path_text(value)
     if isinstance(value, str):
@@ -119,7 +121,7 @@ def source_of(value: Any, name: str = "source") -> dict[str, Any]:
         raise _refused(name, f"{_kind(value)}; make one by airflow_txlog.operators")
     source = dict(value)
     if isinstance(source.get("views"), Mapping):
-        source["views"] = {key: source_of(view, f"{name}.views.{key}") for key, view in source["views"].items()}
+        source["views"] = {key: source_of(f"{name}.views.{key}", view) for key, view in source["views"].items()}
     if "path" in source:
         path = path_text(source["path"])
         source["path"] = [path_text(item) for item in path] if isinstance(path, list | tuple) else path
@@ -133,6 +135,26 @@ def source_of(value: Any, name: str = "source") -> dict[str, Any]:
 def _format_of(path: str) -> str:
     ending = path.rstrip("/").rsplit(".", 1)[-1].lower()
     return ending if ending in FORMATS else "parquet"
+
+
+# What the fields of a record hold, by their types, and how an author may write it.
+_FORMS: tuple[tuple[Any, Callable[[str, Any], Any]], ...] = (
+    (AnySource, source_of),
+    (Clauses, clause_list),
+    (Assignments, expression_map),
+    (ColumnNames, column_list),
+    (SomeColumnNames, column_list),
+    (TextMap, text_map),
+    (Location, lambda name, value: path_text(value)),
+)
+
+
+def as_record_reads(kind: Any, name: str, value: Any) -> Any:
+    """Return the value of an argument as a field of the type `kind` reads it. Raises InvalidJobSpec."""
+    # An optional one is a union of its type and None.
+    kinds = (kind, *get_args(kind))
+    form = next((form for type_, form in _FORMS if type_ in kinds), None)
+    return value if form is None else form(name, value)
 
 
 def parameter_map(value: Any, nullable: Collection[str] = ()) -> dict[str, Any] | None:

@@ -182,11 +182,8 @@ def test_an_operation_is_its_record_its_job_and_its_operator(stamp_is_known: typ
 
         def __init__(self, *, text: str, **kwargs: object) -> None:
             super().__init__(**kwargs)
-            self.text = text
+            self.text, self.times = text, 3
             self.check_literals()
-
-        def job_arguments(self) -> dict[str, object]:
-            return {**super().job_arguments(), "text": self.text, "times": 3}
 
     table = Table.create(str(tmp_path / "t"), rows(2).schema)
     operator = StampOperator(task_id="stamp", table_uri=table.uri, text="now()")
