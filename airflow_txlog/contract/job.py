@@ -60,7 +60,6 @@ OPEN_FILES = "/dev/fd/"
 """The folder in which a process finds its own open files, by their numbers."""
 
 _KEY = re.compile("[0-9a-f]{64}")
-
 STATUSES = frozenset({"committed", "nothing_to_do", "already_done", "failed"})
 
 
@@ -222,6 +221,40 @@ class JobSpec:
         return _build(cls, "", data)
 
 
+@dataclass(kw_only=True)
+class Lineage:
+    """What a job came to know of what it read and wrote.
+
+    `columns`: the type of each of the table's columns. `views`: the columns of each view of the source, by its name in
+    the query, "" without a query; `sizes`: its `rows`, `bytes` and number of `files`, each where it is known exactly.
+    `versions`: of tables that the source reads at their latest version, by URI; None where two were read.
+    """
+
+    columns: dict[str, str] = field(default_factory=dict)
+    views: dict[str, list[str]] = field(default_factory=dict)
+    sizes: dict[str, dict[str, int]] = field(default_factory=dict)
+    versions: dict[str, int | None] = field(default_factory=dict)
+
+    def forget_source(self) -> None:
+        """Begin anew with a source that is evaluated again."""
+        self.views, self.sizes, self.versions = {}, {}, {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """What a result reports beyond counts.
+
+    `arguments_changed`: the work was done already, from other arguments than the spec's. `files` (the first of them),
+    `dry_run` and `mode` are those of a vacuum. `lineage` is None where the job knows none, or where it is too long.
+    """
+
+    arguments_changed: bool = False
+    files: list[str] = field(default_factory=list)
+    dry_run: bool | None = None
+    mode: str | None = None
+    lineage: Lineage | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
     """What one job did.
@@ -234,12 +267,7 @@ class JobResult:
     - `metrics`: the operation metrics of the commit, integers. `files`: counts named `considered`, `pruned`,
       `rewritten`, `added`, `removed`, and `deletion_vectors` (files that got one). `steps`: `[{"name", "seconds"}]`
       in order. `attempts`: how often it was planned.
-    - `details`: what an operation reports beyond counts, such as the first files of a vacuum. `arguments_changed` in it
-      is true where the work was done already, from other arguments than the spec's. `lineage` in it has
-      `columns` (the type of each of the table's columns, by name), `views` (the columns of each view of the source, by
-      its name in the query, "" for a source that is none), `sizes` (of the same views: `rows`, `bytes` of the files and
-      their number `files`, each where it is known exactly) and `versions` (of tables that the source reads at their
-      latest one, by their URI; null where two were read). Each only where the job came to know it.
+    - `details`: what is reported beyond counts.
     - `error`: `TxlogError.to_dict()`, for "failed" only.
     """
 
@@ -253,7 +281,7 @@ class JobResult:
     files: dict[str, int] = field(default_factory=dict)
     steps: list[dict[str, Any]] = field(default_factory=list)
     attempts: int = 1
-    details: dict[str, Any] = field(default_factory=dict)
+    details: Details = Details()
     error: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -273,7 +301,7 @@ class JobResult:
             for s in self.steps
         )
         want("steps", valid_steps, "a list of {name, seconds}", self.steps)
-        plain("details", self.details)
+        want("details", isinstance(self.details, Details), "details of a result", self.details)
         plain("error", self.error)
 
     @property
@@ -296,8 +324,11 @@ class JobResult:
         A field that this version does not know is ignored: the job may run a newer release than the operator.
         """
         data = _object_of(cls, "result", text)
-        known = {f.name for f in dataclasses.fields(cls)}
-        return _build(cls, "", {name: value for name, value in data.items() if name in known})
+        details = data.get("details") or {}
+        if details.get("lineage") is not None:
+            details["lineage"] = _build(Lineage, "details.lineage", details["lineage"], may_have_more=True)
+        data["details"] = _build(Details, "details", details, may_have_more=True)
+        return _build(cls, "", data, may_have_more=True)
 
 
 # What the clients of object stores call their secrets.
@@ -339,17 +370,17 @@ def _object_of(cls: type, what: str, text: str | bytes) -> dict[str, Any]:
     return dict(data)
 
 
-def _build(cls: type[_Value], prefix: str, data: Any) -> _Value:
+def _build(cls: type[_Value], prefix: str, data: Any, *, may_have_more: bool = False) -> _Value:
     want(prefix or cls.__name__, isinstance(data, dict), "a JSON object", data)
     known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for name in data:
-        if name not in known:
-            raise unknown(f"{prefix}.{name}".lstrip("."), known)
+    more = [name for name in data if name not in known]
+    if more and not may_have_more:
+        raise unknown(f"{prefix}.{more[0]}".lstrip("."), known)
     for name, spec in known.items():
         required = spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
         if required and name not in data:
             raise invalid(f"{prefix}.{name}".lstrip("."), "given", None)
-    return cls(**data)
+    return cls(**{name: value for name, value in data.items() if name in known})
 
 
 # --- at rest --------------------------------------------------------------------------------------------------------
@@ -402,13 +433,11 @@ def read_spec(uri: str) -> JobSpec:
 def read_result(uri: str) -> JobResult | None:
     """The result at a URI, or None when the job left none, or a part of one."""
     text = read_document(uri)
-    if not text:
-        return None
     try:
-        json.loads(text)
+        json.loads(text or "")
     except ValueError:
         return None
-    return JobResult.from_json(text)
+    return JobResult.from_json(text or "")
 
 
 def _document_path(uri: str) -> str:

@@ -98,7 +98,7 @@ def summary_lines(result: JobResult, seconds: float) -> list[str]:
     lines = [f"{result.operation} {result.table_uri}: {'; '.join(filter(None, parts))}"]
     if result.steps:
         lines.append("steps: " + ", ".join(f"{name} {taken:.1f} s" for name, taken in _steps(result, seconds)))
-    if result.details.get("arguments_changed"):
+    if result.details.arguments_changed:
         lines.append(
             f"The task's arguments have changed since version {result.version}, which did this work by the earlier "
             "ones. Nothing was done by the new ones: clear the task to have that done."

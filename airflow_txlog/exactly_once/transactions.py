@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.contract.job import DIGEST_TAG, ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.job import DIGEST_TAG, ApplicationTransaction, Details, JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
@@ -111,7 +111,7 @@ def done_in(store: Store, snapshot: Snapshot, spec: JobSpec, clock: Clock = SYST
         at_or_before=snapshot.version if commit is None else None,
         read_version=info.get("readVersion"),
         metrics=_metrics(info),
-        details={"arguments_changed": True} if _has_other_arguments(spec, info) else {},
+        details=Details(arguments_changed=_has_other_arguments(spec, info)),
     )
 
 

@@ -11,11 +11,11 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.job import Details, JobResult, JobSpec, Lineage
 from airflow_txlog.contract.operations import Operation
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
@@ -99,8 +99,8 @@ class LogContext:
     times: StepTimes = field(default_factory=StepTimes)
     tables_read: list[tuple[Table, Snapshot]] = field(default_factory=list)
     """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
-    lineage: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What is known by the way of what is read and written, as `JobResult.details` has it."""
+    lineage: Lineage = field(default_factory=Lineage)
+    """What is known by the way of what is read and written."""
 
     @property
     def operation(self) -> Operation:
@@ -160,13 +160,13 @@ class LogContext:
             files=dict(files or {}),
             steps=self.times.as_json(),
             attempts=attempts,
-            details=self._details(),
+            details=Details(lineage=self._short_lineage()),
         )
 
-    def _details(self) -> dict[str, Any]:
+    def _short_lineage(self) -> Lineage | None:
         # A result must have room where the job's process has kept some, however many columns there are.
-        is_short = bool(self.lineage) and len(json.dumps(self.lineage)) <= MOST_LINEAGE_BYTES
-        return {"lineage": self.lineage} if is_short else {}
+        is_short = len(json.dumps(asdict(self.lineage))) <= MOST_LINEAGE_BYTES
+        return self.lineage if is_short and self.lineage != Lineage() else None
 
     def step_ms(self, name: str) -> int:
         """Milliseconds of the steps of this name so far."""

@@ -8,8 +8,9 @@ copied from; what the grammar does not cover leaves the column out, or all of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from airflow_txlog.contract.job import Lineage
 from airflow_txlog.contract.operations import (
     DeleteClause,
     FileView,
@@ -40,15 +41,15 @@ _TAILS = frozenset(("where", "group", "order", "limit"))
 _QUERIES = frozenset(("select", "from", "values", "table"))
 
 
-def copied_columns(operation: Operation, table_uri: str, lineage: Mapping[str, Any]) -> dict[str, frozenset[Field]]:
+def copied_columns(operation: Operation, table_uri: str, lineage: Lineage) -> dict[str, frozenset[Field]]:
     """By the table's columns: those that their new values are copied from, of sources or of the table itself.
 
-    `lineage` is that of a `JobResult`. A column that is computed, or about which it is not certain, is left out.
+    A column that is computed, or about which it is not certain, is left out.
     """
-    columns = list(lineage.get("columns", {}))
+    columns = list(lineage.columns)
     table, source = _copies_of(table_uri, columns), {}
     if isinstance(operation, SourceOperation):
-        found = _of_source(operation.source, lineage.get("views", {}))
+        found = _of_source(operation.source, lineage.views)
         if found is None:
             return {}
         source = dict(found)

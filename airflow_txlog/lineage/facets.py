@@ -29,7 +29,7 @@ from openlineage.client.facet_v2 import (
     storage_dataset,
 )
 
-from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.job import JobResult, Lineage
 from airflow_txlog.contract.operations import Delete, Operation, QuerySource, SourceOperation, Truncate, Update, Write
 from airflow_txlog.lineage.assignments import copied_columns
 from airflow_txlog.lineage.datasets import DatasetName, dataset_name, datasets_read, sizes_read
@@ -47,9 +47,9 @@ def lineage_of(
 
     `operation` and `table_uri` are None where they are not known, `result` where there is none (yet).
     """
-    lineage: Mapping[str, Any] = {} if result is None else result.details.get("lineage", {})
-    read = {} if operation is None else datasets_read(operation, lineage.get("versions", {}))
-    sizes, rows = sizes_read(operation, lineage.get("sizes", {})), _rows_read(operation, result, len(read))
+    lineage = (None if result is None else result.details.lineage) or Lineage()
+    read = {} if operation is None else datasets_read(operation, lineage.versions)
+    sizes, rows = sizes_read(operation, lineage.sizes), _rows_read(operation, result, len(read))
     outputs = []
     if table_uri is not None:
         name = dataset_name(table_uri)
@@ -77,15 +77,13 @@ def _known(name: DatasetName) -> dict[str, DatasetFacet]:
     }
 
 
-def _of_table(
-    operation: Operation, table_uri: str, result: JobResult, lineage: Mapping[str, Any]
-) -> dict[str, DatasetFacet]:
+def _of_table(operation: Operation, table_uri: str, result: JobResult, lineage: Lineage) -> dict[str, DatasetFacet]:
     """What the result says of the table."""
     facets = _version(None if result.version is None else str(result.version))
-    if "columns" in lineage:
+    if lineage.columns:
         listed = [
             schema_dataset.SchemaDatasetFacetFields(name=name, type=kind, ordinal_position=number)
-            for number, (name, kind) in enumerate(lineage["columns"].items(), 1)
+            for number, (name, kind) in enumerate(lineage.columns.items(), 1)
         ]
         facets["schema"] = schema_dataset.SchemaDatasetFacet(fields=listed)
     if result.status != "committed":

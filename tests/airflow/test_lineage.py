@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_txlog.contract.job import Lineage
 from airflow_txlog.contract.operations import Delete, Merge, Operation, Update, Upsert, Write
 from airflow_txlog.lineage.assignments import copied_columns
 from airflow_txlog.lineage.datasets import dataset_name, datasets_read, sizes_read
@@ -96,10 +97,10 @@ def test_the_size_of_a_dataset_is_that_of_the_one_view_that_reads_it() -> None:
 
 def copied(operation: Operation, columns: str, **views: str) -> dict[str, set[str]]:
     """By column of the table: `place.column` of each that it is a copy of."""
-    lineage = {
-        "columns": dict.fromkeys(columns.split(), "string"),
-        "views": {name.strip("_"): names.split() for name, names in views.items()},
-    }
+    lineage = Lineage(
+        columns=dict.fromkeys(columns.split(), "string"),
+        views={name.strip("_"): names.split() for name, names in views.items()},
+    )
     return {
         column: {f"{uri}.{name}" for uri, name in origins}
         for column, origins in copied_columns(operation, TARGET, lineage).items()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.job import Details, JobResult, Lineage
 from airflow_txlog.contract.operations import Delete, Operation, Update, Upsert, Write
 from airflow_txlog.engine import Table
 from airflow_txlog.operators.sources import files, query, table
@@ -264,7 +264,7 @@ def test_the_views_of_a_query_are_reported_with_their_sizes() -> None:
     from airflow_txlog.lineage.facets import lineage_of
 
     def reported(operation: Operation, **sizes: dict[str, int]) -> dict[str, tuple[int | None, ...] | None]:
-        details = {"lineage": {"sizes": {name.strip("_"): size for name, size in sizes.items()}}}
+        details = Details(lineage=Lineage(sizes={name.strip("_"): size for name, size in sizes.items()}))
         metrics = {"numOutputRows": 10}
         result = JobResult(status="committed", operation="write", table_uri="/t", metrics=metrics, details=details)
         found = {}

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, Details, JobResult, JobSpec
 from airflow_txlog.contract.wording import summary_lines, xcom_of
 from airflow_txlog.errors import InvalidJobSpec, JobError
 from airflow_txlog.operators.base import TxlogOperator
@@ -334,9 +334,8 @@ OPERATORS: list[type[TxlogOperator]] = [
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_an_operator_takes_each_field_of_its_record_with_the_same_default(operator: type[TxlogOperator]) -> None:
-    parameters = {
-        name: parameter for each in operator.__mro__ for name, parameter in inspect.signature(each).parameters.items()
-    }
+    signatures = [inspect.signature(each) for each in operator.__mro__ if issubclass(each, TxlogOperator)]
+    parameters = {name: each for signature in signatures for name, each in signature.parameters.items()}
     for field in msgspec.structs.fields(operator.operation):
         given = parameters[field.name].default
         if not field.required:
@@ -386,7 +385,7 @@ def test_a_result_is_told_in_lines_and_as_a_small_dict() -> None:
         files={"considered": 365, "pruned": 353, "rewritten": 12},
         steps=[{"name": "find", "seconds": 0.5}, {"name": "rewrite", "seconds": 1.25}],
         attempts=2,
-        details={"large": "x" * 1000},
+        details=Details(files=["x" * 1000]),
     )
     assert summary_lines(result, 1.9) == [
         "merge /lake/users: version 2 -> version 3; 365 files considered, 353 pruned, 12 rewritten; 800 rows updated, "

@@ -121,23 +121,22 @@ import json, os, sys
 from airflow_txlog.contract.job import *
 spec = read_spec(sys.argv[1])
 opened = os.stat(sys.argv[1])
+texts = " ".join(sys.argv) + json.dumps(dict(os.environ)) + repr(spec)
 shown = {
-    "key": spec.saved_work_key,
-    "texts": " ".join(sys.argv) + json.dumps(dict(os.environ)) + repr(spec),
+    "is_in_texts": int(spec.saved_work_key in texts),
     "names": opened.st_nlink,
-    "mode": oct(opened.st_mode & 0o777),
+    "mode": opened.st_mode & 0o777,
 }
-result = JobResult(status="committed", operation=spec.operation.name, table_uri=spec.table_uri, details=shown)
+result = JobResult(status="committed", operation=spec.saved_work_key, table_uri=spec.table_uri, metrics=shown)
 write_document(spec.result_uri, result.to_json())
 """
     )
     lines: list[str] = []
     spec = job_spec(operation="truncate", table_uri="/t", application=WORK, saved_work_key=KEY)
-    shown = ChildProcessRunner(command=(sys.executable, str(script))).run(spec, log=lines.append).details
-    assert shown["key"] == KEY
-    assert KEY not in shown["texts"]
+    result = ChildProcessRunner(command=(sys.executable, str(script))).run(spec, log=lines.append)
+    assert result.operation == KEY
+    assert result.metrics == {"is_in_texts": 0, "names": 0, "mode": 0o600}
     assert KEY not in "".join(lines)
-    assert (shown["names"], shown["mode"]) == (0, "0o600")
 
 
 @pytest.fixture

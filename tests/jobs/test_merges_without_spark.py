@@ -126,7 +126,8 @@ def test_the_rows_of_a_table_are_merged_without_spark(tmp_path: Path) -> None:
     assert bag(table.to_arrow()) == bag(table_of(*expected))
     # Of itself every row with a key is updated, and the one without is inserted.
     result = committed(merge(table, {"table": table.uri}, update("*"), insert("*")))
-    assert result.details["lineage"]["versions"] == {table.uri: 3}
+    assert result.details.lineage is not None
+    assert result.details.lineage.versions == {table.uri: 3}
     assert bag(table.to_arrow()) == bag(table_of(*expected, (None, "a", "old", 3), (None, "a", "new", 60)))
 
 

@@ -72,7 +72,8 @@ class PlainRows:
         view = self._context.record(Write).source
         assert isinstance(view, FileView)
         self._files = plain_source(self._context, view, "source")
-        self._context.lineage |= {"views": {"": self._files.columns.names}, "sizes": {"": self._files.plan.size}}
+        lineage = self._context.lineage
+        lineage.views, lineage.sizes = {"": self._files.columns.names}, {"": dict(self._files.plan.size)}
         columns: SchemaJson = json.loads(schema_to_json(self._files.columns))
         return columns
 

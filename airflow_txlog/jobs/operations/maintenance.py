@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 
-from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.job import Details, JobResult
 from airflow_txlog.contract.operations import Vacuum
 from airflow_txlog.jobs.context import LogContext
 
@@ -52,5 +52,5 @@ def vacuum(context: LogContext) -> JobResult:
         metrics=metrics,
         files={"removed": 0 if done.dry_run else done.deleted_files},
     )
-    details = {"files": sorted(done.files)[:PATHS_SHOWN], "dry_run": done.dry_run, "mode": done.mode}
+    details = Details(files=sorted(done.files)[:PATHS_SHOWN], dry_run=done.dry_run, mode=done.mode)
     return dataclasses.replace(result, details=details)

@@ -73,7 +73,7 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
         tx.set_application(application.app_id, application.version)
     if tx.metadata is not None:
         schema = parse_schema(tx.metadata.schema_string)
-        context.lineage["columns"] = {field.name: str(field.type) for field in schema}
+        context.lineage.columns = {field.name: str(field.type) for field in schema}
     tx.commit(change.operation, change.parameters, change.metrics, tags=context.spec.commit_tags())
     return tx.outcome is not None and tx.outcome.committed
 

@@ -50,7 +50,7 @@ from airflow_txlog.jobs.sql.schemas import as_spark_schema, nullable_columns, sp
 class Source:
     """The author's source as a frame that was not evaluated yet. `reads_target`: a row of it may be the target's.
 
-    `size`: of what it reads, as `JobResult.details` has it; empty where it is not known, and of a query.
+    `size`: of what it reads, as `Lineage.sizes` has it; empty where it is not known, and of a query.
     `scan` gives what reads the same columns and rows without Spark; None where only Spark can. `is_read_here`: of
     files, which this package reads and Spark does not.
     """
@@ -76,13 +76,13 @@ def build_source(
     table raises.
     """
     described = context.record(SourceOperation).source if described is None else described
-    context.lineage |= {"views": {}, "sizes": {}, "versions": {}}
+    lineage = context.lineage
+    lineage.forget_source()
     if isinstance(described, QuerySource):
         reads_target = False
         for name, view in described.views.items():
             source = _view(context, view, f"{argument}.views.{name}", target)
-            context.lineage["views"][name] = source.frame.columns
-            context.lineage["sizes"][name] = dict(source.size)
+            lineage.views[name], lineage.sizes[name] = source.frame.columns, dict(source.size)
             reads_target |= source.reads_target
             if source.is_read_here:
                 check_no_file_functions(described.sql, argument)
@@ -91,8 +91,7 @@ def build_source(
     else:
         # Of keys one column is read, and of any other source all of them.
         source = _view(context, described, argument, target, reads_all=argument == "source")
-        context.lineage["views"][""] = source.frame.columns
-        context.lineage["sizes"][""] = dict(source.size)
+        lineage.views[""], lineage.sizes[""] = source.frame.columns, dict(source.size)
     reads_target = reads_table(context.spark, source.frame, context.root, argument) or source.reads_target
     return replace(source, reads_target=reads_target)
 

@@ -215,7 +215,7 @@ def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
 @dataclass(frozen=True, kw_only=True)
 class SourceHere:
     """A source that is read without Spark: a scan, its columns in their order, and the size of what it reads, as
-    `JobResult.details` has it. `reads_target`: a row of it may be the target's."""
+    `Lineage.sizes` has it. `reads_target`: a row of it may be the target's."""
 
     scan: ScanTask
     columns: StructType
@@ -231,9 +231,9 @@ def source_here(
     `reads_all`: the caller reads every column. `target` is the version of the job's table that a source reading it
     sees. Raises NeedsSpark for any other source, and what `plain_source` and `snapshot_of_view` raise.
     """
-    context.lineage |= {"views": {}, "sizes": {}, "versions": {}}
+    context.lineage.forget_source()
     source = _source_here(context, described, argument, target, reads_all=reads_all)
-    context.lineage |= {"views": {"": source.columns.names}, "sizes": {"": dict(source.size)}}
+    context.lineage.views[""], context.lineage.sizes[""] = source.columns.names, dict(source.size)
     return source
 
 

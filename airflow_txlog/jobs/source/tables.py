@@ -33,7 +33,7 @@ def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | No
         if version is None:
             context.tables_read.append((table, snapshot))
     if version is None:
-        seen = context.lineage.setdefault("versions", {})
+        seen = context.lineage.versions
         seen[view.table] = snapshot.version if seen.get(view.table, snapshot.version) == snapshot.version else None
     # A version that was named is the same for ever: reading it is no reading of what may change.
     return snapshot, is_target and version is None

@@ -186,21 +186,21 @@ def test_a_cluster_is_refused_by_name_where_spark_is_of_the_tasks_machine(spec: 
 
 def test_nothing_of_the_spec_stands_in_the_command_line(tmp_path: Path, spec: JobSpec) -> None:
     code = """
-line = open('/proc/self/cmdline').read()
-leave(status='nothing_to_do', details={'line': line})
+leave(status='nothing_to_do', metrics={'is_there': int('Lovelace' in open('/proc/self/cmdline').read())})
 """
-    result = runner(tmp_path, code).run(spec, log=print)
-    assert "Lovelace" not in result.details["line"]
+    assert runner(tmp_path, code).run(spec, log=print).metrics == {"is_there": 0}
 
 
 def test_the_files_of_a_job_have_no_name_and_are_for_their_owner(tmp_path: Path, spec: JobSpec) -> None:
     """What has no name is gone with the processes, whatever kills them."""
     code = """
 found = [os.stat(path) for path in (sys.argv[1], spec.result_uri)]
-leave(status='nothing_to_do', details={'files': [[oct(stat.st_mode & 0o777), stat.st_nlink] for stat in found]})
+names = ('spec', 'result')
+leave(status='nothing_to_do', metrics={name: stat.st_mode & 0o777 for name, stat in zip(names, found)},
+      files={name: stat.st_nlink for name, stat in zip(names, found)})
 """
     result = runner(tmp_path, code).run(spec, log=print)
-    assert result.details["files"] == [["0o600", 0], ["0o600", 0]]
+    assert (result.metrics, result.files) == ({"spec": 0o600, "result": 0o600}, {"spec": 0, "result": 0})
 
 
 def test_the_child_is_in_the_process_group_of_the_task(tmp_path: Path, spec: JobSpec) -> None:

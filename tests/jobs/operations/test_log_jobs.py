@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract.job import ApplicationTransaction, JobResult
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, Lineage
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
@@ -58,7 +58,7 @@ def test_a_result_has_the_columns_of_the_table_as_far_as_there_is_room(tmp_path:
     schema = pa.schema([(f"c{number}", pa.int64()) for number in range(width)])
     table = make_table(tmp_path / "t", pa.Table.from_pylist([{"c0": 1}], schema=schema))
     result = committed(run("truncate", table))
-    columns = result.details.get("lineage", {}).get("columns", {})
+    columns = (result.details.lineage or Lineage()).columns
     assert columns == {f"c{number}": "long" for number in range(named)}
     assert len(result.to_json()) < RESULT_BYTES
 

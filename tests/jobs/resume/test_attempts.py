@@ -204,7 +204,7 @@ def test_a_vacuum_tells_what_it_would_delete_and_refuses_a_short_retention(tmp_p
     assert done.status == "committed", done.error
     assert table.history(1)[0]["operation"] == "VACUUM END"
     lite = run_job(job_spec(operation="vacuum", table_uri=table.uri, arguments={"mode": "lite"}), None)
-    assert (lite.status, lite.details["mode"]) == ("committed", "lite")
+    assert (lite.status, lite.details.mode) == ("committed", "lite")
     short = run_job(job_spec(operation="vacuum", table_uri=table.uri, arguments={"retention_hours": 1}), None)
     assert error_of(short)["type"] == "RetentionTooShort"
 

@@ -36,7 +36,8 @@ def test_the_views_of_a_query_have_the_sizes_of_what_they_read(spark: SparkSessi
     }
     sql = "SELECT orders.id FROM orders, old, lines, texts LIMIT 1"
     result = committed(run(spark, "write", target, source={"sql": sql, "views": views}, unrestricted=("query",)))
-    sizes = result.details["lineage"]["sizes"]
+    assert result.details.lineage is not None
+    sizes = result.details.lineage.sizes
     live = orders.snapshot().files()
     assert sizes["orders"] == {"rows": 8, "bytes": sum(live["size"].to_pylist()), "files": live.num_rows}
     assert sizes["old"]["rows"] == 10

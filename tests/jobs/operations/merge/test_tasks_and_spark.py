@@ -217,7 +217,8 @@ def test_a_merge_that_needs_spark_after_all_goes_on_with_the_source_that_it_has_
     assert is_saved or files_on_disk(table) == before
     result = run_job(spec, None, start=start)
     assert [step["name"] for step in committed(result).steps].count("materialize") == 1
-    assert result.details["lineage"]["views"] == {"": ["k", "v"]}
+    assert result.details.lineage is not None
+    assert result.details.lineage.views == {"": ["k", "v"]}
     assert bag(table.to_arrow()) == bag(pa.table({"k": [1, 2, 3], "v": ["old", "new", "new"]}))
     assert not list((tmp_path / "t").glob("*inputs*"))
 
