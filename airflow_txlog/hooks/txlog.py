@@ -139,7 +139,9 @@ class TxlogHook(BaseHook):
         return found
 
     def with_settings(self, spec: JobSpec, runner: str | Runner) -> JobSpec:
-        """The spec with the connection's settings below its own, and below those what `[txlog]` gives each Spark.
+        """The spec as the connection has it run: its access, and its settings below the spec's own.
+
+        Below both is what `[txlog]` gives each Spark.
 
         Who may edit connections decides what the workers run, so the connection's settings are not restricted. The
         spec's own were judged when it was made.
@@ -148,7 +150,12 @@ class TxlogHook(BaseHook):
         if isinstance(runner, str) and runner in CONNECTION_TYPES and CONNECTION_TYPES[runner] is None:
             settings = {**_configured_size(), **settings}
         unrestricted = spec.unrestricted if only_tunes(settings) else (*spec.unrestricted, "spark_conf")
-        return spec.replace(spark_conf={**settings, **spec.spark_conf}, unrestricted=unrestricted)
+        return spec.replace(
+            spark_conf={**settings, **spec.spark_conf},
+            unrestricted=unrestricted,
+            strict_writers=self.strict_writers,
+            access=self.access,
+        )
 
     def runner_or(self, given: str | Runner | None) -> str | Runner:
         """The runner that is given, else the connection's, else that of `[txlog] runner`, else "child"."""
@@ -313,9 +320,7 @@ class TxlogHook(BaseHook):
             spark_conf=dict(spark_conf or {}),
             unrestricted=unrestricted_names(unrestricted),
             time_zone=time_zone,
-            strict_writers=self.strict_writers,
             saved_work_key=saved_work_key(application),
-            access=self.access,
         )
         chosen = self.make_runner(runner) if isinstance(runner, str) else runner
         return run_unless_done(chosen, self.with_settings(spec, runner), log=self.log.info)

@@ -270,9 +270,7 @@ class TxlogOperator(RenderedOperator):
         table_uri = hook.table_uri(self.table_uri)
         # Validated once without the transaction: a wrong argument must not cost a number, nor wait for the table.
         spec = hook.with_settings(self._spec(table_uri), hook.runner_or(self.runner)).replace(
-            annotations=annotations_of(context, is_sensitive=self.sensitive),
-            strict_writers=hook.strict_writers,
-            access=hook.access,
+            annotations=annotations_of(context, is_sensitive=self.sensitive)
         )
         application = self.application(context, table_uri)
         if application is not None:
