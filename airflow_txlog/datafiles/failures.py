@@ -8,6 +8,7 @@ number's meaning, an attribute that is known to hold a name, or a place in this 
 from __future__ import annotations
 
 import builtins
+import json
 import os
 import re
 import sys
@@ -17,11 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from airflow_txlog.errors import TxlogError
+from airflow_txlog.errors import TxlogError, from_dict
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OURS = re.compile(r"airflow_txlog/((?:\w+/)*\w+\.py)\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,60}\Z")
+# As the last line of a traceback has it, at the margin: the text of another exception may hold a value that looks so.
+_MARK = re.compile(r"^(?:[\w.]*TaskFailed: )?<txlog-error>(.*)</txlog-error>$", re.MULTILINE)
 
 
 # Sentences of the JVM and of the system that say what is wrong, and hold nothing else. Shown as they stand here.
@@ -61,6 +64,21 @@ def text_of(error: BaseException) -> str:
         return f"{name}: No module named {error.name!r}"
     code = _code_of(error)
     return f"{name}{f' ({code})' if code else ''}{place}"
+
+
+class TaskFailed(Exception):
+    """Carries a TxlogError through a traceback's text, which is all that Spark brings back from a worker."""
+
+    def __init__(self, error: TxlogError) -> None:
+        # "<" is written as an escape, so that the text cannot hold the end mark.
+        data = json.dumps(error.to_dict(), default=str).replace("<", "\\u003c")
+        super().__init__(f"<txlog-error>{data}</txlog-error>")
+
+
+def error_in(text: str) -> TxlogError | None:
+    """The TxlogError that a worker raised, found in the traceback that Spark brings back; None where there is none."""
+    found = _MARK.findall(text)
+    return from_dict(json.loads(found[-1])) if found else None
 
 
 def trace_of(error: BaseException) -> list[str]:

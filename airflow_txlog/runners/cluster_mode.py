@@ -23,6 +23,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.wording import application_line
 from airflow_txlog.errors import ClusterLost, IdempotencyKeyReused, JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange
+from airflow_txlog.jobs.spark.shipping import driver_zip
 from airflow_txlog.runners.base import Log, result_of_done, result_of_lost, result_or_error
 from airflow_txlog.runners.child_process import (
     ChildProcessRunner,
@@ -406,9 +407,6 @@ def _code(spec: JobSpec, settings: dict[str, str]) -> Iterator[tuple[str, ...]]:
     if MAIN_SETTING in settings:
         yield (settings[MAIN_SETTING],)
         return
-    # Here: it brings PySpark.
-    from airflow_txlog.jobs.spark.shipping import driver_zip
-
     with contextlib.ExitStack() as files:
         try:
             name, content = driver_zip()

@@ -21,6 +21,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.installation import not_started
+from airflow_txlog.jobs.spark.session import has_session, is_classic, local_session
 from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.runners.base import Log, check_stays_here, result_or_error
 from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
@@ -51,8 +52,6 @@ class InProcessRunner:
 
     def _spark(self, spec: JobSpec, held: contextlib.ExitStack, log: Log) -> SparkSession:
         """The session for a job, which can be killed and has its credentials until `held` ends."""
-        from airflow_txlog.jobs.spark.session import has_session, local_session
-
         # Py4J logs the end of each of its threads, and would do so in the task's log.
         py4j = logging.getLogger("py4j")
         if py4j.level == logging.NOTSET:
@@ -133,7 +132,7 @@ def _credentials(spec: JobSpec, spark: SparkSession) -> Iterator[None]:
         yield
         return
     url = None
-    if _is_classic(spark):
+    if is_classic(spark):
         jvm: Any = spark.sparkContext._jvm
         url = jvm.java.lang.System.getenv(URL)
     if url != _endpoint().url:
@@ -154,27 +153,21 @@ def _credentials(spec: JobSpec, spark: SparkSession) -> Iterator[None]:
 
 
 def _add_tag(spark: SparkSession, tag: str) -> None:
-    if _is_classic(spark):
+    if is_classic(spark):
         spark.sparkContext.addJobTag(tag)
     else:
         spark.addTag(tag)
 
 
 def _remove_tag(spark: SparkSession, tag: str) -> None:
-    if _is_classic(spark):
+    if is_classic(spark):
         spark.sparkContext.removeJobTag(tag)
     else:
         spark.removeTag(tag)
 
 
 def _interrupt(spark: SparkSession, tag: str) -> None:
-    if _is_classic(spark):
+    if is_classic(spark):
         spark.sparkContext.cancelJobsWithTag(tag)
     else:
         spark.interruptTag(tag)
-
-
-def _is_classic(spark: SparkSession) -> bool:
-    from airflow_txlog.jobs.spark.session import is_classic
-
-    return is_classic(spark)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.failures import text_of, trace_of
-from airflow_txlog.datafiles.tasks.scan_and_write import TaskFailed, error_in, without_values
+from airflow_txlog.datafiles.failures import TaskFailed, error_in, text_of, trace_of
+from airflow_txlog.datafiles.tasks.scan_and_write import without_values
 from airflow_txlog.errors import CommitConflict, InvalidInput, JobError, JobLost, TxlogError
 from airflow_txlog.jobs.spark.causes import describe
 from airflow_txlog.jobs.spark.errors import translate

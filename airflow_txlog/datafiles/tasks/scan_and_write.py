@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -22,7 +21,7 @@ import pyarrow as pa
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, addresses_of, named_rows, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows
-from airflow_txlog.datafiles.failures import text_of
+from airflow_txlog.datafiles.failures import TaskFailed, text_of
 from airflow_txlog.datafiles.installed import check_worker, unfit_for_store
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter, StagedFile, file_suffix
@@ -57,26 +56,8 @@ RESERVED_PREFIX = "_txlog_"
 
 RECORD_SCHEMA = pa.schema([pa.field(RECORD_COLUMN, pa.string())])
 
-# As the last line of a traceback has it, at the margin: the text of another exception may hold a value that looks so.
-_MARK = re.compile(r"^(?:[\w.]*TaskFailed: )?<txlog-error>(.*)</txlog-error>$", re.MULTILINE)
-
 _Task = TypeVar("_Task")
 _Batches = Iterator[pa.RecordBatch]
-
-
-class TaskFailed(Exception):
-    """Carries a TxlogError through a traceback's text, which is all that Spark brings back from a worker."""
-
-    def __init__(self, error: TxlogError) -> None:
-        # "<" is written as an escape, so that the text cannot hold the end mark.
-        data = json.dumps(error.to_dict(), default=str).replace("<", "\\u003c")
-        super().__init__(f"<txlog-error>{data}</txlog-error>")
-
-
-def error_in(text: str) -> TxlogError | None:
-    """The TxlogError that a worker raised, found in the traceback that Spark brings back; None where there is none."""
-    found = _MARK.findall(text)
-    return from_dict(json.loads(found[-1])) if found else None
 
 
 def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Task, _Batches], _Batches]:

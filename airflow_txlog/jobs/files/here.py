@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.tasks.scan_and_write import TaskFailed, error_in
+from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.jobs.spark.errors import of_worker
 from airflow_txlog.locations import LOCAL, scheme_of
 

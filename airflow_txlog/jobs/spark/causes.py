@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.datafiles.failures import SENTENCES, is_exception, is_own_source, text_of
-from airflow_txlog.datafiles.tasks.scan_and_write import error_in
+from airflow_txlog.datafiles.failures import SENTENCES, error_in, is_exception, is_own_source, text_of
 from airflow_txlog.errors import TxlogError
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.packed_pairs import PAIRS, pack_pairs
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet import writing
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
@@ -26,9 +27,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     ROW_ID_COLUMN,
     RewriteTask,
     ScanTask,
-    TaskFailed,
     WriteTask,
-    error_in,
     staged_or_error,
 )
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, CorruptDeletionVector, SchemaMismatch, TxlogError

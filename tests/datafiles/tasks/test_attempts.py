@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.failures import TaskFailed
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins
-from airflow_txlog.datafiles.tasks.scan_and_write import RewriteTask, TaskFailed, WriteTask, staged_or_error
+from airflow_txlog.datafiles.tasks.scan_and_write import RewriteTask, WriteTask, staged_or_error
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.jobs.files.scan import plan_files

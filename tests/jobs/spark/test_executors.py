@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_txlog.datafiles import installed
+from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.installed import OLDEST, Probe, check_worker, packages_for, unfit
-from airflow_txlog.datafiles.tasks.scan_and_write import TaskFailed, error_in, without_values
+from airflow_txlog.datafiles.tasks.scan_and_write import without_values
 from airflow_txlog.errors import InvalidJobSpec, UnfitExecutor, UnsupportedStore
 from airflow_txlog.jobs.spark.executors import MERGE_MEMORY_MIB, TASK_MEMORY_MIB, memory_warning, wait_of
 from tests.helpers.paths import ROOT
