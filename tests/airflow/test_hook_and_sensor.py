@@ -95,8 +95,8 @@ def test_tables_and_jobs_are_opened_with_the_storage_options_of_the_connection(
     assert TxlogHook("opened").table("t").store.access == access
     operator = CheckpointOperator(task_id="x", table_uri="t", txlog_conn_id="opened")
     spec = operator.job_spec({})
-    assert Access.of(spec) == access
-    assert Access.of(JobSpec.from_json(spec.to_json())) == access
+    assert spec.access == access
+    assert JobSpec.from_json(spec.to_json()).access == access
 
 
 def test_storage_options_that_are_no_json_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,7 +279,7 @@ def test_operators_the_sensor_and_the_hook_take_it_over_that_of_the_connection(
     assert sensor.hook.table("t").store.access == access("own")
     operator = CheckpointOperator(task_id="x", table_uri="t", txlog_conn_id="on_s3", storage_conn_id="own_aws")
     spec = operator.job_spec({})
-    assert Access.of(spec) == access("own")
+    assert spec.access == access("own")
     reference = pickle.dumps(StoreReference.of(TxlogHook("on_s3").table("t").store))
     for shown in (spec.to_json(with_key=True), repr(spec), str(reference)):
         assert SECRET not in shown

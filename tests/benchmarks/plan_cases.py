@@ -46,7 +46,6 @@ def _child(table: str) -> None:
     from airflow_txlog.jobs.rows.matches import Matches
     from airflow_txlog.jobs.rows.pipeline import run_row_operation
     from airflow_txlog.jobs.spark.session import job_settings, local_session
-    from airflow_txlog.storage import Access
     from tests.benchmarks.peaks import peaks_mb, set_back
     from tests.helpers.specs import job_spec
 
@@ -74,7 +73,7 @@ def _child(table: str) -> None:
     began_s = time.perf_counter()
     with job_settings(spark, "UTC", {}):
         said: list[str] = []
-        context = begin_job(spec, SparkExecutor(spark), Table.at(table, Access.of(spec)), said.append)
+        context = begin_job(spec, SparkExecutor(spark), Table.at(table, spec.access), said.append)
         try:
             result = run_row_operation(context, Planned)
         finally:

@@ -15,7 +15,6 @@ from pathlib import Path
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange
-from airflow_txlog.storage import Access
 from tests.helpers.rows import append
 
 
@@ -45,7 +44,7 @@ def drive(settings: Path, folder: Path, check: Callable[[], None] = lambda: None
         result = JobResult.from_json(given.read_text())
     else:
         done = None if spec.application is None else (spec.application.app_id, spec.application.version)
-        table = Table.at(spec.table_uri, Access.of(spec))
+        table = Table.at(spec.table_uri, spec.access)
         version = append(table, [{"user_id": 1000}], application=done, tags=spec.commit_tags())
         result = JobResult(status="committed", operation="delete", table_uri=spec.table_uri, version=version)
     wait("result")

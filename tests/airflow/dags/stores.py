@@ -23,7 +23,7 @@ from airflow_txlog.operators.write import DeltaWriteOperator
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.runners.warm.runner import WarmRunner
-from airflow_txlog.storage import Access, StoreReference
+from airflow_txlog.storage import StoreReference
 
 WATCHED: list[str] = []
 
@@ -35,7 +35,7 @@ RUNNER: type[ChildProcessRunner | WarmRunner] = (
 
 class Watched(RUNNER):  # type: ignore[misc, valid-type]
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
-        store = Table.at(spec.table_uri, Access.of(spec)).store
+        store = Table.at(spec.table_uri, spec.access).store
         WATCHED.extend((spec.to_json(with_key=True), repr(spec), repr(pickle.dumps(StoreReference.of(store)))))
         ended = threading.Event()
         # Not the Spark of other tests, which was given keys of its own.
