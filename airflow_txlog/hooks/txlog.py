@@ -31,7 +31,7 @@ from airflow_txlog.runners import CONNECTION_TYPES, Runner, check_runner, make_r
 if TYPE_CHECKING:
     from airflow_txlog.engine import Snapshot, Table
     from airflow_txlog.engine.table.changes.following import LogFollower
-    from airflow_txlog.hooks.tables import FollowedTable, UnprocessedVersions
+    from airflow_txlog.hooks.followed_table import FollowedTable, UnprocessedVersions
     from airflow_txlog.hooks.waiting import WaitAnswer
 
 _NAME_A_TABLE = 'an absolute path ("/lake/orders") or a URI ("file:///lake/orders")'
@@ -263,7 +263,7 @@ class TxlogHook(BaseHook):
         return self._followed(table).follower
 
     def ask(self, table: str, questions: Sequence[Any]) -> list[WaitAnswer | Exception]:
-        """Return the answers to questions of sensors and triggers, by one look at the table's log; see `hooks.tables`.
+        """Return the answers to questions of sensors and triggers, by one look at the table's log; see `hooks.followed_table`.
 
         Raises what the look raises: CorruptTable, what the store and the connection raise.
         """
@@ -271,7 +271,7 @@ class TxlogHook(BaseHook):
 
     def _followed(self, table: str) -> FollowedTable:
         # Here: a DAG is parsed without the engine.
-        from airflow_txlog.hooks.tables import FollowedTable
+        from airflow_txlog.hooks.followed_table import FollowedTable
 
         uri = self.table_uri(table)
         if uri not in self._tables:

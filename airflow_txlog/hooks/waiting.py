@@ -2,7 +2,7 @@
 
 A condition travels between processes as a small JSON object, so that a deferred task and a restarted triggerer wait for
 what the author wrote. The invariant: importing this module imports neither the engine nor the contract, because a
-triggerer imports it in its event loop, which waits meanwhile. `hooks/tables.py` answers.
+triggerer imports it in its event loop, which waits meanwhile. `hooks/followed_table.py` answers.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.hooks.tables import UnprocessedVersions
+from airflow_txlog.hooks.followed_table import UnprocessedVersions
 from airflow_txlog.hooks.txlog import TxlogHook
 from tests.helpers.rows import append
 
