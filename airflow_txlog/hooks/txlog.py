@@ -263,7 +263,7 @@ class TxlogHook(BaseHook):
         return self._followed(table).follower
 
     def ask(self, table: str, questions: Sequence[Any]) -> list[WaitAnswer | Exception]:
-        """Return the answers to questions of sensors and triggers, by one look at the table's log; see `hooks.followed_table`.
+        """Return the answers to questions of sensors and triggers, by one look at the table's log (`FollowedTable`).
 
         Raises what the look raises: CorruptTable, what the store and the connection raise.
         """
