@@ -85,7 +85,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "storage": ("pyarrow", "fsspec", *CLIENTS),
     "process": ("pyarrow",),
     "datafiles": ("pyarrow",),
-    "engine": ("pyarrow", "msgspec", "sqlglot"),
+    "engine": ("pyarrow", "msgspec"),
     "jobs": ("pyarrow", "msgspec", "pyspark", "py4j"),
     **dict.fromkeys(AIRFLOW_SIDE, ("airflow",)),
     "operators": ("airflow", "jinja2"),

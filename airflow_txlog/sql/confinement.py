@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
-from airflow_txlog.sql.lexer import SqlText, Token
+from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.text import SqlText
 
 
 def _words(text: str) -> frozenset[str]:

@@ -6,7 +6,8 @@ result.
 
 from __future__ import annotations
 
-from airflow_txlog.sql.lexer import Token, sql_text
+from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.text import sql_text
 
 _COMPARING = frozenset({"=", "==", "!=", "<>", "<", "<=", ">", ">=", "<=>", "(", ")", ",", "."})
 _CALCULATING = frozenset({"+", "-", "*"})

@@ -20,7 +20,8 @@ from airflow_txlog.contract.operations.fields import Sees
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import FixedTexts
 from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
-from airflow_txlog.sql.lexer import SqlText, Token, sql_text
+from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.text import SqlText, sql_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,7 +161,7 @@ def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:
     if cut.problem is not None:
         return None if _mentions_special(text) or any(map(_SPECIAL.fullmatch, suspects)) else False
     suspects = [parameters[name] for name in cut.parameters if isinstance(parameters.get(name), str)]
-    suspects += [each.value for each in cut.strings]
+    suspects += [token.text for token in cut.tokens if token.kind == "string"]
     if not any(map(_SPECIAL.fullmatch, suspects)):
         return False
     for token, following in zip(cut.tokens, cut.tokens[1:], strict=False):

@@ -21,7 +21,8 @@ from airflow_txlog.engine.table.predicate.plain import WHOLE, NotPlain, fits_pla
 from airflow_txlog.engine.table.schema.schema import array_of
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.sql.column_names import assigned_column
-from airflow_txlog.sql.lexer import Token, sql_text
+from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.text import sql_text
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # As many digits as a double holds exactly.
@@ -66,7 +67,7 @@ def _value(
     lexed = sql_text(text)
     if lexed.problem is not None:
         raise NotPlain("a literal that two parsers may read differently")
-    if any(string.doubt is not None for string in lexed.strings):
+    if any(token.doubt is not None for token in lexed.tokens):
         raise NotPlain("a text that two parsers may read differently")
     for at, token in enumerate(lexed.tokens):
         # A sign begins a constant where nothing stands before it.

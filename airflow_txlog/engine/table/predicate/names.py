@@ -7,16 +7,16 @@ columns. Source: Spark, name resolution (case-insensitive; alias, then column, t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from sqlglot import exp
 
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.suggestions import SPECIAL_NAMES, did_you_mean, shown_names
 from airflow_txlog.engine.table.predicate.tree import Column
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, VariantType
 from airflow_txlog.errors import UnknownColumn
-from airflow_txlog.sql.lexer import SqlText
+from airflow_txlog.sql.expression import Expression, Name, parts_of
+from airflow_txlog.sql.text import SqlText
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,62 +28,49 @@ class Names:
     """
 
     schema: StructType
-    lexed: SqlText
+    text: SqlText
     alias: str | None = None
     only_qualified: bool = False
     other_columns: frozenset[str] | None = None
 
-    def column(self, node: exp.Column) -> Column:
+    def column(self, name: Name) -> Column:
         """The column. Raises OutsideGrammar when it may be something else, or has a type that never prunes."""
-        parts = self._parts(node)
-        if parts is None:
-            raise OutsideGrammar("a star")
-        name, qualified = self._without_alias(parts)
-        text = ".".join(parts)
-        if len(name) != 1:
-            raise OutsideGrammar(f"{text}, which is not a column of the table alone")
-        found = self.schema.find(name[0])
-        if found is None or not (qualified or self._is_ours(name[0])):
-            raise OutsideGrammar(f"the name {text}")
+        if is_special(name):
+            raise OutsideGrammar(f"the function {name}()")
+        parts, qualified = self._without_alias(name)
+        if len(parts) != 1:
+            raise OutsideGrammar(f"{name}, which is not a column of the table alone")
+        found = self.schema.find(parts[0])
+        if found is None or not (qualified or self._is_ours(parts[0])):
+            raise OutsideGrammar(f"the name {name}")
         return _usable(found)
 
-    def unknown(self, tree: exp.Expr) -> str | None:
+    def unknown(self, tree: Expression) -> str | None:
         """The first name that is certainly meant for this table, and that the table does not have; else None."""
-        for node in tree.find_all(exp.Column):
-            parts = self._parts(node)
-            if parts is None:
-                continue
-            name, qualified = self._without_alias(parts)
+        for name in _names_in(tree):
+            parts, qualified = self._without_alias(name)
             # A bare name beside a source may be the source's.
             certain = qualified or not self.only_qualified
-            if name and certain and self.schema.find(name[0]) is None and not _is_special(node, name):
-                return name[0]
+            if parts and certain and self.schema.find(parts[0]) is None and not is_special(name):
+                return parts[0]
         return None
 
-    def columns_in(self, tree: exp.Expr) -> frozenset[str]:
+    def columns_in(self, tree: Expression) -> frozenset[str]:
         """The table's columns in a tree of which every leaf was read."""
-        named = (self._without_alias(self._parts(node) or [""])[0] for node in tree.find_all(exp.Column))
-        found = (self.schema.find(name[0]) for name in named if name)
+        named = (self._without_alias(name)[0] for name in _names_in(tree))
+        found = (self.schema.find(parts[0]) for parts in named if parts)
         return frozenset(field.name for field in found if field is not None)
 
     def columns_named(self) -> frozenset[str] | None:
         """A superset of the table's columns that the text names; None when a star or IDENTIFIER() hides some."""
-        if "identifier" in self.lexed.calls() or self.lexed.has_star():
+        if "identifier" in self.text.calls() or self.text.has_star():
             return None
-        words = self.lexed.words()
+        words = self.text.words()
         return frozenset(name for name in self.schema.names if name.lower() in words)
 
-    def _parts(self, node: exp.Column) -> list[str] | None:
-        """The name's parts as the author wrote them, or None for `x.*`."""
-        parts: list[str] = []
-        for part in node.parts:
-            if not isinstance(part, exp.Identifier):
-                return None
-            parts.append(self.lexed.name(str(part.this)) or str(part.this))
-        return parts
-
-    def _without_alias(self, parts: list[str]) -> tuple[list[str], bool]:
+    def _without_alias(self, name: Name) -> tuple[list[str], bool]:
         """The rest of the name, and whether the alias stood before it."""
+        parts = [part.text for part in name.parts]
         if self.alias is None or len(parts) == 1 or parts[0].lower() != self.alias.lower():
             return parts, False
         if self.schema.find(parts[0]) is not None:
@@ -119,5 +106,11 @@ def _usable(field: StructField) -> Column:
     return Column(field.name, field.type)
 
 
-def _is_special(node: exp.Column, name: list[str]) -> bool:
-    return len(name) == 1 and not node.this.args.get("quoted") and name[0].lower() in SPECIAL_NAMES
+def _names_in(tree: Expression) -> Iterator[Name]:
+    return (part for part in parts_of(tree) if isinstance(part, Name))
+
+
+def is_special(name: Name) -> bool:
+    """Whether Spark takes the name for a clock or a user where no column has it."""
+    first = name.parts[0]
+    return len(name.parts) == 1 and first.kind == "word" and first.text.lower() in SPECIAL_NAMES

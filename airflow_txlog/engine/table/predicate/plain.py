@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from airflow_txlog.datafiles.text import date_text, parse_date
 from airflow_txlog.engine.table.predicate.constants import INTEGER_BITS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
-from airflow_txlog.sql.lexer import SqlText, Token, sql_text
+from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.text import SqlText, sql_text
 
 
 def _words(text: str) -> frozenset[str]:
@@ -70,7 +71,7 @@ class _Reader:
     def __init__(self, text: SqlText, schema: StructType, parameters: Mapping[str, object]) -> None:
         if len(text.tokens) > _MOST_TOKENS:
             raise NotPlain("a very long text")
-        if any(string.doubt is not None for string in text.strings):
+        if any(token.doubt is not None for token in text.tokens):
             raise NotPlain("a text that two parsers may read differently")
         self.tokens = text.tokens
         self.at = 0

@@ -1,9 +1,9 @@
 """Reads a predicate: from Spark SQL text to a `Predicate` of the closed grammar.
 
-sqlglot parses a copy of the text that holds no literals (`sql.lexer`); what its tree says is believed only leaf by leaf
-(`leaves`), everything else is unknown. The invariant: SQL is never made from a tree; Spark always gets the author's
-text. It holds for Spark with ANSI mode on or off, and with the defaults of what else changes the meaning of a text
-(`spark.sql.timestampType`, `spark.sql.caseSensitive`, legacy flags). Source: soundness A3, A4, B6.
+The tree of the text (`sql`) is read leaf by leaf (`leaves`); what is outside the grammar is unknown. The invariant: SQL
+is never made from a tree; Spark always gets the author's text. It holds for Spark with ANSI mode on or off, and with
+the defaults of what else changes the meaning of a text (`spark.sql.timestampType`, `spark.sql.caseSensitive`, legacy
+flags). Source: soundness A3, A4, B6.
 """
 
 from __future__ import annotations
@@ -11,12 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
-
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
-from airflow_txlog.engine.table.predicate.leaves import LeafReader, parameter_name
+from airflow_txlog.engine.table.predicate.leaves import LeafReader
 from airflow_txlog.engine.table.predicate.names import Names, unknown_column
 from airflow_txlog.engine.table.predicate.tree import (
     Node,
@@ -28,7 +24,9 @@ from airflow_txlog.engine.table.predicate.tree import (
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate
 from airflow_txlog.sql import confinement
-from airflow_txlog.sql.lexer import SqlText, has_half_of_a_character, quoted_hint, sql_text
+from airflow_txlog.sql.expression import Expression, Operation, Parameter, parts_of
+from airflow_txlog.sql.lexer import has_half_of_a_character
+from airflow_txlog.sql.text import quoted_hint, sql_text
 
 
 def read_predicate(
@@ -55,25 +53,24 @@ def read_predicate(
     """
     bound = dict(parameters or {})
     _check_whole(sql, bound)
-    lexed = sql_text(sql)
-    if lexed.problem is not None:
-        return _unreadable(sql, lexed.problem, lenient)
-    confinement.check_tokens(lexed)
-    parsed = _parse(lexed, sql)
+    text = sql_text(sql)
+    if text.problem is not None:
+        return _unreadable(sql, text.problem, lenient)
+    confinement.check_tokens(text)
+    parsed = text.expression
     if parsed is None:
         # What looks like a parameter may be something else here (`v:path`); Spark has seen that none is missing.
-        predicate = _unreadable(sql, confinement.guess_what_failed(lexed), lenient)
-        _check_none_spare(sql, lexed.parameters, bound)
+        predicate = _unreadable(sql, confinement.guess_what_failed(text), lenient)
+        _check_none_spare(sql, text.parameters, bound)
         return predicate
-    used = _parameters(parsed, lexed)
-    _check_none_missing(sql, used, bound)
-    _check_none_spare(sql, used, bound)
-    names = Names(schema, lexed, alias)
+    _check_none_missing(sql, parsed, bound)
+    _check_none_spare(sql, text.parameters, bound)
+    names = Names(schema, text, alias)
     missing = names.unknown(parsed)
     if missing is not None and unknown_columns == "error":
         raise unknown_column(sql, missing, schema)
     outside: list[str] = []
-    tree = _read(parsed, LeafReader(lexed, names, bound, time_zone, sql), outside)
+    tree = _read(parsed, LeafReader(names, bound, time_zone, sql), outside)
     # Where every leaf was read, the parser's columns are the columns; else whatever in the text looks like one.
     columns = names.columns_named() if outside else names.columns_in(parsed)
     return Predicate(sql, tree, columns)
@@ -98,35 +95,23 @@ def target_conjuncts(
     """
     bound = dict(parameters or {})
     _check_whole(on_sql, bound)
-    lexed = sql_text(on_sql)
-    if lexed.problem is not None:
-        return _unreadable(on_sql, lexed.problem, lenient)
-    confinement.check_tokens(lexed)
-    parsed = _parse(lexed, on_sql)
+    text = sql_text(on_sql)
+    if text.problem is not None:
+        return _unreadable(on_sql, text.problem, lenient)
+    confinement.check_tokens(text)
+    parsed = text.expression
     if parsed is None:
-        return _unreadable(on_sql, confinement.guess_what_failed(lexed), lenient)
-    _check_none_missing(on_sql, _parameters(parsed, lexed), bound)
+        return _unreadable(on_sql, confinement.guess_what_failed(text), lenient)
+    _check_none_missing(on_sql, parsed, bound)
     others = None if source_columns is None else frozenset(name.lower() for name in source_columns)
     # An alias of one name with the other's, or with a column of the source, would make every name ambiguous.
     clear = target_alias.lower() != source_alias.lower() and target_alias.lower() not in (others or ())
-    names = Names(schema, lexed, target_alias if clear else None, only_qualified=True, other_columns=others)
+    names = Names(schema, text, target_alias if clear else None, only_qualified=True, other_columns=others)
     missing = names.unknown(parsed)
     if missing is not None:
         raise unknown_column(on_sql, missing, schema)
-    tree = _read(parsed, LeafReader(lexed, names, bound, time_zone, on_sql), [])
+    tree = _read(parsed, LeafReader(names, bound, time_zone, on_sql), [])
     return Predicate(on_sql, tree, names.columns_named())
-
-
-def _parse(lexed: SqlText, sql: str) -> exp.Expr | None:
-    """sqlglot's tree over the stand-ins, or None where it cannot parse them as one condition."""
-    try:
-        parsed = sqlglot.parse_one(lexed.stand_in, dialect="spark", into=exp.Condition)
-        queries = parsed.find(exp.Query)
-    except (SqlglotError, RecursionError):
-        return None
-    if queries is not None:
-        raise confinement.subquery(sql)
-    return parsed
 
 
 def _unreadable(sql: str, what: str, lenient: bool) -> Predicate:
@@ -135,16 +120,11 @@ def _unreadable(sql: str, what: str, lenient: bool) -> Predicate:
     return Predicate(sql, Unknown(what), None)
 
 
-def _parameters(parsed: exp.Expr, lexed: SqlText) -> list[str]:
-    named = (parameter_name(node, lexed) for node in parsed.find_all(exp.Placeholder))
-    return [name for name in named if name is not None]
-
-
-def _check_none_missing(sql: str, used: Iterable[str], bound: Mapping[str, object]) -> None:
-    for name in used:
-        if name not in bound:
+def _check_none_missing(sql: str, parsed: Expression, bound: Mapping[str, object]) -> None:
+    for part in parts_of(parsed):
+        if isinstance(part, Parameter) and part.name not in bound:
             raise InvalidPredicate(
-                f"The predicate {sql!r} needs a value for its parameter :{name}, and none was given. "
+                f"The predicate {sql!r} needs a value for its parameter :{part.name}, and none was given. "
                 f"Given: {', '.join(sorted(bound)) or 'none'}. Nothing was read.",
                 predicate=sql,
             )
@@ -172,32 +152,19 @@ def _check_none_spare(sql: str, used: Iterable[str], bound: Mapping[str, object]
         )
 
 
-def _read(node: exp.Expr, reader: LeafReader, outside: list[str], negated: bool = False) -> Node:
+def _read(node: Expression, reader: LeafReader, outside: list[str], negated: bool = False) -> Node:
     """The node with NOT pushed down to its leaves; three-valued logic is exact there.
 
     What is outside the grammar is noted in `outside`: a tree may lose unknown leaves (`FALSE AND …`), its text not.
     """
-    while isinstance(node, exp.Paren | exp.Not):
-        negated = negated != isinstance(node, exp.Not)
-        node = node.this
-    if isinstance(node, exp.And | exp.Or):
-        children = [_read(child, reader, outside, negated) for child in _flattened(node)]
-        return all_of(children) if isinstance(node, exp.And) != negated else any_of(children)
+    operator = node.operator if isinstance(node, Operation) else ""
+    if isinstance(node, Operation) and operator == "not":
+        return _read(node.operands[0], reader, outside, not negated)
+    if isinstance(node, Operation) and operator in ("and", "or"):
+        children = [_read(child, reader, outside, negated) for child in node.operands]
+        return all_of(children) if (operator == "and") != negated else any_of(children)
     try:
         return reader.read(node, negated)
     except OutsideGrammar as found:
         outside.append(str(found))
         return Unknown(str(found))
-
-
-def _flattened(node: exp.And | exp.Or) -> list[exp.Expr]:
-    """The operands of a chain of one connector, left to right; without recursion, for chains of thousands."""
-    pending: list[exp.Expr] = [node]
-    operands: list[exp.Expr] = []
-    while pending:
-        here = pending.pop()
-        if type(here) is type(node):
-            pending.extend((here.expression, here.this))
-        else:
-            operands.append(here)
-    return operands

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from airflow_txlog.engine.table.predicate.plain import is_certain_name
-from airflow_txlog.sql.lexer import SqlText, Token, sql_text
+from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.text import SqlText, sql_text
 
 _EQUALITIES = {"=": False, "==": False, "<=>": True}
 _COMPARISONS = frozenset({*_EQUALITIES, "<>", "!=", "<", "<=", ">", ">=", "!", "->", "=>"})

@@ -1,0 +1,110 @@
+"""The tree of a SQL expression: names, constants, operations on them, and what only Spark can interpret.
+
+The tree says how a text is put together and nothing of types: whoever interprets it brings the columns and the values
+of the parameters. The invariant: two texts with the same tree mean the same to Spark, so parentheses, comments, letter
+case of keywords and the two spellings of an operator are gone. SQL is never made from a tree; `span` leads back to the
+author's own text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from airflow_txlog.sql.lexer import Token
+
+Span: TypeAlias = tuple[int, int]
+"""The first token of a part of a text, and the one after its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A column, a member of one, or what Spark takes for a clock or a user: the parts between the dots."""
+
+    parts: tuple[Token, ...]
+    span: Span
+
+    def __str__(self) -> str:
+        return ".".join(part.text for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant. `kind` is string, number, boolean or null; `text` is the content, and a number's with its sign.
+
+    `doubt` says why two parsers may read a string differently.
+    """
+
+    kind: str
+    text: str
+    span: Span
+    doubt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`:name`."""
+
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """`CAST(operand AS type)` in any spelling, `DATE '…'` among them. `target` is the type in small letters."""
+
+    operand: Expression
+    target: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operator or a function with its operands: `and`, `=`, `is null`, `negate`, `upper()`.
+
+    NOT IN and the like are the negation of the operation. AND and OR have two operands or more.
+    """
+
+    operator: str
+    operands: tuple[Expression, ...]
+    span: Span
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it calls a function by its name."""
+        return self.operator.endswith("()")
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A part that only Spark can interpret; `what` names it, for messages."""
+
+    what: str
+    span: Span
+
+
+Expression: TypeAlias = Name | Literal | Parameter | Cast | Operation | Opaque
+
+
+def parts_of(expression: Expression) -> Iterator[Expression]:
+    """Yield the expression and all that it is made of, from left to right."""
+    pending = [expression]
+    while pending:
+        here = pending.pop()
+        yield here
+        if isinstance(here, Operation):
+            pending.extend(reversed(here.operands))
+        elif isinstance(here, Cast):
+            pending.append(here.operand)
+
+
+def operands_of(operator: str, expression: Expression) -> Iterator[Expression]:
+    """Yield the operands of a chain of one operator, AND or OR, from left to right; else the expression itself."""
+    pending = [expression]
+    while pending:
+        here = pending.pop()
+        if isinstance(here, Operation) and here.operator == operator:
+            pending.extend(reversed(here.operands))
+        else:
+            yield here

@@ -1,0 +1,421 @@
+"""The parser of SQL expressions, by Spark's grammar: from tokens to an `Expression`.
+
+Precedence, keywords and literals are Spark's. What has a grammar of its own (CASE, INTERVAL, a lambda, the arguments of
+EXTRACT) is read only to find its end, and is `Opaque`. The invariant: a text is either read as Spark reads it, or not
+at all (`NoExpression`); a word that could be a keyword is never taken for a name where Spark could decide otherwise.
+Source: Spark 4.2, SqlBaseParser.g4 (booleanExpression, predicate, valueExpression, primaryExpression);
+tests/engine/table/predicate/test_differential.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from airflow_txlog.sql.expression import Cast, Expression, Literal, Name, Opaque, Operation, Parameter
+from airflow_txlog.sql.lexer import Token
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Operators between two values, and how tightly they bind.
+_LEVELS = {
+    **dict.fromkeys(("=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>"), 0),
+    "|": 1,
+    "^": 2,
+    "&": 3,
+    **dict.fromkeys(("+", "-", "||"), 4),
+    **dict.fromkeys(("*", "/", "%", "div"), 5),
+}
+_SPELLINGS = {"==": "=", "<>": "!="}
+_SIGNS = {"-": "negate", "~": "~"}
+# Words that begin no operand.
+_CONNECTING = _words(
+    "and or not in is between like ilike rlike regexp div when then else escape as union intersect except collate"
+)
+_ALSO_CALLED = _words("between like ilike rlike regexp")
+_LIKES = {"like": "like", "ilike": "ilike", "rlike": "rlike", "regexp": "rlike"}
+_QUANTIFIERS = ("any", "some", "all")
+_QUERIES = ("select", "values", "with", "table")
+_UNITS = _words(
+    """nanosecond microsecond millisecond second minute hour day week month quarter year nanoseconds microseconds
+    milliseconds seconds minutes hours days weeks months quarters years to"""
+)
+# Literals that are a word and a text.
+_TYPED = _words("date time timestamp timestamp_ltz timestamp_ntz")
+# A function of a type's name is a cast to that type.
+_CASTS = _words("boolean tinyint smallint int bigint float double date timestamp string binary")
+# Their first argument is a unit of time, or other words stand between their arguments.
+_OF_WORDS = _words(
+    """timestampadd timestampdiff timediff dateadd datediff date_add date_diff extract trim overlay position substr
+    substring struct"""
+)
+_MOST_DEPTH = 50
+_END = Token("end", "")
+_CLOSINGS = {"(": ")", "[": "]"}
+
+
+class NoExpression(Exception):
+    """The tokens are not one expression, or not one that is read here."""
+
+
+def parse(tokens: Sequence[Token]) -> Expression:
+    """Return the expression that the tokens are. Raises NoExpression."""
+    parser = _Parser(tokens)
+    found = parser.expression()
+    if parser.at < len(tokens):
+        raise NoExpression
+    return found
+
+
+class _Parser:
+    """The tokens, of which those before `at` are read."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self.tokens = tokens
+        self.at = 0
+        self.depth = 0
+
+    # --- conditions ---------------------------------------------------------------------------------------------
+
+    def expression(self) -> Expression:
+        self.depth += 1
+        if self.depth > _MOST_DEPTH:
+            raise NoExpression
+        found = self._chain("or", lambda: self._chain("and", self._negation))
+        self.depth -= 1
+        return found
+
+    def _chain(self, word: str, operand: Callable[[], Expression]) -> Expression:
+        start = self.at
+        operands = [operand()]
+        while self._takes(word):
+            operands.append(operand())
+        return operands[0] if len(operands) == 1 else Operation(word, tuple(operands), (start, self.at))
+
+    def _negation(self) -> Expression:
+        start, negated = self.at, False
+        while self._takes("not") or self._takes_symbol("!"):
+            negated = not negated
+        found = self._predicate()
+        return Operation("not", (found,), (start, self.at)) if negated else found
+
+    def _predicate(self) -> Expression:
+        start = self.at
+        operand = self._value()
+        negated = self._takes("not")
+        found = self._test(operand, start)
+        if found is None:
+            if negated:
+                raise NoExpression
+            return operand
+        return Operation("not", (found,), (start, self.at)) if negated else found
+
+    def _test(self, operand: Expression, start: int) -> Expression | None:
+        """What a keyword after an operand asks of it; None where there is no such keyword."""
+        if self._takes("in"):
+            return Operation("in", (operand, *self._arguments()), (start, self.at))
+        if self._takes("between"):
+            # Else it is a column of that name.
+            is_symmetric = self._word() == "symmetric" and self._word_at(1) != "and" and self._level(1) < 0
+            self.at += is_symmetric
+            low = self._value()
+            self._needs("and")
+            high = self._value()
+            if is_symmetric:
+                return Opaque("BETWEEN with symmetric", (start, self.at))
+            return Operation("between", (operand, low, high), (start, self.at))
+        for word, operator in _LIKES.items():
+            if self._takes(word):
+                return self._like(operator, operand, start)
+        return self._is(operand, start) if self._takes("is") else None
+
+    def _like(self, operator: str, operand: Expression, start: int) -> Expression:
+        if self._word() in _QUANTIFIERS and self._next(1) == Token("symbol", "("):
+            quantifier = self._word()
+            self.at += 1
+            self._skip()
+            return Opaque(f"{operator.upper()} {quantifier.upper()}", (start, self.at))
+        pattern = self._value()
+        if not self._takes("escape"):
+            return Operation(operator, (operand, pattern), (start, self.at))
+        if self._next().kind != "string":
+            raise NoExpression
+        self.at += 1
+        return Opaque("LIKE with ESCAPE", (start, self.at))
+
+    def _is(self, operand: Expression, start: int) -> Expression:
+        negated = self._takes("not")
+        word = self._word()
+        self.at += 1
+        if word in ("null", "true", "false", "unknown"):
+            found: Expression = Operation(f"is {word}", (operand,), (start, self.at))
+        elif word == "distinct":
+            self._needs("from")
+            other = self._value()
+            found, negated = Operation("<=>", (operand, other), (start, self.at)), not negated
+        else:
+            raise NoExpression
+        return Operation("not", (found,), (start, self.at)) if negated else found
+
+    # --- values -------------------------------------------------------------------------------------------------
+
+    def _value(self, lowest: int = 0) -> Expression:
+        start = self.at
+        left = self._signed()
+        while (level := self._level()) >= lowest:
+            operator = self._next().text.lower()
+            self.at += 1
+            right = self._value(level + 1)
+            left = Operation(_SPELLINGS.get(operator, operator), (left, right), (start, self.at))
+        return left
+
+    def _level(self, ahead: int = 0) -> int:
+        token = self._next(ahead)
+        is_operator = token.kind == "symbol" or token.text.lower() == "div"
+        return _LEVELS.get(token.text.lower(), -1) if is_operator and token.kind != "name" else -1
+
+    def _signed(self) -> Expression:
+        start = self.at
+        if self._takes_symbol("+"):
+            return self._signed()
+        for symbol, operator in _SIGNS.items():
+            if self._takes_symbol(symbol):
+                token = self._next()
+                if symbol == "-" and token.kind == "number":
+                    self.at += 1
+                    return self._with_rest(Literal("number", f"-{token.text}", (start, self.at)), start)
+                self.depth += 1
+                if self.depth > _MOST_DEPTH:
+                    raise NoExpression
+                operand = self._signed()
+                self.depth -= 1
+                return Operation(operator, (operand,), (start, self.at))
+        return self._with_rest(self._primary(), start)
+
+    def _with_rest(self, found: Expression, start: int) -> Expression:
+        """The value with what follows it as a part of it: an index, a member, a type, a collation."""
+        while True:
+            if self._next() == Token("symbol", "["):
+                self._skip()
+                found = Opaque("an element in brackets", (start, self.at))
+            elif self._takes_symbol("."):
+                self._needs_name()
+                found = Opaque("a member of an expression", (start, self.at))
+            elif self._takes_symbol("::"):
+                found = Cast(found, self._type(), (start, self.at))
+            elif self._takes("collate"):
+                self._needs_name()
+                while self._takes_symbol("."):
+                    self._needs_name()
+                found = Opaque("COLLATE", (start, self.at))
+            else:
+                return found
+
+    def _primary(self) -> Expression:
+        token, start = self._next(), self.at
+        match token.kind:
+            case "string":
+                while self._next().kind == "string":
+                    self.at += 1
+                return Literal("string", token.text, (start, self.at), token.doubt)
+            case "number":
+                self.at += 1
+                return Literal("number", token.text, (start, self.at))
+            case "parameter":
+                self.at += 1
+                return Parameter(token.text, (start, self.at))
+            case "name":
+                return self._named()
+            case "word" if self._is_operand(token.text.lower()):
+                return self._begun_by(token.text.lower())
+            case "symbol" if token.text == "(":
+                return self._in_parentheses()
+        raise NoExpression
+
+    def _is_operand(self, word: str) -> bool:
+        """Whether a word begins an operand; some of the words that connect operands are functions too."""
+        return word not in _CONNECTING or (word in _ALSO_CALLED and self._next(1) == Token("symbol", "("))
+
+    def _in_parentheses(self) -> Expression:
+        start = self.at
+        self.at += 1
+        # Where no comparison follows, such a word begins a query.
+        if self._word() in _QUERIES and _LEVELS.get(self._next(1).text, -1) != 0:
+            raise NoExpression
+        found = self.expression()
+        if self._next() == Token("symbol", ","):
+            while self._takes_symbol(","):
+                self.expression()
+            self._needs_symbol(")")
+            return Opaque("a tuple", (start, self.at))
+        self._needs_symbol(")")
+        return replace(found, span=(start, self.at))
+
+    def _begun_by(self, word: str) -> Expression:
+        """The value that begins with a word which is not in backquotes."""
+        start, following = self.at, self._next(1)
+        if word in ("null", "true", "false"):
+            self.at += 1
+            return Literal("null" if word == "null" else "boolean", word, (start, self.at))
+        if word == "case":
+            return self._case()
+        if word in ("cast", "try_cast") and following == Token("symbol", "("):
+            self.at += 2
+            operand = self.expression()
+            self._needs("as")
+            target = self._type()
+            self._needs_symbol(")")
+            return Cast(operand, target, (start, self.at))
+        if word == "interval" and (following.kind in ("string", "number", "parameter") or self._is_signed_unit()):
+            return self._interval()
+        if following.kind == "string":
+            if word not in _TYPED:
+                raise NoExpression
+            self.at += 1
+            return Cast(self._primary(), word, (start, self.at))
+        return self._named()
+
+    def _named(self) -> Expression:
+        start = self.at
+        parts = [self._needs_name()]
+        while self._next() == Token("symbol", ".") and self._next(1).kind in ("word", "name"):
+            self.at += 1
+            parts.append(self._needs_name())
+        if self._next() == Token("symbol", ".") and self._next(1) == Token("symbol", "*"):
+            self.at += 2
+            return Opaque("a star", (start, self.at))
+        if self._next() != Token("symbol", "("):
+            return Name(tuple(parts), (start, self.at))
+        return self._call(".".join(part.text for part in parts).lower(), start)
+
+    def _call(self, name: str, start: int) -> Expression:
+        opened, depth = self.at, self.depth
+        try:
+            arguments = None if name in _OF_WORDS else self._arguments(may_be_empty=True)
+        except NoExpression:
+            arguments = None
+        if arguments is None:
+            # Lambdas, stars, DISTINCT, named arguments.
+            self.at, self.depth = opened, depth
+            self._skip()
+            return Opaque(f"the function {name}()", (start, self.at))
+        if name in _CASTS and len(arguments) == 1:
+            return Cast(arguments[0], name, (start, self.at))
+        return Operation(f"{name}()", arguments, (start, self.at))
+
+    def _arguments(self, *, may_be_empty: bool = False) -> tuple[Expression, ...]:
+        self._needs_symbol("(")
+        if may_be_empty and self._takes_symbol(")"):
+            return ()
+        if self._word() in _QUERIES and self._next(1).kind != "symbol":
+            raise NoExpression
+        found = [self.expression()]
+        while self._takes_symbol(","):
+            found.append(self.expression())
+        self._needs_symbol(")")
+        return tuple(found)
+
+    def _case(self) -> Expression:
+        start = self.at
+        self.at += 1
+        if self._word() != "when":
+            self.expression()
+        self._needs("when")
+        while True:
+            self.expression()
+            self._needs("then")
+            self.expression()
+            if not self._takes("when"):
+                break
+        if self._takes("else"):
+            self.expression()
+        self._needs("end")
+        return Opaque("CASE", (start, self.at))
+
+    def _is_signed_unit(self) -> bool:
+        return (
+            self._next(1) == Token("symbol", "-")
+            and self._next(2).kind in ("number", "string")
+            and (self._word_at(3) in _UNITS)
+        )
+
+    def _interval(self) -> Expression:
+        start = self.at
+        self.at += 1
+        while self._next().kind in ("string", "number", "parameter") or self._next() == Token("symbol", "-"):
+            self.at += 1
+            while self._word() in _UNITS:
+                self.at += 1
+            if self._next() == Token("symbol", "-") and self._word_at(2) not in _UNITS:
+                break
+        return Opaque("INTERVAL", (start, self.at))
+
+    def _type(self) -> str:
+        """A type's name with its lengths, in small letters; a type with members is not read."""
+        name = self._needs_name().text.lower()
+        if self._next() == Token("symbol", "("):
+            start = self.at
+            self._skip()
+            name += "".join(token.text for token in self.tokens[start : self.at])
+        return name
+
+    # --- tokens -------------------------------------------------------------------------------------------------
+
+    def _next(self, ahead: int = 0) -> Token:
+        at = self.at + ahead
+        return self.tokens[at] if at < len(self.tokens) else _END
+
+    def _word_at(self, ahead: int) -> str:
+        token = self._next(ahead)
+        return token.text.lower() if token.kind == "word" else ""
+
+    def _word(self) -> str:
+        return self._word_at(0)
+
+    def _takes(self, word: str) -> bool:
+        if self._word() == word:
+            self.at += 1
+            return True
+        return False
+
+    def _takes_symbol(self, text: str) -> bool:
+        token = self._next()
+        if token.kind == "symbol" and token.text == text:
+            self.at += 1
+            return True
+        return False
+
+    def _needs(self, word: str) -> None:
+        if not self._takes(word):
+            raise NoExpression
+
+    def _needs_symbol(self, text: str) -> None:
+        if not self._takes_symbol(text):
+            raise NoExpression
+
+    def _needs_name(self) -> Token:
+        token = self._next()
+        if token.kind not in ("word", "name"):
+            raise NoExpression
+        self.at += 1
+        return token
+
+    def _skip(self) -> None:
+        """Go behind the bracket that closes the one which is next."""
+        open_ones: list[str] = []
+        while self.at < len(self.tokens):
+            token = self._next()
+            self.at += 1
+            if token.kind != "symbol":
+                continue
+            if token.text in _CLOSINGS:
+                open_ones.append(_CLOSINGS[token.text])
+            elif token.text in (")", "]"):
+                if open_ones.pop() != token.text:
+                    raise NoExpression
+                if not open_ones:
+                    return
+        raise NoExpression
