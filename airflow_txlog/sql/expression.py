@@ -8,14 +8,18 @@ author's own text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from airflow_txlog.sql.keywords import NO_CERTAIN_NAMES
 from airflow_txlog.sql.lexer import Token
 
 Span: TypeAlias = tuple[int, int]
 """The first token of a part of a text, and the one after its last."""
+
+_PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,13 @@ class Name:
 
     parts: tuple[Token, ...]
     span: Span
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the first part, where nothing stands before it, can be nothing but the name of something."""
+        first = self.parts[0]
+        is_plain = _PLAIN_NAME.fullmatch(first.text) is not None and first.text.lower() not in NO_CERTAIN_NAMES
+        return first.kind == "name" or is_plain
 
     def __str__(self) -> str:
         return ".".join(part.text for part in self.parts)

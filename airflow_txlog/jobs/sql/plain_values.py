@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.predicate.plain import WHOLE, NotPlain, fits_pla
 from airflow_txlog.engine.table.schema.schema import array_of
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.sql.column_names import assigned_column
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.expression import Cast, Expression, Literal, Name, Operation, Parameter
 from airflow_txlog.sql.text import sql_text
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -64,35 +64,33 @@ def _value(
         raise NotPlain(f"the column {field.name}, of the type {field.type}")
     if text.strip().upper() == "DEFAULT" or text.endswith("\\"):
         raise NotPlain("another value")
-    lexed = sql_text(text)
-    if lexed.problem is not None:
-        raise NotPlain("a literal that two parsers may read differently")
-    if any(token.doubt is not None for token in lexed.tokens):
+    cut = sql_text(text)
+    if cut.problem is not None or any(token.doubt is not None for token in cut.tokens):
         raise NotPlain("a text that two parsers may read differently")
-    for at, token in enumerate(lexed.tokens):
-        # A sign begins a constant where nothing stands before it.
-        if at and token.kind == "symbol" and token.text in OPERATORS:
-            left = _operand(lexed.tokens[:at], field, schema, parameters)
-            right = _operand(lexed.tokens[at + 1 :], field, schema, parameters)
+    match cut.expression:
+        case None:
+            raise NotPlain("another value")
+        case Operation(operator, (one, other)) if operator in OPERATORS:
+            left, right = (_operand(each, field, schema, parameters) for each in (one, other))
             if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
                 raise NotPlain("a calculation of constants")
-            return Calculated(token.text, left, right)
-    return _alone(lexed.tokens, field, schema, parameters, is_ansi=is_ansi)
+            return Calculated(operator, left, right)
+    return _alone(cut.expression, field, schema, parameters, is_ansi=is_ansi)
 
 
 def _operand(
-    tokens: Sequence[Token], field: StructField, schema: StructType, parameters: Mapping[str, object]
+    node: Expression, field: StructField, schema: StructType, parameters: Mapping[str, object]
 ) -> ConstantValue | OfColumn:
     """A side of a calculation. Raises NotPlain."""
     if field.type is not Primitive.DOUBLE:
         raise NotPlain(f"a calculation for the column {field.name}, of the type {field.type}")
-    if len(tokens) == 1 and tokens[0].kind in ("word", "name"):
-        return _of_column(tokens[0], field, schema)
-    return ConstantValue(_double(tokens, field, parameters))
+    return (
+        _of_column(node, field, schema) if isinstance(node, Name) else ConstantValue(_double(node, field, parameters))
+    )
 
 
-def _of_column(token: Token, field: StructField, schema: StructType) -> OfColumn:
-    found = plain_column(token, schema)
+def _of_column(name: Name, field: StructField, schema: StructType) -> OfColumn:
+    found = plain_column(name, schema)
     is_single = isinstance(found.type, Primitive | DecimalType) and found.type is not Primitive.VOID
     if found.type != field.type or not is_single or found.is_collated or found.is_char:
         raise NotPlain(f"the column {found.name}, which is not of the type of the column {field.name}")
@@ -100,26 +98,24 @@ def _of_column(token: Token, field: StructField, schema: StructType) -> OfColumn
 
 
 def _alone(
-    tokens: Sequence[Token], field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
+    node: Expression, field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
 ) -> RowValue:
     """One constant or column. Raises NotPlain."""
-    word = tokens[0].text.lower() if len(tokens) == 1 and tokens[0].kind == "word" else ""
-    if word == "null" and isinstance(field.type, Primitive | DecimalType) and field.type is not Primitive.VOID:
-        return ConstantValue(array_of([None], field.type))
-    if word in ("true", "false") and field.type is Primitive.BOOLEAN:
-        return ConstantValue(array_of([word == "true"], field.type))
-    if len(tokens) == 1 and tokens[0].kind in ("word", "name"):
-        return _of_column(tokens[0], field, schema)
-    if field.type is Primitive.DOUBLE:
-        return ConstantValue(_double(tokens, field, parameters))
-    return ConstantValue(array_of([_constant(tokens, field, parameters, is_ansi=is_ansi)], field.type))
+    match node:
+        case Literal("null") if isinstance(field.type, Primitive | DecimalType) and field.type is not Primitive.VOID:
+            return ConstantValue(array_of([None], field.type))
+        case Name():
+            return _of_column(node, field, schema)
+        case _ if field.type is Primitive.DOUBLE:
+            return ConstantValue(_double(node, field, parameters))
+    return ConstantValue(array_of([_constant(node, field, parameters, is_ansi=is_ansi)], field.type))
 
 
 def _constant(
-    tokens: Sequence[Token], field: StructField, parameters: Mapping[str, object], *, is_ansi: bool
+    node: Expression, field: StructField, parameters: Mapping[str, object], *, is_ansi: bool
 ) -> bool | int | str:
     """A constant in the column's own type, as `array_of` takes it. Raises NotPlain."""
-    value = _given(tokens, field, parameters)
+    value = _given(node, field, parameters)
     if isinstance(value, bool):
         if field.type is Primitive.BOOLEAN:
             return value
@@ -135,28 +131,27 @@ def _constant(
             return (value - _EPOCH.date()).days
     elif field.type is Primitive.TIMESTAMP and isinstance(value, dt.datetime) and value.tzinfo is not None:
         return (value - _EPOCH) // dt.timedelta(microseconds=1)
-    raise _other(tokens, field)
+    raise _other(field)
 
 
-def _other(tokens: Sequence[Token], field: StructField) -> NotPlain:
-    if tokens and tokens[0].kind == "word" and tokens[0].text.lower() != "date":
-        return NotPlain(f"the name {tokens[0].text}")
+def _other(field: StructField) -> NotPlain:
     return NotPlain(f"a value that is not of the type of the column {field.name}")
 
 
-def _given(tokens: Sequence[Token], field: StructField, parameters: Mapping[str, object]) -> object:
+def _given(node: Expression, field: StructField, parameters: Mapping[str, object]) -> object:
     """The Python value of a literal or a parameter; None for anything else."""
-    kinds = [token.kind for token in tokens]
-    if kinds == ["parameter"]:
-        return parameters.get(tokens[0].text)
-    if kinds == ["string"]:
-        return tokens[0].text
-    if kinds == ["word", "string"] and tokens[0].text.lower() == "date" and fits_plainly(tokens[1].text, field):
-        days = parse_date(tokens[1].text) if field.type is Primitive.DATE else None
-        return None if days is None or not _is_of_python(days) else (_EPOCH + dt.timedelta(days=days)).date()
-    is_negative = tokens[:1] == [Token("symbol", "-")]
-    if kinds[is_negative:] == ["number"] and re.fullmatch("[0-9]{1,18}", tokens[-1].text, re.ASCII):
-        return -int(tokens[-1].text) if is_negative else int(tokens[-1].text)
+    match node:
+        case Parameter(name):
+            return parameters.get(name)
+        case Literal("string", text):
+            return text
+        case Literal("boolean", text):
+            return text == "true"
+        case Literal("number", text) if re.fullmatch("-?[0-9]{1,18}", text, re.ASCII):
+            return int(text)
+        case Cast(Literal("string", text), "date") if field.type is Primitive.DATE and fits_plainly(text, field):
+            days = parse_date(text)
+            return None if days is None or not _is_of_python(days) else (_EPOCH + dt.timedelta(days=days)).date()
     return None
 
 
@@ -172,18 +167,17 @@ def _fits_whole(value: int, kind: object, *, is_ansi: bool) -> bool:
     return (is_widened or is_ansi) and -(1 << (bits - 1)) <= value < 1 << (bits - 1)
 
 
-def _double(tokens: Sequence[Token], field: StructField, parameters: Mapping[str, object]) -> pa.Array:
+def _double(node: Expression, field: StructField, parameters: Mapping[str, object]) -> pa.Array:
     """A number as a double, which it is exactly or is rounded to by all engines alike. Raises NotPlain."""
-    kinds = [token.kind for token in tokens]
-    is_negative = tokens[:1] == [Token("symbol", "-")]
     value: float | None = None
-    if kinds == ["parameter"]:
-        given = parameters.get(tokens[0].text)
-        is_whole = isinstance(given, int) and not isinstance(given, bool) and abs(given) < 10**15
-        value = float(given) if isinstance(given, float) or (is_whole and isinstance(given, int)) else None
-    elif kinds[is_negative:] == ["number"] and _NUMBER.fullmatch(tokens[-1].text):
-        # Minus zero is a whole number's, or a decimal's: 0.
-        value = (-float(tokens[-1].text) if is_negative else float(tokens[-1].text)) + 0.0
+    match node:
+        case Parameter(name):
+            given = parameters.get(name)
+            is_whole = isinstance(given, int) and not isinstance(given, bool) and abs(given) < 10**15
+            value = float(given) if isinstance(given, float) or (is_whole and isinstance(given, int)) else None
+        case Literal("number", text) if _NUMBER.fullmatch(text.removeprefix("-")):
+            # Minus zero is a whole number's, or a decimal's: 0.
+            value = float(text) + 0.0
     if value is None:
-        raise _other(tokens, field)
+        raise _other(field)
     return pa.array([value], pa.float64())

@@ -19,7 +19,6 @@ from airflow_txlog.datafiles.tasks.row_values import ConstantValue, RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.datafiles.tasks.source_rows import SourceRows, UnmatchedTask
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.table.predicate.plain import is_certain_name
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY, read_rules
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_type, walk_fields
 from airflow_txlog.jobs.context import JobContext
@@ -32,7 +31,7 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, 
 from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.expression import Name
 from airflow_txlog.sql.text import sql_text
 
 # What every task that looks for keys holds of the source's, and of their rows' numbers, uncompressed.
@@ -42,7 +41,6 @@ MOST_BYTES = 1024 * 1024 * 1024
 
 # Types whose values are equal to every engine where they are the same; no key is a boolean.
 _PLAIN = PLAIN_TYPES - {Primitive.BOOLEAN}
-_OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,22 +290,17 @@ def _assigned(
 
 def source_column(sql: str, pair: PairColumns) -> str | None:
     """The source's column that the text is; None where it is more, or may mean something else."""
-    tokens = sql_text(sql).tokens
+    found = sql_text(sql).expression
     # Spark takes no text that ends in a backslash.
-    if sql.endswith("\\"):
+    if not isinstance(found, Name) or not found.is_certain or sql.endswith("\\"):
         return None
-    while len(tokens) > 2 and tokens[0] == _OPEN and tokens[-1] == _CLOSE:
-        tokens = tokens[1:-1]
+    parts, alias = [part.text.lower() for part in found.parts], pair.source_alias.lower()
     named, ours = pair.source.by_name, pair.target.by_name
-    if not tokens or not is_certain_name(tokens[0]) or tokens[-1].kind not in ("word", "name"):
-        return None
-    if len(tokens) == 1:
-        name = tokens[0].text.lower()
-        return None if name in ours else _name_of(named.get(name))
-    alias = pair.source_alias.lower()
+    if len(parts) == 1:
+        return None if parts[0] in ours else _name_of(named.get(parts[0]))
     # A struct column of the alias's name would make `s.k` a member of it.
-    if len(tokens) == 3 and tokens[1] == _DOT and tokens[0].text.lower() == alias:
-        return None if alias in named or alias in ours else _name_of(named.get(tokens[2].text.lower()))
+    if len(parts) == 2 and parts[0] == alias and alias not in named and alias not in ours:
+        return _name_of(named.get(parts[1]))
     return None
 
 
