@@ -1,7 +1,7 @@
 """The tree of a SQL expression: names, constants, operations on them, and what only Spark can interpret.
 
-The tree says how a text is put together and nothing of types: whoever interprets it brings the columns and the values
-of the parameters. The invariant: two texts with the same tree mean the same to Spark, so parentheses, comments, letter
+The tree says how a text is put together and nothing of types: an interpreter brings the columns and the values of the
+parameters. The invariant: two texts with the same tree mean the same to Spark, so parentheses, comments, letter
 case of keywords and the two spellings of an operator are gone. SQL is never made from a tree; `span` leads back to the
 author's own text.
 """
@@ -89,10 +89,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A part that only Spark can interpret; `what` names it, for messages."""
+    """A part that only Spark can interpret; `what` names it, for messages. `parts` are what of it could be read."""
 
     what: str
     span: Span
+    parts: tuple[Expression, ...] = ()
 
 
 Expression: TypeAlias = Name | Literal | Parameter | Cast | Operation | Opaque
@@ -106,6 +107,8 @@ def parts_of(expression: Expression) -> Iterator[Expression]:
         yield here
         if isinstance(here, Operation):
             pending.extend(reversed(here.operands))
+        elif isinstance(here, Opaque):
+            pending.extend(reversed(here.parts))
         elif isinstance(here, Cast):
             pending.append(here.operand)
 

@@ -30,7 +30,8 @@ _LEVELS = {
     **dict.fromkeys(("*", "/", "%", "div"), 5),
 }
 _SPELLINGS = {"==": "=", "<>": "!="}
-_SIGNS = {"-": "negate", "~": "~"}
+# Beside a text, a plus makes a number of it.
+_SIGNS = {"+": "positive", "-": "negate", "~": "~"}
 # Words that begin no operand.
 _CONNECTING = _words(
     "and or not in is between like ilike rlike regexp div when then else escape as union intersect except collate"
@@ -47,11 +48,8 @@ _UNITS = _words(
 _TYPED = _words("date time timestamp timestamp_ltz timestamp_ntz")
 # A function of a type's name is a cast to that type.
 _CASTS = _words("boolean tinyint smallint int bigint float double date timestamp string binary")
-# Their first argument is a unit of time, or other words stand between their arguments.
-_OF_WORDS = _words(
-    """timestampadd timestampdiff timediff dateadd datediff date_add date_diff extract trim overlay position substr
-    substring struct"""
-)
+# Their first argument may be a unit of time.
+_WITH_UNITS = _words("timestampadd timestampdiff timediff dateadd datediff date_add date_diff")
 _MOST_DEPTH = 50
 _END = Token("end", "")
 _CLOSINGS = {"(": ")", "[": "]"}
@@ -125,7 +123,7 @@ class _Parser:
             self._needs("and")
             high = self._value()
             if is_symmetric:
-                return Opaque("BETWEEN with symmetric", (start, self.at))
+                return Opaque("BETWEEN with symmetric", (start, self.at), (operand, low, high))
             return Operation("between", (operand, low, high), (start, self.at))
         for word, operator in _LIKES.items():
             if self._takes(word):
@@ -137,14 +135,14 @@ class _Parser:
             quantifier = self._word()
             self.at += 1
             self._skip()
-            return Opaque(f"{operator.upper()} {quantifier.upper()}", (start, self.at))
+            return Opaque(f"{operator.upper()} {quantifier.upper()}", (start, self.at), (operand,))
         pattern = self._value()
         if not self._takes("escape"):
             return Operation(operator, (operand, pattern), (start, self.at))
         if self._next().kind != "string":
             raise NoExpression
         self.at += 1
-        return Opaque("LIKE with ESCAPE", (start, self.at))
+        return Opaque("LIKE with ESCAPE", (start, self.at), (operand, pattern))
 
     def _is(self, operand: Expression, start: int) -> Expression:
         negated = self._takes("not")
@@ -178,39 +176,38 @@ class _Parser:
         return _LEVELS.get(token.text.lower(), -1) if is_operator and token.kind != "name" else -1
 
     def _signed(self) -> Expression:
-        start = self.at
-        if self._takes_symbol("+"):
-            return self._signed()
-        for symbol, operator in _SIGNS.items():
-            if self._takes_symbol(symbol):
-                token = self._next()
-                if symbol == "-" and token.kind == "number":
-                    self.at += 1
-                    return self._with_rest(Literal("number", f"-{token.text}", (start, self.at)), start)
-                self.depth += 1
-                if self.depth > _MOST_DEPTH:
-                    raise NoExpression
-                operand = self._signed()
-                self.depth -= 1
-                return Operation(operator, (operand,), (start, self.at))
-        return self._with_rest(self._primary(), start)
+        start, token, following = self.at, self._next(), self._next(1)
+        operator = _SIGNS.get(token.text) if token.kind == "symbol" else None
+        if operator is None:
+            return self._with_rest(self._primary(), start)
+        self.at += 1
+        if following.kind == "number" and operator != "~":
+            self.at += 1
+            text = following.text if operator == "positive" else f"-{following.text}"
+            return self._with_rest(Literal("number", text, (start, self.at)), start)
+        self.depth += 1
+        if self.depth > _MOST_DEPTH:
+            raise NoExpression
+        operand = self._signed()
+        self.depth -= 1
+        return Operation(operator, (operand,), (start, self.at))
 
     def _with_rest(self, found: Expression, start: int) -> Expression:
         """The value with what follows it as a part of it: an index, a member, a type, a collation."""
         while True:
             if self._next() == Token("symbol", "["):
                 self._skip()
-                found = Opaque("an element in brackets", (start, self.at))
+                found = Opaque("an element in brackets", (start, self.at), (found,))
             elif self._takes_symbol("."):
                 self._needs_name()
-                found = Opaque("a member of an expression", (start, self.at))
+                found = Opaque("a member of an expression", (start, self.at), (found,))
             elif self._takes_symbol("::"):
                 found = Cast(found, self._type(), (start, self.at))
             elif self._takes("collate"):
                 self._needs_name()
                 while self._takes_symbol("."):
                     self._needs_name()
-                found = Opaque("COLLATE", (start, self.at))
+                found = Opaque("COLLATE", (start, self.at), (found,))
             else:
                 return found
 
@@ -247,10 +244,11 @@ class _Parser:
             raise NoExpression
         found = self.expression()
         if self._next() == Token("symbol", ","):
+            members = [found]
             while self._takes_symbol(","):
-                self.expression()
+                members.append(self.expression())
             self._needs_symbol(")")
-            return Opaque("a tuple", (start, self.at))
+            return Opaque("a tuple", (start, self.at), tuple(members))
         self._needs_symbol(")")
         return replace(found, span=(start, self.at))
 
@@ -263,12 +261,7 @@ class _Parser:
         if word == "case":
             return self._case()
         if word in ("cast", "try_cast") and following == Token("symbol", "("):
-            self.at += 2
-            operand = self.expression()
-            self._needs("as")
-            target = self._type()
-            self._needs_symbol(")")
-            return Cast(operand, target, (start, self.at))
+            return self._cast()
         if word == "interval" and (following.kind in ("string", "number", "parameter") or self._is_signed_unit()):
             return self._interval()
         if following.kind == "string":
@@ -294,11 +287,11 @@ class _Parser:
     def _call(self, name: str, start: int) -> Expression:
         opened, depth = self.at, self.depth
         try:
-            arguments = None if name in _OF_WORDS else self._arguments(may_be_empty=True)
+            arguments = None if name in _WITH_UNITS else self._arguments(may_be_empty=True)
         except NoExpression:
             arguments = None
         if arguments is None:
-            # Lambdas, stars, DISTINCT, named arguments.
+            # A lambda, a star, DISTINCT, a named argument, or words between the arguments.
             self.at, self.depth = opened, depth
             self._skip()
             return Opaque(f"the function {name}()", (start, self.at))
@@ -321,19 +314,31 @@ class _Parser:
     def _case(self) -> Expression:
         start = self.at
         self.at += 1
-        if self._word() != "when":
-            self.expression()
+        parts = [] if self._word() == "when" else [self.expression()]
         self._needs("when")
         while True:
-            self.expression()
+            parts.append(self.expression())
             self._needs("then")
-            self.expression()
+            parts.append(self.expression())
             if not self._takes("when"):
                 break
         if self._takes("else"):
-            self.expression()
+            parts.append(self.expression())
         self._needs("end")
-        return Opaque("CASE", (start, self.at))
+        return Opaque("CASE", (start, self.at), tuple(parts))
+
+    def _cast(self) -> Expression:
+        start = self.at
+        self.at += 2
+        operand = self.expression()
+        self._needs("as")
+        target = self._type()
+        if self._takes_symbol(")"):
+            return Cast(operand, target, (start, self.at))
+        # A type with members.
+        self.at = start + 1
+        self._skip()
+        return Opaque("a cast", (start, self.at), (operand,))
 
     def _is_signed_unit(self) -> bool:
         return (

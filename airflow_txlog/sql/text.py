@@ -1,4 +1,4 @@
-"""One text of SQL: its tokens and, for an expression, its tree. Whoever interprets a text starts here."""
+"""One text of SQL: its tokens and, for an expression, its tree. Every interpretation of a text starts here."""
 
 from __future__ import annotations
 

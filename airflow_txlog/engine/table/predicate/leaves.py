@@ -70,9 +70,9 @@ class LeafReader:
                 return coercion.membership(self._column(operand), values, self.time_zone, negated)
             case Operation("between", (operand, low, high)):
                 return self._between(operand, low, high, negated)
-            case Operation("like", (operand, pattern)):
+            case Operation("like" | "like()", (operand, pattern)):
                 return coercion.like(self._column(operand), self._constant(pattern), negated)
-            case Operation("is null", (operand,)):
+            case Operation("is null" | "is unknown", (operand,)):
                 return NullTest(self._column(operand), is_null=not negated)
             case Operation("is true" | "is false", (operand,)):
                 truth = Constant(Primitive.BOOLEAN, node.operator == "is true")
