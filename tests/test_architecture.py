@@ -389,9 +389,9 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def test_the_engine_loads_neither_airflow_nor_spark_and_nothing_heavy_that_few_tasks_need() -> None:
-    """pyarrow imports pandas for the first array that is made of Python values, and only a text needs sqlglot."""
+    """pyarrow imports pandas for the first array that is made of Python values."""
     loaded = loaded_after("import airflow_txlog.engine")
-    assert not loaded & {"airflow", "pyspark", "py4j", "pandas", "sqlglot"}
+    assert not loaded & {"airflow", "pyspark", "py4j", "pandas"}
 
 
 def test_what_travels_to_an_executor_loads_pyarrow_and_fsspec_alone() -> None:

@@ -56,7 +56,7 @@ from airflow_txlog.jobs.sql.unknown_names import NamedRows, aliases_of, check_na
 from airflow_txlog.sql import confinement
 from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut
 from airflow_txlog.sql.keywords import KEYWORDS
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.sql_text import sql_text
 
 # Words that bring names of a query's own, or a FROM that is none of a query.
 _WITH_OTHER_NAMES = frozenset(("with", "distinct", "extract", "trim", "substr", "substring", "overlay", "lateral"))

@@ -28,7 +28,7 @@ from airflow_txlog.contract.operations import (
 )
 from airflow_txlog.lineage.datasets import folder_of_glob
 from airflow_txlog.sql.lexer import Token
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.sql_text import sql_text
 
 Field: TypeAlias = tuple[str, str]
 """The URI of a table or of files, and the name of a column there."""

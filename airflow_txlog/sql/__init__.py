@@ -1,5 +1,5 @@
-"""SQL texts of authors and of tables' logs: cut into Spark's tokens, and judged by these alone.
+"""SQL texts of authors and of tables' logs: cut into Spark's tokens, parsed into one tree, and judged by these alone.
 
-Knows no table, no Spark and no job. Every text is cut once, by `lexer.sql_text`. A text that cannot be cut as Spark
-cuts it is left to Spark.
+Knows no table, no Spark and no job. A text becomes a `SqlText` (`sql_text`), which is cut and parsed once. A text that
+cannot be cut as Spark cuts it, and a part that Spark alone can parse, are left to Spark.
 """

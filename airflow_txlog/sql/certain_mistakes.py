@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_txlog.sql.keywords import KEYWORDS
 from airflow_txlog.sql.lexer import Token
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.sql_text import sql_text
 
 _OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
 # Between two operands; neither a sign, a star nor part of a type may be one of these.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
 from airflow_txlog.sql.lexer import Token
-from airflow_txlog.sql.text import SqlText
+from airflow_txlog.sql.sql_text import SqlText
 
 
 def _words(text: str) -> frozenset[str]:

@@ -71,7 +71,7 @@ class Cast:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class Call:
     """An operator or a function with its operands: `and`, `=`, `is null`, `negate`, `upper()`.
 
     NOT IN and the like are the negation of the operation. AND and OR have two operands or more.
@@ -82,7 +82,7 @@ class Operation:
     span: Span
 
     @property
-    def is_call(self) -> bool:
+    def is_function(self) -> bool:
         """Whether it calls a function by its name."""
         return self.operator.endswith("()")
 
@@ -96,7 +96,7 @@ class Opaque:
     parts: tuple[Expression, ...] = ()
 
 
-Expression: TypeAlias = Name | Literal | Parameter | Cast | Operation | Opaque
+Expression: TypeAlias = Name | Literal | Parameter | Cast | Call | Opaque
 
 
 def parts_of(expression: Expression) -> Iterator[Expression]:
@@ -105,7 +105,7 @@ def parts_of(expression: Expression) -> Iterator[Expression]:
     while pending:
         here = pending.pop()
         yield here
-        if isinstance(here, Operation):
+        if isinstance(here, Call):
             pending.extend(reversed(here.operands))
         elif isinstance(here, Opaque):
             pending.extend(reversed(here.parts))
@@ -118,7 +118,7 @@ def operands_of(operator: str, expression: Expression) -> Iterator[Expression]:
     pending = [expression]
     while pending:
         here = pending.pop()
-        if isinstance(here, Operation) and here.operator == operator:
+        if isinstance(here, Call) and here.operator == operator:
             pending.extend(reversed(here.operands))
         else:
             yield here

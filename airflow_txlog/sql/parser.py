@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from airflow_txlog.sql.expression import Cast, Expression, Literal, Name, Opaque, Operation, Parameter
+from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter
 from airflow_txlog.sql.lexer import Token
 
 
@@ -91,14 +91,14 @@ class _Parser:
         operands = [operand()]
         while self._takes(word):
             operands.append(operand())
-        return operands[0] if len(operands) == 1 else Operation(word, tuple(operands), (start, self.at))
+        return operands[0] if len(operands) == 1 else Call(word, tuple(operands), (start, self.at))
 
     def _negation(self) -> Expression:
         start, negated = self.at, False
         while self._takes("not") or self._takes_symbol("!"):
             negated = not negated
         found = self._predicate()
-        return Operation("not", (found,), (start, self.at)) if negated else found
+        return Call("not", (found,), (start, self.at)) if negated else found
 
     def _predicate(self) -> Expression:
         start = self.at
@@ -109,12 +109,12 @@ class _Parser:
             if negated:
                 raise NoExpression
             return operand
-        return Operation("not", (found,), (start, self.at)) if negated else found
+        return Call("not", (found,), (start, self.at)) if negated else found
 
     def _test(self, operand: Expression, start: int) -> Expression | None:
         """What a keyword after an operand asks of it; None where there is no such keyword."""
         if self._takes("in"):
-            return Operation("in", (operand, *self._arguments()), (start, self.at))
+            return Call("in", (operand, *self._arguments()), (start, self.at))
         if self._takes("between"):
             # Else it is a column of that name.
             is_symmetric = self._word() == "symmetric" and self._word_at(1) != "and" and self._level(1) < 0
@@ -124,7 +124,7 @@ class _Parser:
             high = self._value()
             if is_symmetric:
                 return Opaque("BETWEEN with symmetric", (start, self.at), (operand, low, high))
-            return Operation("between", (operand, low, high), (start, self.at))
+            return Call("between", (operand, low, high), (start, self.at))
         for word, operator in _LIKES.items():
             if self._takes(word):
                 return self._like(operator, operand, start)
@@ -138,7 +138,7 @@ class _Parser:
             return Opaque(f"{operator.upper()} {quantifier.upper()}", (start, self.at), (operand,))
         pattern = self._value()
         if not self._takes("escape"):
-            return Operation(operator, (operand, pattern), (start, self.at))
+            return Call(operator, (operand, pattern), (start, self.at))
         if self._next().kind != "string":
             raise NoExpression
         self.at += 1
@@ -149,14 +149,14 @@ class _Parser:
         word = self._word()
         self.at += 1
         if word in ("null", "true", "false", "unknown"):
-            found: Expression = Operation(f"is {word}", (operand,), (start, self.at))
+            found: Expression = Call(f"is {word}", (operand,), (start, self.at))
         elif word == "distinct":
             self._needs("from")
             other = self._value()
-            found, negated = Operation("<=>", (operand, other), (start, self.at)), not negated
+            found, negated = Call("<=>", (operand, other), (start, self.at)), not negated
         else:
             raise NoExpression
-        return Operation("not", (found,), (start, self.at)) if negated else found
+        return Call("not", (found,), (start, self.at)) if negated else found
 
     # --- values -------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class _Parser:
             operator = self._next().text.lower()
             self.at += 1
             right = self._value(level + 1)
-            left = Operation(_SPELLINGS.get(operator, operator), (left, right), (start, self.at))
+            left = Call(_SPELLINGS.get(operator, operator), (left, right), (start, self.at))
         return left
 
     def _level(self, ahead: int = 0) -> int:
@@ -190,7 +190,7 @@ class _Parser:
             raise NoExpression
         operand = self._signed()
         self.depth -= 1
-        return Operation(operator, (operand,), (start, self.at))
+        return Call(operator, (operand,), (start, self.at))
 
     def _with_rest(self, found: Expression, start: int) -> Expression:
         """The value with what follows it as a part of it: an index, a member, a type, a collation."""
@@ -297,7 +297,7 @@ class _Parser:
             return Opaque(f"the function {name}()", (start, self.at))
         if name in _CASTS and len(arguments) == 1:
             return Cast(arguments[0], name, (start, self.at))
-        return Operation(f"{name}()", arguments, (start, self.at))
+        return Call(f"{name}()", arguments, (start, self.at))
 
     def _arguments(self, *, may_be_empty: bool = False) -> tuple[Expression, ...]:
         self._needs_symbol("(")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut
-from airflow_txlog.sql.text import quoted_hint, sql_text
+from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ result.
 
 from __future__ import annotations
 
-from airflow_txlog.sql.expression import Cast, Expression, Literal, Opaque, Operation, parts_of
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Opaque, parts_of
+from airflow_txlog.sql.sql_text import sql_text
 
 _COMPARING = frozenset(("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null"))
 _CALCULATING = frozenset(("+", "-", "*"))
@@ -22,7 +22,7 @@ def looks_plain(text: str, *, is_value: bool = False) -> bool:
 
 def _looks_plain(part: Expression, operators: frozenset[str]) -> bool:
     match part:
-        case Operation(operator):
+        case Call(operator):
             return operator in operators
         case Cast(operand):
             return isinstance(operand, Literal)

@@ -23,7 +23,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.jobs.sql.parsed import words
 from airflow_txlog.sql.lexer import Token
-from airflow_txlog.sql.text import statement_text
+from airflow_txlog.sql.sql_text import statement_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

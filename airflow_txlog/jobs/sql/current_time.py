@@ -21,7 +21,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import FixedTexts
 from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
 from airflow_txlog.sql.lexer import Token
-from airflow_txlog.sql.text import SqlText, sql_text
+from airflow_txlog.sql.sql_text import SqlText, sql_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

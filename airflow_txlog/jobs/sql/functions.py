@@ -23,7 +23,7 @@ from airflow_txlog.jobs.spark.session import LOCAL_ONLY
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, classes_of, nodes_of, parser_of, short, words
 from airflow_txlog.sql.keywords import KEYWORDS
 from airflow_txlog.sql.lexer import Token
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.sql_text import sql_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

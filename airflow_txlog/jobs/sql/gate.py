@@ -48,7 +48,7 @@ from airflow_txlog.jobs.sql.query_gate import check_query
 from airflow_txlog.jobs.sql.unknown_names import aliases_of
 from airflow_txlog.sql import confinement
 from airflow_txlog.sql.lexer import Token
-from airflow_txlog.sql.text import quoted_hint, sql_text
+from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

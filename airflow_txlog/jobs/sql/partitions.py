@@ -17,6 +17,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching, why_not_plain
 from airflow_txlog.engine.table.predicate.exact import comparable
+from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
@@ -92,8 +93,6 @@ class Partitions:
         why = why_not_plain(text, schema, used)
         if why is not None:
             return why
-        from airflow_txlog.engine.table.predicate.reading import read_predicate  # noqa: PLC0415 - brings sqlglot
-
         try:
             read = read_predicate(text, schema, parameters=used, time_zone=zone)
             rows_matching(read, self._typed([]))

@@ -21,8 +21,8 @@ from airflow_txlog.engine.table.predicate.plain import WHOLE, NotPlain, fits_pla
 from airflow_txlog.engine.table.schema.schema import array_of
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.sql.column_names import assigned_column
-from airflow_txlog.sql.expression import Cast, Expression, Literal, Name, Operation, Parameter
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Parameter
+from airflow_txlog.sql.sql_text import sql_text
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # As many digits as a double holds exactly.
@@ -70,7 +70,7 @@ def _value(
     match cut.expression:
         case None:
             raise NotPlain("another value")
-        case Operation(operator, (one, other)) if operator in OPERATORS:
+        case Call(operator, (one, other)) if operator in OPERATORS:
             left, right = (_operand(each, field, schema, parameters) for each in (one, other))
             if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
                 raise NotPlain("a calculation of constants")

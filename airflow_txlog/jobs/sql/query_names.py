@@ -17,7 +17,7 @@ from airflow_txlog.jobs.spark.session import FILES_BY_SQL
 from airflow_txlog.jobs.sql.functions import CALLS_NOTHING, TYPE_ARGUMENT, built_into_server, names_of
 from airflow_txlog.jobs.sql.parsed import words
 from airflow_txlog.sql.lexer import Token
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.sql_text import sql_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,6 +16,7 @@ from airflow_txlog.contract.operations import ScopedOperation
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import all_of, any_of
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate
@@ -26,9 +27,6 @@ def read_condition(
     context: JobContext, snapshot: Snapshot, text: str, parameters: Mapping[str, Any], *, alias: str | None = None
 ) -> Predicate:
     """A condition that Spark accepted, as the engine reads it; `parameters` are exactly those that it uses."""
-    # Here, as it brings sqlglot: a DELETE by keys reads no text.
-    from airflow_txlog.engine.table.predicate.reading import read_predicate  # noqa: PLC0415
-
     return read_predicate(
         text,
         snapshot.delta_schema,

@@ -19,7 +19,7 @@ from airflow_txlog.errors import InvalidPredicate, UnknownColumn
 from airflow_txlog.sql.certain_mistakes import is_operand, words_of_types
 from airflow_txlog.sql.keywords import KEYWORDS
 from airflow_txlog.sql.lexer import Token
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.sql_text import sql_text
 
 _COMPARISONS = frozenset(("=", "==", "!=", "<>", "<=", ">=", "<=>", "<", ">"))
 # Words that are expressions, or begin one: no column may be meant by them.

@@ -16,7 +16,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.given import has_template, is_sql_file
 from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut
 from airflow_txlog.sql.lexer import Token
-from airflow_txlog.sql.text import quoted_hint, sql_text
+from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 
 def check_texts(operation: Operation) -> None:

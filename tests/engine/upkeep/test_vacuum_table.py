@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import sqlglot
 from msgspec.structs import replace
 
 from airflow_txlog.engine import Table
@@ -169,8 +168,6 @@ NOBODY = 65534
 
 @contextmanager
 def another_user() -> Iterator[None]:
-    # sqlglot imports a dialect when it is first used, from files that the other user may not be able to read.
-    sqlglot.Dialect.get_or_raise("spark")
     os.seteuid(NOBODY)
     try:
         yield

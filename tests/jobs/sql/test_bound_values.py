@@ -21,7 +21,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.jobs.sql.bound import _BEFORE_AN_OPERAND, reference, with_references
 from airflow_txlog.jobs.sql.schemas import spark_schema
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.sql_text import sql_text
 from tests.conftest import REPORTED
 from tests.helpers.connected import connect_server, run_connected
 from tests.helpers.depth import depth

@@ -23,7 +23,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     any_of,
 )
 from airflow_txlog.engine.table.schema.types import Primitive
-from airflow_txlog.sql.expression import Cast, Expression, Literal, Name, Opaque, Operation, Parameter
+from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter
 
 _OPERATORS = {operator.value: operator for operator in Operator}
 # Types of constants by their names in SQL.
@@ -58,23 +58,23 @@ class LeafReader:
     def read(self, node: Expression, negated: bool) -> Node:
         """The leaf, or the small tree that a BETWEEN or a `<=>` makes. Raises OutsideGrammar."""
         match node:
-            case Operation(operator, (left, right)) if operator in _OPERATORS:
+            case Call(operator, (left, right)) if operator in _OPERATORS:
                 column, constant, exchanged = self._sides(left, right)
                 asked = _OPERATORS[operator].mirrored if exchanged else _OPERATORS[operator]
                 return coercion.comparison(column, asked.negated if negated else asked, constant, self.time_zone)
-            case Operation("<=>", (left, right)):
+            case Call("<=>", (left, right)):
                 column, constant, _ = self._sides(left, right)
                 return coercion.null_safe(column, constant, self.time_zone, negated)
-            case Operation("in", (operand, *members)):
+            case Call("in", (operand, *members)):
                 values = [self._constant(each) for each in members]
                 return coercion.membership(self._column(operand), values, self.time_zone, negated)
-            case Operation("between", (operand, low, high)):
+            case Call("between", (operand, low, high)):
                 return self._between(operand, low, high, negated)
-            case Operation("like" | "like()", (operand, pattern)):
+            case Call("like" | "like()", (operand, pattern)):
                 return coercion.like(self._column(operand), self._constant(pattern), negated)
-            case Operation("is null" | "is unknown", (operand,)):
+            case Call("is null" | "is unknown", (operand,)):
                 return NullTest(self._column(operand), is_null=not negated)
-            case Operation("is true" | "is false", (operand,)):
+            case Call("is true" | "is false", (operand,)):
                 truth = Constant(Primitive.BOOLEAN, node.operator == "is true")
                 return coercion.null_safe(self._column(operand), truth, self.time_zone, negated)
             case Name():
@@ -145,8 +145,8 @@ def _described(node: Expression) -> str:
     match node:
         case Opaque(what):
             return what
-        case Operation(operator):
-            return f"the function {operator}" if node.is_call else f"the operator {operator}"
+        case Call(operator):
+            return f"the function {operator}" if node.is_function else f"the operator {operator}"
         case Cast():
             return "a cast"
         case Name():

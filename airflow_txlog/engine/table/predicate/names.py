@@ -16,7 +16,7 @@ from airflow_txlog.engine.table.predicate.tree import Column
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, VariantType
 from airflow_txlog.errors import UnknownColumn
 from airflow_txlog.sql.expression import Expression, Name, parts_of
-from airflow_txlog.sql.text import SqlText
+from airflow_txlog.sql.sql_text import SqlText
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from airflow_txlog.datafiles.text import date_text, parse_date
 from airflow_txlog.engine.table.predicate.constants import INTEGER_BITS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
-from airflow_txlog.sql.expression import Cast, Expression, Literal, Name, Operation, Parameter
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Parameter
+from airflow_txlog.sql.sql_text import sql_text
 
 WHOLE = frozenset((Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG))
 _COMPARISONS = frozenset(("=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between"))
@@ -63,12 +63,12 @@ class _Condition:
     def check(self, node: Expression) -> None:
         """Raises NotPlain."""
         match node:
-            case Operation("and" | "or" | "not", operands):
+            case Call("and" | "or" | "not", operands):
                 for operand in operands:
                     self.check(operand)
-            case Operation("is null", (operand,)):
+            case Call("is null", (operand,)):
                 self._column(operand)
-            case Operation(operator, (operand, *constants)) if operator in _COMPARISONS:
+            case Call(operator, (operand, *constants)) if operator in _COMPARISONS:
                 field = self._column(operand)
                 for constant in constants:
                     self._check_constant(constant, field)

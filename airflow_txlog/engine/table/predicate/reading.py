@@ -24,9 +24,9 @@ from airflow_txlog.engine.table.predicate.tree import (
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate
 from airflow_txlog.sql import confinement
-from airflow_txlog.sql.expression import Expression, Operation, Parameter, parts_of
+from airflow_txlog.sql.expression import Call, Expression, Parameter, parts_of
 from airflow_txlog.sql.lexer import has_half_of_a_character
-from airflow_txlog.sql.text import quoted_hint, sql_text
+from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 
 def read_predicate(
@@ -157,10 +157,10 @@ def _read(node: Expression, reader: LeafReader, outside: list[str], negated: boo
 
     What is outside the grammar is noted in `outside`: a tree may lose unknown leaves (`FALSE AND …`), its text not.
     """
-    operator = node.operator if isinstance(node, Operation) else ""
-    if isinstance(node, Operation) and operator == "not":
+    operator = node.operator if isinstance(node, Call) else ""
+    if isinstance(node, Call) and operator == "not":
         return _read(node.operands[0], reader, outside, not negated)
-    if isinstance(node, Operation) and operator in ("and", "or"):
+    if isinstance(node, Call) and operator in ("and", "or"):
         children = [_read(child, reader, outside, negated) for child in node.operands]
         return all_of(children) if (operator == "and") != negated else any_of(children)
     try:

@@ -27,6 +27,7 @@ from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit, decode_metadata
 from airflow_txlog.engine.table.predicate import FileQuestion, Predicate, may_hold_match
+from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.schema import column_mapping
 from airflow_txlog.engine.table.schema import schema as delta
 from airflow_txlog.engine.table.schema.features import check_readable
@@ -183,9 +184,6 @@ class Snapshot:
         """The predicate in the engine's closed grammar, read against this version's schema."""
         if isinstance(predicate, Predicate):
             return predicate
-        # Here, as it brings sqlglot, a fifth of the time of the engine's import: most tasks read no text.
-        from airflow_txlog.engine.table.predicate.reading import read_predicate  # noqa: PLC0415
-
         return read_predicate(predicate, self.delta_schema, parameters=parameters, time_zone=time_zone)
 
     def may_hold_match(self, predicate: Predicate, files: pa.Table) -> pa.BooleanArray:

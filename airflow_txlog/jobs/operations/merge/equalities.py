@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from airflow_txlog.sql.expression import Expression, Name, Operation, operands_of
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.expression import Call, Expression, Name, operands_of
+from airflow_txlog.sql.sql_text import sql_text
 
 _COMPARISONS = frozenset(("=", "<=>", "!=", "<", "<=", ">", ">="))
 # A bare column of one of these names cannot be distinguished from the ends of a CASE.
@@ -75,11 +75,11 @@ def conjuncts_as_equalities(
         return named.get(parts[0]) if len(parts) == 1 and parts[0] not in others else None
 
     def equality(conjunct: Expression) -> Equality | None:
-        if not isinstance(conjunct, Operation) or conjunct.operator not in ("=", "<=>"):
+        if not isinstance(conjunct, Call) or conjunct.operator not in ("=", "<=>"):
             return None
         for one, other in (conjunct.operands, conjunct.operands[::-1]):
             column = target_column(one)
-            if column is not None and not (isinstance(other, Operation) and other.operator in _COMPARISONS):
+            if column is not None and not (isinstance(other, Call) and other.operator in _COMPARISONS):
                 return Equality(column=column, sql=text.part(other.span), null_safe=conjunct.operator == "<=>")
         return None
 

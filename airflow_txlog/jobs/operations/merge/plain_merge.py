@@ -32,7 +32,7 @@ from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES
 from airflow_txlog.sql.expression import Name
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.sql_text import sql_text
 
 # What every task that looks for keys holds of the source's, and of their rows' numbers, uncompressed.
 MOST_KEY_BYTES = 256 * 1024 * 1024

@@ -18,7 +18,7 @@ from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import Comparison
 from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.sql_text import sql_text
 from tests.engine.table.predicate.examples import plain
 from tests.engine.table.predicate.spark_oracle import parsed
 

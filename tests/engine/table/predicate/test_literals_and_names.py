@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_txlog.engine.table.predicate import may_hold_match
-from airflow_txlog.sql.text import sql_text
+from airflow_txlog.sql.sql_text import sql_text
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, read, told
 
 
