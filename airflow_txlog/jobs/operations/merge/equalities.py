@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from airflow_txlog.sql.expression import Call, Expression, Name, operands_of
 from airflow_txlog.sql.sql_text import sql_text
 
-_COMPARISONS = frozenset(("=", "<=>", "!=", "<", "<=", ">", ">="))
 # A bare column of one of these names cannot be distinguished from the ends of a CASE.
 _ENDS_OF_CASE = {"case", "end"}
 
@@ -79,7 +78,7 @@ def conjuncts_as_equalities(
             return None
         for one, other in (conjunct.operands, conjunct.operands[::-1]):
             column = target_column(one)
-            if column is not None and not (isinstance(other, Call) and other.operator in _COMPARISONS):
+            if column is not None:
                 return Equality(column=column, sql=text.part(other.span), null_safe=conjunct.operator == "<=>")
         return None
 
