@@ -90,7 +90,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(AIRFLOW_SIDE, ("airflow",)),
     "operators": ("airflow", "jinja2"),
     # Imported when the listener of Airflow's provider for OpenLineage asks, and so is there.
-    "lineage": ("airflow", "openlineage"),
+    "lineage": ("airflow", "openlineage", "sqlglot"),
     # Tokens of an identity, by the packages that the cloud's own client brings.
     # YARN's HTTP interface, by the package that Airflow's Spark provider brings.
     "hooks": ("airflow", "google", "azure", "requests"),

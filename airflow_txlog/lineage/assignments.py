@@ -1,14 +1,21 @@
-"""Which columns the columns of a table get their values from, where the SQL is plain.
+"""Which columns the columns of a table get their values from.
 
-Plain is a grammar of its own, and a closed one: a column, a literal or a parameter, alone; a query `SELECT … FROM view
-[WHERE …]` of such items. The invariant: a column is either left out, or named with every column that its new values are
-copied from; what the grammar does not cover leaves the column out, or all of them where it could give any.
+An assigned value is a copy where it is a column, a literal or a parameter, alone; a query is read by sqlglot. The
+invariant: a column is either left out, or named with every column that its new values are copied from; what may be
+computed, and a query with a part that could be read in two ways, is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
+
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+from sqlglot.lineage import Node
+from sqlglot.lineage import lineage as lineage_of_column
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.optimizer.scope import build_scope
 
 from airflow_txlog.contract.job import Lineage
 from airflow_txlog.contract.operations import (
@@ -27,7 +34,7 @@ from airflow_txlog.contract.operations import (
     Write,
 )
 from airflow_txlog.lineage.datasets import folder_of_glob
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.expression import Literal, Name, Parameter
 from airflow_txlog.sql.sql_text import sql_text
 
 Field: TypeAlias = tuple[str, str]
@@ -35,11 +42,6 @@ Field: TypeAlias = tuple[str, str]
 
 Origins: TypeAlias = Mapping[str, frozenset[Field] | None]
 """A relation's columns by name, in small letters, and what each is a copy of; a constant of nothing; None: unknown."""
-
-_LITERALS = frozenset(("null", "true", "false"))
-_TAILS = frozenset(("where", "group", "order", "limit"))
-# With one of these begins every query that could be united with another.
-_QUERIES = frozenset(("select", "from", "values", "table"))
 
 
 def copied_columns(operation: Operation, table_uri: str, lineage: Lineage) -> dict[str, frozenset[Field]]:
@@ -127,112 +129,73 @@ def _assigned(texts: Mapping[str, str], table: Origins, seen: Mapping[str, Origi
     """
     found: dict[str, frozenset[Field] | None] = {}
     for key, text in texts.items():
-        name = _tokens(key)
-        if len(name) != 1 or name[0].text.lower() not in table:
+        name = sql_text(key).expression
+        if not isinstance(name, Name) or len(name.parts) != 1 or str(name).lower() not in table:
             return None
-        found[name[0].text.lower()] = _of_value(_tokens(text), seen)
+        found[str(name).lower()] = _of_value(text, seen)
     return found
 
 
-# --- plain SQL --------------------------------------------------------------------------------------------------------
+# --- SQL --------------------------------------------------------------------------------------------------------------
 
 
-def _tokens(text: str) -> Sequence[Token]:
-    """None of a text that could be read in another way; a session may take double quotes for those of a name."""
-    return () if '"' in text else sql_text(text).tokens
-
-
-def _is_name(token: Token) -> bool:
-    return token.kind in ("word", "name")
-
-
-def _is_word(token: Token, *words: str) -> bool:
-    return token.kind == "word" and token.text.lower() in words
-
-
-def _of_value(tokens: Sequence[Token], seen: Mapping[str, Origins]) -> frozenset[Field] | None:
+def _of_value(text: str, seen: Mapping[str, Origins]) -> frozenset[Field] | None:
     """What a value is a copy of; None for one that is computed, or could be another column's."""
-    unsigned = tokens[1:] if tokens[:1] == [Token("symbol", "-")] else tokens
-    if len(unsigned) == 1 and unsigned[0].kind == "number":
-        return frozenset()
-    if len(tokens) == 1 and (tokens[0].kind in ("string", "parameter") or _is_word(tokens[0], *_LITERALS)):
-        return frozenset()
-    if len(tokens) == 1 and _is_name(tokens[0]) and len(seen) == 1:
-        (relation,) = seen.values()
-        return relation.get(tokens[0].text.lower())
-    if len(tokens) == 3 and _is_name(tokens[0]) and _is_name(tokens[2]) and tokens[1].text == ".":
-        return seen.get(tokens[0].text.lower(), {}).get(tokens[2].text.lower())
+    match sql_text(text).expression:
+        # A session may take double quotes for those of a name.
+        case Literal() | Parameter() if '"' not in text:
+            return frozenset()
+        case Name((column,)) if len(seen) == 1:
+            (relation,) = seen.values()
+            return relation.get(column.text.lower())
+        case Name((alias, column)):
+            return seen.get(alias.text.lower(), {}).get(column.text.lower())
     return None
 
 
 def _of_query(sql: str, views: Mapping[str, Origins | None]) -> Origins | None:
-    """The columns of a query over views; None where it has one that cannot be named."""
-    tokens = _tokens(sql)
-    if not tokens or not _is_word(tokens[0], "select"):
+    """The columns of a query over views; None where it has one that cannot be named, or is read in two ways."""
+    text = sql_text(sql)
+    if text.problem is not None or any(token.doubt is not None for token in text.tokens):
         return None
-    items, rest = _select_list(tokens[1:])
-    relation = _from(rest, views)
-    if relation is None:
-        return None
-    found: dict[str, frozenset[Field] | None] = {}
-    for item in items:
-        for name, origins in _of_item(item, relation):
-            if name is None or name in found:
-                return None
-            found[name] = origins
-    return found
-
-
-def _select_list(tokens: Sequence[Token]) -> tuple[list[list[Token]], Sequence[Token]]:
-    """The items of a SELECT, and what stands behind its FROM."""
-    items: list[list[Token]] = [[]]
-    depth = 0
-    for place, token in enumerate(tokens):
-        if token.kind == "symbol":
-            depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(token.text, 0)
-        if depth == 0 and _is_word(token, "from"):
-            return items, tokens[place + 1 :]
-        if depth == 0 and token == Token("symbol", ","):
-            items.append([])
-        else:
-            items[-1].append(token)
-    return items, ()
-
-
-def _from(tokens: Sequence[Token], views: Mapping[str, Origins | None]) -> dict[str, Origins] | None:
-    """The one relation of a query, by the name that its columns have; None where it may have another."""
-    if not tokens or not _is_name(tokens[0]):
-        return None
-    name = alias = tokens[0].text.lower()
-    rest = tokens[1:]
-    if rest[:1] and _is_word(rest[0], "as"):
-        rest = rest[1:]
-        if not rest or not _is_name(rest[0]):
+    # Types do not matter here, only which names there are.
+    schema = {view: dict.fromkeys(origins, "string") for view, origins in views.items() if origins}
+    try:
+        query = qualify(parse_one(sql, dialect="spark"), schema=schema, dialect="spark")
+        scope = build_scope(query)
+        names = [name.lower() for name in query.named_selects] if isinstance(query, exp.Query) else []
+        if scope is None or len(set(names)) < len(names) or any(map(_hides_columns, query.walk())):
             return None
-    if rest[:1] and _is_name(rest[0]) and not _is_word(rest[0], *_TAILS):
-        alias, rest = rest[0].text.lower(), rest[1:]
-    if rest and not _is_word(rest[0], *_TAILS):
+        return {name: _copied(lineage_of_column(name, query, schema, dialect="spark", scope=scope), views) for name in names}
+    except SqlglotError:
         return None
-    # A pipe, |>, may change every column.
-    if any(_is_word(token, *_QUERIES) or token.text == "|" for token in rest):
-        return None
-    found = [origins for view, origins in views.items() if view.lower() == name]
-    return {alias: found[0]} if len(found) == 1 and found[0] is not None else None
 
 
-def _of_item(
-    item: Sequence[Token], relation: Mapping[str, Origins]
-) -> Iterator[tuple[str | None, frozenset[Field] | None]]:
-    """The columns that one item of a SELECT gives, each with what it is a copy of; None for one without a name."""
-    ((alias, columns),) = relation.items()
-    is_qualified = len(item) == 3 and _is_name(item[0]) and item[0].text.lower() == alias and item[1].text == "."
-    if item and item[-1] == Token("symbol", "*") and (len(item) == 1 or is_qualified):
-        yield from columns.items()
-        return
-    name, value = None, item
-    if len(item) > 2 and _is_word(item[-2], "as") and _is_name(item[-1]):
-        name, value = item[-1].text.lower(), item[:-2]
-    origins = _of_value(value, relation)
-    if name is None and origins and _is_name(value[-1]):
-        name = value[-1].text.lower()
-    yield name, origins
+def _hides_columns(node: exp.Expr) -> bool:
+    """Whether a part of a query may give a relation other columns than those that are found here."""
+    match node:
+        case exp.Join():
+            return node.method == "NATURAL" or node.kind in ("SEMI", "ANTI")
+        case exp.With():
+            return node.recursive
+        case exp.Table():
+            return bool(node.alias_column_names or node.db)
+    return isinstance(node, exp.Pivot | exp.Lateral | exp.Except)
+
+
+def _copied(node: Node, views: Mapping[str, Origins | None], column: str = "") -> frozenset[Field] | None:
+    """What a column of a query, or `column` of one of its relations, is a copy of."""
+    here = node.expression.unalias()
+    match here:
+        case exp.Table():
+            found = [origins for view, origins in views.items() if view.lower() == here.name.lower()]
+            return (found[0] or {}).get(column.lower()) if len(found) == 1 else None
+        case exp.Literal() | exp.Null() | exp.Boolean() | exp.Placeholder() | exp.Neg(this=exp.Literal()):
+            return frozenset()
+        case exp.Column():
+            column = here.name
+        case _ if node.name not in ("UNION", "INTERSECT"):
+            return None
+    parts = [_copied(each, views, column) for each in node.downstream]
+    known = [part for part in parts if part is not None]
+    return frozenset().union(*known) if parts and len(known) == len(parts) else None
