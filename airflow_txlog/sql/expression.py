@@ -122,3 +122,18 @@ def operands_of(operator: str, expression: Expression) -> Iterator[Expression]:
             pending.extend(reversed(here.operands))
         else:
             yield here
+
+
+def described(node: Expression) -> str:
+    """Return what a part of a text is, in words, for messages."""
+    match node:
+        case Opaque(what):
+            return what
+        case Call(operator):
+            return f"the function {operator}" if node.is_function else f"the operator {operator}"
+        case Cast():
+            return "a cast"
+        case Name():
+            return f"the function {node}()"
+        case Literal() | Parameter():
+            return "a constant where a column should stand"

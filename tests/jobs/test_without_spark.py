@@ -137,8 +137,8 @@ def test_the_keys_of_a_table_need_no_spark_and_those_of_a_query_do(tmp_path: Pat
     ("predicate", "why"),
     [
         ("day = '2024-1-1'", "of the type of the column day"),
-        ("year(day) = 2024", "the name year"),
-        ("day = DATE '2024-01-01' + 1", "more than one expression"),
+        ("year(day) = 2024", "the function year()"),
+        ("day = DATE '2024-01-01' + 1", "the operator +"),
         # A day too far for Spark, which the engine does not look at beside TRUE.
         ("TRUE OR day < DATE '+5881580-07-12'", "of the type of the column day"),
     ],
@@ -157,8 +157,6 @@ def test_a_text_that_only_spark_can_judge_needs_it(tmp_path: Path, predicate: st
         ("current_path", None, "current_path <> 'a'", "the name current_path"),
         ("s", None, "s = 'a' -- \\", "a backslash at its end"),
         ("s", "varchar(5)", "s = 'a'", "the engine cannot evaluate"),
-        ("create", None, "create = 'a'", "the engine cannot evaluate"),
-        ("if", None, "if = 'a'", "the engine cannot evaluate"),
     ],
 )
 def test_a_plain_text_of_a_column_that_the_engine_does_not_read_needs_spark(
@@ -233,11 +231,14 @@ def test_an_update_by_plain_texts_needs_no_spark(tmp_path: Path, properties: dic
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"set": {"name": "upper(name)"}}, "more than plain ones: they have the name upper"),
+        ({"set": {"name": "upper(name)"}}, "more than plain ones: they have the function upper()"),
         ({"set": {"amount": "amount / 2"}}, "more than plain ones"),
-        ({"set": {"name": "'x'"}, "predicate": "abs(id) = 3"}, "more than a plain condition: it has the name abs"),
+        (
+            {"set": {"name": "'x'"}, "predicate": "abs(id) = 3"},
+            "more than a plain condition: it has the function abs()",
+        ),
         ({"set": {"name": "'x'"}, "predicate": "amount = 1.5"}, "the column amount, of the type double"),
-        ({"set": {"name": "'x'"}, "predicate": "TRUE OR id < DATE 5"}, "not of the type of the column id"),
+        ({"set": {"name": "'x'"}, "predicate": "TRUE OR id < DATE 5"}, "another expression"),
     ],
 )
 def test_an_update_that_only_spark_can_judge_needs_it(tmp_path: Path, arguments: dict[str, Any], why: str) -> None:
@@ -250,7 +251,7 @@ def test_an_update_that_only_spark_can_judge_needs_it(tmp_path: Path, arguments:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"partition_predicate": "year(at) = 2024"}, "the name year"),
+        ({"partition_predicate": "year(at) = 2024"}, "the function year()"),
         # The second of two batches has a time that only Spark's zones place.
         ({"batch_bytes": 1}, "times without a zone are to be read as those of Europe/Berlin"),
         ({"batch_bytes": 1, "zorder_by": ["id"]}, "rows are to be sorted in several commits"),

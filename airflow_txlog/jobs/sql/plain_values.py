@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.predicate.plain import WHOLE, NotPlain, fits_pla
 from airflow_txlog.engine.table.schema.schema import array_of
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.sql.column_names import assigned_column
-from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Parameter
+from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter, described
 from airflow_txlog.sql.sql_text import sql_text
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -131,10 +131,12 @@ def _constant(
             return (value - _EPOCH.date()).days
     elif field.type is Primitive.TIMESTAMP and isinstance(value, dt.datetime) and value.tzinfo is not None:
         return (value - _EPOCH) // dt.timedelta(microseconds=1)
-    raise _other(field)
+    raise _other(node, field)
 
 
-def _other(field: StructField) -> NotPlain:
+def _other(node: Expression, field: StructField) -> NotPlain:
+    if isinstance(node, Call | Opaque):
+        return NotPlain(described(node))
     return NotPlain(f"a value that is not of the type of the column {field.name}")
 
 
@@ -179,5 +181,5 @@ def _double(node: Expression, field: StructField, parameters: Mapping[str, objec
             # Minus zero is a whole number's, or a decimal's: 0.
             value = float(text) + 0.0
     if value is None:
-        raise _other(field)
+        raise _other(node, field)
     return pa.array([value], pa.float64())

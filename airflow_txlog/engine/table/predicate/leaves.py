@@ -23,7 +23,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     any_of,
 )
 from airflow_txlog.engine.table.schema.types import Primitive
-from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter
+from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Parameter, described
 
 _OPERATORS = {operator.value: operator for operator in Operator}
 # Types of constants by their names in SQL.
@@ -82,7 +82,7 @@ class LeafReader:
                 return coercion.comparison(self._column(node), asked, Constant(Primitive.BOOLEAN, True), self.time_zone)
             case Literal("boolean" | "null") | Parameter():
                 return _constant_alone(self._constant(node), negated)
-        raise OutsideGrammar(_described(node))
+        raise OutsideGrammar(described(node))
 
     def _sides(self, left: Expression, right: Expression) -> tuple[Column, Constant, bool]:
         """The column, the constant, and whether the constant came first."""
@@ -90,7 +90,7 @@ class LeafReader:
             return self._column(left), self._constant(right), False
         if isinstance(right, Name):
             return self._column(right), self._constant(left), True
-        raise OutsideGrammar(_described(left))
+        raise OutsideGrammar(described(left))
 
     def _between(self, operand: Expression, low: Expression, high: Expression, negated: bool) -> Node:
         column = self._column(operand)
@@ -104,7 +104,7 @@ class LeafReader:
 
     def _column(self, node: Expression) -> Column:
         if not isinstance(node, Name):
-            raise OutsideGrammar(_described(node))
+            raise OutsideGrammar(described(node))
         return self.names.column(node)
 
     def _constant(self, node: Expression) -> Constant:
@@ -129,7 +129,7 @@ class LeafReader:
                 return constants.cast(self._constant(operand), _CAST_TARGETS[target], self.time_zone)
             case Name() if not is_special(node):
                 raise OutsideGrammar("a column where a constant should stand")
-        raise OutsideGrammar(_described(node))
+        raise OutsideGrammar(described(node))
 
 
 def _constant_alone(constant: Constant, negated: bool) -> Node:
@@ -138,18 +138,3 @@ def _constant_alone(constant: Constant, negated: bool) -> Node:
     if constant.type is Primitive.VOID:
         return FALSE
     raise OutsideGrammar(f"a {constant.type} where a condition should stand")
-
-
-def _described(node: Expression) -> str:
-    """The construct in words, for messages."""
-    match node:
-        case Opaque(what):
-            return what
-        case Call(operator):
-            return f"the function {operator}" if node.is_function else f"the operator {operator}"
-        case Cast():
-            return "a cast"
-        case Name():
-            return f"the function {node}()"
-        case Literal() | Parameter():
-            return "a constant where a column should stand"

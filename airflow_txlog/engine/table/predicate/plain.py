@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from airflow_txlog.datafiles.text import date_text, parse_date
 from airflow_txlog.engine.table.predicate.constants import INTEGER_BITS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
-from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Parameter
+from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Parameter, described
 from airflow_txlog.sql.sql_text import sql_text
 
 WHOLE = frozenset((Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG))
@@ -75,7 +75,7 @@ class _Condition:
             case Literal("boolean"):
                 pass
             case _:
-                raise NotPlain("another comparison")
+                raise NotPlain(described(node))
 
     def _column(self, node: Expression) -> StructField:
         field = plain_column(node, self.schema)
@@ -94,6 +94,8 @@ class _Condition:
                 fits = field.type is Primitive.DATE and fits_plainly(text, field)
             case Parameter(name):
                 fits = fits_plainly(self.parameters.get(name), field)
+            case Call():
+                raise NotPlain(described(node))
             case _:
                 fits = False
         if not fits:
@@ -103,7 +105,7 @@ class _Condition:
 def plain_column(node: Expression, schema: StructType) -> StructField:
     """The column that a part of a text names, and can name nothing else. Raises NotPlain."""
     if not isinstance(node, Name):
-        raise NotPlain("another expression")
+        raise NotPlain(described(node))
     field = schema.find(str(node)) if node.is_certain and len(node.parts) == 1 else None
     if field is None:
         raise NotPlain(f"the name {node}")
