@@ -159,14 +159,16 @@ def _of_query(sql: str, views: Mapping[str, Origins | None]) -> Origins | None:
     if text.problem is not None or any(token.doubt is not None for token in text.tokens):
         return None
     # Types do not matter here, only which names there are.
-    schema = {view: dict.fromkeys(origins, "string") for view, origins in views.items() if origins}
+    schema: dict[str, object] = {view: dict.fromkeys(origins, "string") for view, origins in views.items() if origins}
     try:
         query = qualify(parse_one(sql, dialect="spark"), schema=schema, dialect="spark")
         scope = build_scope(query)
         names = [name.lower() for name in query.named_selects] if isinstance(query, exp.Query) else []
         if scope is None or len(set(names)) < len(names) or any(map(_hides_columns, query.walk())):
             return None
-        return {name: _copied(lineage_of_column(name, query, schema, dialect="spark", scope=scope), views) for name in names}
+        return {
+            name: _copied(lineage_of_column(name, query, schema, dialect="spark", scope=scope), views) for name in names
+        }
     except SqlglotError:
         return None
 
