@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles import text_lines
-from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, in_parts, planned_files
-from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask
+from airflow_txlog.datafiles.tasks.plans import Bins, in_parts, planned_files
+from airflow_txlog.datafiles.tasks.rows_without_log import LinesScan
 from airflow_txlog.datafiles.text_lines import TextFormat, encoding_named, lines_of
 from airflow_txlog.storage import PLAIN, LocalStore, StoreReference
+from tests.helpers.files import plan_of_files
 
 
 def lines(data: bytes, text: TextFormat, start: int = 0, end: int | None = None) -> list[str]:
@@ -46,12 +47,12 @@ def test_a_task_reads_the_part_of_a_file_that_is_its_work(tmp_path: Path) -> Non
     expected = [f"line {number}" for number in range(40)]
     (tmp_path / "f").write_text("head\n" + "\n".join(expected))
     (tmp_path / "f.gz").write_bytes(gzip.compress((tmp_path / "f").read_bytes()))
-    task = LinesTask(
+    task = LinesScan(
         bins=Bins(store=StoreReference(root="", access=PLAIN)), text=TextFormat(drops_header=True), kind="CSV"
     )
     for name in ("f", "f.gz"):
-        plan = in_parts(pa.Table.from_pylist([{"index": 0, "path": name}], pa.schema(PLAN_FIELDS)), [3])
-        parts = [list(task.lines_of(each)) for each in planned_files(plan, LocalStore(str(tmp_path)))]
+        plan = in_parts(plan_of_files({"path": name}), [3])
+        parts = [list(task.rows_of(each)) for each in planned_files(plan, LocalStore(str(tmp_path)))]
         assert [line for part in parts for batch in part for line in batch.column(0).to_pylist()] == expected
         assert [bool(part) for part in parts] == [True, name == "f", name == "f"]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, plan_table
 from airflow_txlog.storage import LocalStore, StoreReference
 
 
@@ -25,3 +29,15 @@ def data_file(path: Path | str, **known: Any) -> DataFile:
 def place_of(layout: Layout, file: StagedFile) -> Path:
     """Where on the disk a staged file lies."""
     return Path(layout.store.root.removeprefix("file://")) / file.store_path
+
+
+def plan_of_files(*files: dict[str, Any], **constants: pa.Array) -> pa.Table:
+    """A plan of files, of which these fields are known; they are numbered in their order where they are not."""
+    rows = [{"index": index} | file for index, file in enumerate(files)]
+    return plan_table({field.name: [row.get(field.name) for row in rows] for field in PLAN_FIELDS}, constants)
+
+
+def bins_of(folder: Path, plan: pa.Table, bins: Sequence[Sequence[int]] | None = None) -> Bins:
+    """The work of tasks on files of the folder, given by the plan's rows; all of them are one bin where it is None."""
+    packed = [list(range(plan.num_rows))] if bins is None else bins
+    return Bins(store=store_of(folder), inline=tuple(encode_bins(plan, packed)))

@@ -106,13 +106,13 @@ def test_a_copy_of_older_layouts_loses_the_named_row_and_nothing_else(tmp_path: 
             LocalStore(str(tmp_path)), target.name, schema, options=copy_options(parquet), statistics=collector
         )
         assert copy_without(file, parquet, pack([1]), writer) == 1
-        closed = writer.close()
-    assert closed is not None
-    stats = json.loads(closed[2])
+        staged = writer.close({})
+    assert staged is not None
+    stats = json.loads(staged.stats)
     assert stats["numRecords"] == 2
     assert stats["minValues"]["as_binary"] == -1234567890123456.7890
     assert stats["nullCount"]["two_level"] == 1
-    table = table_over(tmp_path / "t", target.as_uri(), target, stats=closed[2])
+    table = table_over(tmp_path / "t", target.as_uri(), target, stats=staged.stats)
     assert table.to_arrow().to_pydict() == {name: [values[0], values[2]] for name, values in EXPECTED.items()}
 
 

@@ -13,8 +13,8 @@ import pytest
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
-from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, planned_files
-from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask, OrcSourceTask, ParquetSourceTask
+from airflow_txlog.datafiles.tasks.plans import Bins, planned_files
+from airflow_txlog.datafiles.tasks.rows_without_log import LinesScan, OrcScan, ParquetScan
 from airflow_txlog.datafiles.text_lines import TextFormat
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.segment import list_segment
@@ -23,6 +23,7 @@ from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.upkeep import inventory
 from airflow_txlog.storage import PLAIN, LocalStore, StoreReference
 from tests.helpers.faults import FAULTS, FailingStore
+from tests.helpers.files import plan_of_files
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table
 
@@ -75,14 +76,14 @@ def test_reading_a_source(tmp_path: Path, fault: Exception, reads: int | None, k
         path.write_bytes(gzip.compress(b"1\n") if kind == "gz" else b"1\n")
     reads = reads and (0 if kind == "ORC" else 1)  # a small file is read at once
     bins = Bins(store=StoreReference(root="", access=PLAIN))
-    table = pa.Table.from_pylist([{"index": 0, "path": path.name}], pa.schema(PLAN_FIELDS))
+    table = plan_of_files({"path": path.name})
     (planned,) = planned_files(table, FailingStore(tmp_path, fault, reads))
     with raises(fault):
         if kind in ("Parquet", "ORC"):
-            task = ParquetSourceTask if kind == "Parquet" else OrcSourceTask
+            task = ParquetScan if kind == "Parquet" else OrcScan
             list(task(bins=bins, schema=rows.schema).rows_of(planned))
         else:
-            list(LinesTask(bins=bins, text=TextFormat(), kind="CSV").lines_of(planned))
+            list(LinesScan(bins=bins, text=TextFormat(), kind="CSV").rows_of(planned))
 
 
 def test_reading_an_inventory(

@@ -29,6 +29,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import (
     FEWEST_WITH_OFFSETS,
     PORTABLE_MAGIC,
     RowPositions,
+    int64_view,
     kept_by_both,
 )
 
@@ -78,7 +79,7 @@ class _Part:
 
 def _parts(positions: pa.Array) -> Iterator[_Part]:
     """The containers that have a position, ascending."""
-    view = _view(positions)
+    view = int64_view(positions)
     start = 0
     while start < len(view):
         base = view[start] - view[start] % CONTAINER_ROWS
@@ -189,18 +190,12 @@ def _little_endian(values: pa.UInt16Array) -> bytes:
     return data
 
 
-def _view(positions: pa.Array) -> memoryview:
-    if not len(positions):
-        return memoryview(b"").cast("q")
-    return memoryview(positions.buffers()[1]).cast("q")[positions.offset : positions.offset + len(positions)]
-
-
 def _check(positions: pa.Array) -> None:
     ascends = pc.all(pc.less(positions[:-1], positions[1:]), min_count=0).as_py()
     if (
         positions.type != pa.int64()
         or positions.null_count
         or not ascends
-        or (len(positions) and _view(positions)[0] < 0)
+        or (len(positions) and int64_view(positions)[0] < 0)
     ):
         raise ValueError("Positions to delete must be int64, ascending, distinct, not null and not negative.")

@@ -43,7 +43,7 @@ def pack_pairs(pairs: pa.Table) -> bytes:
     if not pairs.num_rows:
         return b""
     ordered = pairs.sort_by([(POSITION, "ascending"), (SOURCE_ROW, "ascending")]).combine_chunks()
-    positions, rows, clauses = (_array(ordered.column(name)) for name in PAIRS.names)
+    positions, rows, clauses = (whole(ordered.column(name)) for name in PAIRS.names)
     ordinals = pc.bit_wise_and(rows, _ALL_BITS)
     if max(positions[-1].as_py(), pc.max(ordinals).as_py() or 0) > MAX_POSITION:
         raise ValueError("A file has no such row: positions have 32 bits.")
@@ -67,7 +67,7 @@ def unpack_pairs(data: bytes) -> pa.Table:
     if packed.schema != _PACKED:
         raise ValueError("These are no packed pairs.")
     packed.validate(full=True)
-    steps, parts, rows, clauses = (_array(packed.column(name)) for name in _PACKED.names)
+    steps, parts, rows, clauses = (whole(packed.column(name)) for name in _PACKED.names)
     numbers = pc.bit_wise_or(pc.shift_left(parts.cast(pa.int64()), _BITS), rows.cast(pa.int64()))
     return pa.table([pc.cumulative_sum(steps.cast(pa.int64())), numbers, clauses.cast(pa.int32())], schema=PAIRS)
 
@@ -86,5 +86,8 @@ def united_pairs(parts: list[bytes]) -> bytes:
     return parts[0] if len(parts) == 1 else pack_pairs(pa.concat_tables([unpack_pairs(part) for part in parts]))
 
 
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+def whole(values: pa.ChunkedArray) -> pa.Array:
+    """The values in one array."""
+    if values.num_chunks == 1:
+        return values.chunk(0)
+    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)

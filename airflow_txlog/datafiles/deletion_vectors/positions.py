@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap
-from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, int64_view
 
 POSITION_BITS = 40
 MAX_POSITION = (1 << 32) - 1
@@ -67,9 +67,8 @@ def split_by_file(ascending: pa.Int64Array) -> Iterator[tuple[int, int, int]]:
 
 
 def num_below(ascending: pa.Int64Array, limit: int) -> int:
-    """How many of the numbers, of which there is one at least, lie below the limit."""
-    view = memoryview(ascending.buffers()[1]).cast("q")[ascending.offset : ascending.offset + len(ascending)]
-    return bisect_left(view, limit)
+    """How many of the numbers lie below the limit."""
+    return bisect_left(int64_view(ascending), limit)
 
 
 def named_rows(rows: RowPositions, start: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int, int]:

@@ -119,7 +119,7 @@ class RowPositions:
                 break
             parts.append(self._positions(container))
         found = pa.concat_arrays(parts) if parts else pa.array([], pa.int64())
-        return _between(found, start, end)
+        return between(found, start, end)
 
     def parts(self) -> Iterator[tuple[int, pa.Array]]:
         """All positions (int64), at most 65,536 at once, each time with how many came before."""
@@ -356,13 +356,18 @@ def corrupt_vector(source: str, reason: str, **facts: Any) -> CorruptDeletionVec
     )
 
 
-def _between(positions: pa.Array, start: int, end: int | None) -> pa.Array:
-    if not len(positions):
-        return positions
-    view = memoryview(positions.buffers()[1]).cast("q")[positions.offset : positions.offset + len(positions)]
-    first = bisect_left(view, start)
-    last = len(view) if end is None else bisect_left(view, end, first)
-    return positions.slice(first, last - first)
+def between(ascending: pa.Int64Array, low: int, high: int | None) -> pa.Int64Array:
+    """Those of the ascending numbers from `low` up to `high` (None: all the rest), which is not among them."""
+    view = int64_view(ascending)
+    first = bisect_left(view, low)
+    return ascending[first : len(view) if high is None else bisect_left(view, high, first)]
+
+
+def int64_view(numbers: pa.Int64Array) -> memoryview:
+    """The numbers, of which none is null, without a copy."""
+    if not len(numbers):
+        return memoryview(b"").cast("q")
+    return memoryview(numbers.buffers()[1]).cast("q")[numbers.offset : numbers.offset + len(numbers)]
 
 
 def _all_true(length: int) -> pa.BooleanArray:

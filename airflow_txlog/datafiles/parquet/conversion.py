@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.parquet.physical import FileFields, holds_mapped
+from airflow_txlog.datafiles.parquet.physical import FileFields, holds_mapped, inner_fields
 
 
 class ColumnMismatch(Exception):
@@ -288,11 +288,8 @@ def map_entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array]:
 
 def hides_nulls(kind: pa.DataType) -> bool:
     """Whether a value of this type can have a member that is NOT NULL in a struct that may be null, at any depth."""
-    if pa.types.is_struct(kind):
-        return any(not field.nullable or hides_nulls(field.type) for field in kind)
-    if pa.types.is_map(kind):
-        return hides_nulls(kind.key_type) or hides_nulls(kind.item_type)
-    return pa.types.is_list(kind) and hides_nulls(kind.value_type)
+    fields = inner_fields(kind)
+    return any((pa.types.is_struct(kind) and not field.nullable) or hides_nulls(field.type) for field in fields)
 
 
 def without_hidden_nulls(array: pa.Array) -> pa.Array:

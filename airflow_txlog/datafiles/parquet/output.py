@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.digests import DigestingOutput
 from airflow_txlog.datafiles.parquet.conversion import hides_nulls, without_hidden_nulls
 from airflow_txlog.datafiles.parquet.dictionaries import without_spare_values
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
-from airflow_txlog.datafiles.partitioning import decode_add_path
+from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.output import Output
@@ -102,7 +102,7 @@ class RowGroupWriter:
     """One Parquet file, written row group by row group. Not to be shared between threads.
 
     `write` gathers batches until a row group is full; `end_row_group` ends one earlier. The file appears with the
-    first row group, so a writer that got no rows leaves nothing behind, and `close` then returns None.
+    first row group, so a writer that got no rows leaves nothing behind.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RowGroupWriter:
     ) -> None:
         self.path = path
         self.pending_bytes = 0
-        self.num_records = 0
+        self._num_records = 0
         self.schema = schema
         self._options = dict(options)
         self._key_values = dict(key_values or {})
@@ -165,10 +165,17 @@ class RowGroupWriter:
             self._writer = pq.ParquetWriter(self._sink, self.schema, store_schema=False, **self._options)
         self._writer.write_table(table, row_group_size=table.num_rows)
         self._statistics.update(table)
-        self.num_records += table.num_rows
+        self._num_records += table.num_rows
 
-    def close(self) -> tuple[int, int, str] | None:
-        """Finish the file: its size in bytes, its modification time in ms, its statistics as JSON. None: no rows."""
+    def close(
+        self,
+        partition_values: dict[str, str | None],
+        *,
+        source: int | None = None,
+        segment: int | None = None,
+        is_change: bool = False,
+    ) -> StagedFile | None:
+        """Finish the file, and return what is staged; None where there were no rows. The arguments: see StagedFile."""
         self.end_row_group()
         if self._writer is None or self._output is None:
             return None
@@ -181,11 +188,18 @@ class RowGroupWriter:
         found = self._store.stat(self.path)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), readable(self._store.root, self.path))
-        return found.size_bytes, found.modified_ms, self._statistics.finish()
-
-    def digest(self) -> str | None:
-        """The SHA-256 of the bytes of a closed file, where it was asked for."""
-        return self._sink.digest() if self._with_digest and self._sink is not None else None
+        return StagedFile(
+            path=encode_add_path(self.path),
+            partition_values=partition_values,
+            size_bytes=found.size_bytes,
+            modification_time_ms=found.modified_ms,
+            num_records=self._num_records,
+            stats=self._statistics.finish(),
+            source=source,
+            segment=segment,
+            is_change=is_change,
+            digest=self._sink.digest() if self._with_digest else None,
+        )
 
     def abandon(self) -> None:
         """Drop the file, begun or finished. For a record that was not handed on yet."""

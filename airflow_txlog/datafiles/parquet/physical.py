@@ -7,7 +7,7 @@ again under the same name never shows the old values. Source: protocol, "Column 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
@@ -20,6 +20,27 @@ MODE_KEY = b"txlog.columnMapping.mode"
 PARQUET_ID_KEY = b"PARQUET:field_id"
 
 
+def inner_fields(kind: pa.DataType) -> list[pa.Field]:
+    """The fields directly inside a type: a struct's members, a map's key and value, a list's element; else none."""
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return list(kind) if pa.types.is_struct(kind) else [kind.value_field] if pa.types.is_list(kind) else []
+
+
+def rebuilt(
+    kind: pa.DataType,
+    members: Callable[[pa.StructType], Iterable[pa.Field]],
+    inner: Callable[[pa.DataType], pa.DataType],
+) -> pa.DataType:
+    """The type with the fields that `members` gives for a struct, and the types inside a map or a list changed."""
+    if pa.types.is_struct(kind):
+        return pa.struct(members(kind))
+    if pa.types.is_map(kind):
+        key, item = (field.with_type(inner(field.type)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(key, item)
+    return pa.list_(kind.value_field.with_type(inner(kind.value_type))) if pa.types.is_list(kind) else kind
+
+
 def is_mapped(field: pa.Field) -> bool:
     """Whether the field stands in files under a physical name or by its id."""
     return MODE_KEY in (field.metadata or {})
@@ -27,11 +48,8 @@ def is_mapped(field: pa.Field) -> bool:
 
 def holds_mapped(kind: pa.DataType) -> bool:
     """Whether a struct inside the type has mapped members."""
-    if pa.types.is_struct(kind):
-        return any(is_mapped(field) or holds_mapped(field.type) for field in kind)
-    if pa.types.is_map(kind):
-        return holds_mapped(kind.key_type) or holds_mapped(kind.item_type)
-    return pa.types.is_list(kind) and holds_mapped(kind.value_type)
+    fields = inner_fields(kind)
+    return any((pa.types.is_struct(kind) and is_mapped(field)) or holds_mapped(field.type) for field in fields)
 
 
 def physical_name(field: pa.Field) -> str:
@@ -77,18 +95,9 @@ def columns_of_leaf(path: str) -> set[str]:
     return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
 
 
-def has_field_ids(kind: pa.Schema | pa.DataType) -> bool:
+def has_field_ids(fields: Iterable[pa.Field]) -> bool:
     """Whether any field at any depth of a file's schema has a field id."""
-    fields: Iterable[pa.Field]
-    if isinstance(kind, pa.Schema) or pa.types.is_struct(kind):
-        fields = kind
-    elif pa.types.is_map(kind):
-        fields = (kind.key_field, kind.item_field)
-    elif pa.types.is_list(kind):
-        fields = (kind.value_field,)
-    else:
-        return False
-    return any(PARQUET_ID_KEY in (field.metadata or {}) or has_field_ids(field.type) for field in fields)
+    return any(PARQUET_ID_KEY in (field.metadata or {}) or has_field_ids(inner_fields(field.type)) for field in fields)
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
@@ -96,16 +105,14 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
 
     Source: protocol, "Primitive Types" (void).
     """
-    if pa.types.is_struct(kind):
-        held = [field.with_type(stored_type(field.type)) for field in kind if not pa.types.is_null(field.type)]
+    if pa.types.is_struct(kind) and all(pa.types.is_null(field.type) for field in kind):
         # No table has a struct of nothing else (see `check_files_writable`); rows on their way to one may.
-        return pa.struct(held) if held else kind
-    if pa.types.is_map(kind):
-        key = kind.key_field.with_type(stored_type(kind.key_type))
-        return pa.map_(key, kind.item_field.with_type(stored_type(kind.item_type)))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(stored_type(kind.value_type)))
-    return kind
+        return kind
+    return rebuilt(kind, _stored_members, stored_type)
+
+
+def _stored_members(kind: pa.StructType) -> list[pa.Field]:
+    return [field.with_type(stored_type(field.type)) for field in kind if not pa.types.is_null(field.type)]
 
 
 def physical_field(field: pa.Field) -> pa.Field:
@@ -129,24 +136,8 @@ def marked(field: pa.Field, mode: str) -> pa.Field:
 
 def marked_type(kind: pa.DataType, mode: str) -> pa.DataType:
     """The type with its members marked; see `marked`."""
-    if pa.types.is_struct(kind):
-        return pa.struct([marked(field, mode) for field in kind])
-    if pa.types.is_map(kind):
-        key = kind.key_field.with_type(marked_type(kind.key_type, mode))
-        return pa.map_(key, kind.item_field.with_type(marked_type(kind.item_type, mode)))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(marked_type(kind.value_type, mode)))
-    return kind
+    return rebuilt(kind, lambda struct: [marked(field, mode) for field in struct], lambda each: marked_type(each, mode))
 
 
 def _physical_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([physical_field(field) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_physical_type(kind.key_type)),
-            kind.item_field.with_type(_physical_type(kind.item_type)),
-        )
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_physical_type(kind.value_type)))
-    return kind
+    return rebuilt(kind, lambda struct: map(physical_field, struct), _physical_type)

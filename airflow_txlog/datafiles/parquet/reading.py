@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
-from airflow_txlog.datafiles.parquet.conversion import ShreddedVariant
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, ShreddedVariant, columns_of_file
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, rows_at_once
 from airflow_txlog.datafiles.parquet.encryption import reading_options
 from airflow_txlog.datafiles.parquet.footers import check_footer
@@ -118,22 +118,22 @@ def open_data_file(
 def read_batches(
     file: DataFile,
     parquet: OpenParquet,
-    columns: Sequence[str] | None = None,
+    fields: Iterable[pa.Field] | None = None,
     *,
     row_groups: Sequence[int] | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Batches in file order, each with the position of its first row; a batch never crosses a row group.
 
-    `columns`: top-level names without regard to case, None for all; one that the file lacks is left out, so a batch
-    may have rows and no columns. `row_groups`: ascending indexes of those to read, None for all. A batch has at most
-    `batch_rows`, and fewer where these would take much memory (`decoded_sizes`).
+    `fields`: those of the table that are wanted, None for all columns of the file; one that the file lacks is left out,
+    so a batch may have rows and no columns. `row_groups`: ascending indexes of those to read, None for all. A batch has
+    at most `batch_rows`, and fewer where these would take much memory (`decoded_sizes`).
 
     Raises CorruptDataFile, and UnsupportedFeature for encrypted columns and for values in a legacy calendar.
     """
     metadata = parquet.metadata
     wanted = range(metadata.num_row_groups) if row_groups is None else row_groups
-    names = None if columns is None else _names_in_file(parquet.schema_arrow, columns)
+    names = None if fields is None else names_in_file(file, parquet.schema_arrow, fields)
     calendar = calendar_of(parquet)
     starts = row_group_starts(parquet)
     for group in wanted:
@@ -155,7 +155,7 @@ def read_batches(
 
 
 def names_in_file(file: DataFile, schema: pa.Schema, wanted: Iterable[pa.Field]) -> list[str]:
-    """The file's own names of the table's fields `wanted`, as `columns` of `read_batches`; those it lacks left out.
+    """The file's own names of the table's fields `wanted`, in their order; those it lacks left out.
 
     `schema` is the file's, as Arrow reads it. Raises CorruptDataFile where fields are found by id and the file has
     none: it would read as nothing but null.
@@ -175,6 +175,16 @@ def row_group_starts(parquet: pq.ParquetFile) -> list[int]:
     return starts
 
 
+def table_columns(
+    file: DataFile, batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None = None
+) -> list[pa.Array]:
+    """Rows of the file as `columns_of_file` gives them. Raises what `corrupt_column` makes."""
+    try:
+        return columns_of_file(batch, schema, constants)
+    except ColumnMismatch as error:
+        raise corrupt_column(file, error) from error
+
+
 def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile | UnsupportedFeature:
     """What to raise when a column of the file cannot be taken as the table's type."""
     if isinstance(error, ShreddedVariant):
@@ -186,12 +196,6 @@ def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile | Unsupp
             path=file.name,
         )
     return _corrupt(file, str(error))
-
-
-def _names_in_file(schema: pa.Schema, wanted: Sequence[str]) -> list[str]:
-    names, members = schema.names, FileFields(schema)
-    found = [members.find_name(name) for name in wanted]
-    return [names[index] for index in found if index is not None]
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ left out of the file. The invariant: every row that came in is in exactly one st
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,13 +37,14 @@ from airflow_txlog.datafiles.parquet.output import (
 )
 from airflow_txlog.datafiles.parquet.physical import (
     FileFields,
+    inner_fields,
     is_mapped,
     physical_name,
     physical_schema,
     stored_type,
 )
 from airflow_txlog.datafiles.parquet.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
-from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
+from airflow_txlog.datafiles.partitioning import hive_directory, partition_string
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
 from airflow_txlog.storage import Store, StoreReference
 
@@ -98,11 +99,6 @@ class Layout:
         fields = [*(field.with_nullable(True) for field in self.schema), CHANGE_TYPE_FIELD]
         return replace(self, schema=pa.schema(fields), indexed_columns=(), is_change=True)
 
-    @property
-    def file_kind(self) -> str:
-        """How the name of a new file begins."""
-        return "cdc" if self.is_change else "part"
-
     @cached_property
     def file_schema(self) -> pa.Schema:
         """What goes into a file, by logical name: neither partition columns nor columns and members without a type."""
@@ -131,21 +127,30 @@ class Layout:
             schema, indexed_columns=self.indexed_columns, num_indexed_columns=self.num_indexed_columns
         )
 
-    def prefix(self, attempt: str) -> str:
+    def new_path(self, attempt: str, number: int, partition: Sequence[str | None]) -> str:
+        """The path of a file of new rows relative to the table, not encoded. `attempt` is the uuid of the task's
+        attempt."""
+        directory = self._prefix(attempt) or hive_directory(self.partition_columns, partition)
+        kinds = CHANGE_DIRECTORY if self.is_change else ""
+        return self._path((self.folder, kinds, directory), attempt, f"{number:03d}", self.parquet.options())
+
+    def path_in(self, directory: str, attempt: str, number: str, options: Mapping[str, Any]) -> str:
+        """The same of a file that takes the place of others: `directory` is theirs in the table, "" for its root, and
+        `options` are those of its writer."""
+        return self._path((directory or self._prefix(attempt),), attempt, number, options)
+
+    def _path(self, folders: Sequence[str], attempt: str, number: str, options: Mapping[str, Any]) -> str:
+        kind = "cdc" if self.is_change else "part"
+        name = f"{kind}-{self.job_id}-{attempt}.c{number}{file_suffix(options['compression'])}"
+        return "/".join(part for part in (*folders, name) if part)
+
+    def _prefix(self, attempt: str) -> str:
         """The directory of a new file in a table with column mapping, "" in any other.
 
         As delta-spark has it: two characters, because a directory `name=value` would go on showing a name that the
         column has lost.
         """
         return attempt[:2] if any(map(is_mapped, self.schema)) else ""
-
-    def new_path(self, attempt: str, number: int, partition: Sequence[str | None]) -> str:
-        """The path of a new file relative to the table, not encoded. `attempt` is the uuid of the task's attempt."""
-        directory = self.prefix(attempt) or hive_directory(self.partition_columns, partition)
-        suffix = file_suffix(self.parquet.options()["compression"])
-        name = f"{self.file_kind}-{self.job_id}-{attempt}.c{number:03d}{suffix}"
-        kinds = CHANGE_DIRECTORY if self.is_change else ""
-        return "/".join(part for part in (self.folder, kinds, directory, name) if part)
 
 
 class FileKey(NamedTuple):
@@ -271,21 +276,8 @@ class PartitionedWriter:
         self._staged += [staged for staged in found if staged is not None]
 
     def _closed(self, key: FileKey, writer: RowGroupWriter) -> StagedFile | None:
-        closed = writer.close()
-        if closed is None:
-            return None
-        size_bytes, modification_time_ms, stats = closed
-        return StagedFile(
-            path=encode_add_path(writer.path),
-            partition_values=dict(zip(self._layout.partition_keys, key.partition, strict=True)),
-            size_bytes=size_bytes,
-            modification_time_ms=modification_time_ms,
-            num_records=writer.num_records,
-            stats=stats,
-            segment=key.segment,
-            is_change=self._layout.is_change,
-            digest=writer.digest(),
-        )
+        values = dict(zip(self._layout.partition_keys, key.partition, strict=True))
+        return writer.close(values, segment=key.segment, is_change=self._layout.is_change)
 
 
 def _with_segment(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -409,13 +401,8 @@ def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array
 
 def _forbids_null(kind: pa.DataType) -> bool:
     """Whether some level inside the type is NOT NULL; a map's keys always are."""
-    if pa.types.is_struct(kind):
-        return any(not field.nullable or _forbids_null(field.type) for field in kind)
-    if pa.types.is_map(kind):
-        return not kind.item_field.nullable or _forbids_null(kind.item_type)
-    if pa.types.is_list(kind):
-        return not kind.value_field.nullable or _forbids_null(kind.value_type)
-    return False
+    fields = [kind.item_field] if pa.types.is_map(kind) else inner_fields(kind)
+    return any(not field.nullable or _forbids_null(field.type) for field in fields)
 
 
 def _null_in(name: str, where: str) -> ConstraintViolation:

@@ -9,7 +9,6 @@ Memory is bounded by one row group of at most 128 MiB. Source: delta-spark, Opti
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,31 +18,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.datafiles.deletion_vectors.positions import addresses
-from airflow_txlog.datafiles.deletion_vectors.rows import deleted_rows
-from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file, relabel
-from airflow_txlog.datafiles.parquet.output import DEFAULT_CODEC, RowGroupWriter, StagedFile, file_suffix
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.parquet.conversion import relabel
+from airflow_txlog.datafiles.parquet.output import DEFAULT_CODEC, RowGroupWriter, StagedFile
 from airflow_txlog.datafiles.parquet.physical import physical_schema
-from airflow_txlog.datafiles.parquet.reading import (
-    BATCH_ROWS,
-    corrupt_column,
-    names_in_file,
-    open_data_file,
-    read_batches,
-)
+from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS, open_data_file
 from airflow_txlog.datafiles.parquet.rewriting import main_codec
 from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.partitioning import encode_add_path
-from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
-from airflow_txlog.datafiles.tasks.scan_and_write import (
-    error_record,
-    records,
-    task_numbers,
-    use_one_thread,
-    without_values,
-)
-from airflow_txlog.errors import TxlogError
+from airflow_txlog.datafiles.tasks.copies import FileTask
+from airflow_txlog.datafiles.tasks.plans import PlannedFile
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, gathered, without_values
 from airflow_txlog.storage import Store
 
 # Columns of a plan that stand for all rows of a file: what row tracking says of them.
@@ -81,90 +65,61 @@ class RowIds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompactTask:
-    """One file for each bin: for `spark.range(0, len(bins), 1, len(bins))`; one record a bin that has rows.
+class CompactTask(FileTask):
+    """One file for each bin of files; one record a bin that has rows.
 
     `bins` are the work of the tasks: the files of a task stand together by `segment`, which is the number of what they
     become, and which the record has. `read_ahead`: decode in a second thread, where cores are left over.
     """
 
-    bins: Bins
-    layout: Layout
     row_ids: RowIds | None = None
     read_ahead: bool = False
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, and of what went wrong."""
-        use_one_thread()
-        attempt = SYSTEM_CLOCK.unique_id()
-        store = self.layout.store.open()
-        planned_store = self.bins.store_beside(store)
-        for number in task_numbers(batches):
-            try:
-                planned_files = self.bins.files(number, planned_store)
-            except TxlogError as error:
-                yield error_record(error)
-                continue
-            for segment, files in itertools.groupby(planned_files, key=lambda planned: planned.segment):
-                yield from self._compact(segment or 0, list(files), attempt, store)
+        yield from self.staged(batches, lambda planned: planned.segment, self._compacted)
 
-    def _compact(
-        self, number: int, files: Sequence[PlannedFile], attempt: str, store: Store
-    ) -> Iterator[pa.RecordBatch]:
-        output = _CompactedFile(self.layout, store, files[0].directory, number, attempt)
+    def _compacted(self, files: Sequence[PlannedFile], attempt: str, store: Store) -> StagedFile | None:
+        output = _CompactedFile(self.layout, store, files[0], attempt)
         rows = self._rows(files, output)
         try:
             for batch in _joined(ahead(rows) if self.read_ahead else rows):
                 output.write(batch)
-            staged = output.close(files[0].partition_values)
-        except TxlogError as error:
-            output.abandon()
-            yield error_record(error)
-            return
+            return output.close()
         except BaseException:
             output.abandon()
             raise
-        if staged is not None:
-            yield records([staged])
 
     def _rows(self, files: Iterable[PlannedFile], output: _CompactedFile) -> Iterator[pa.RecordBatch]:
         """The rows of the files that no vector deletes, with the columns of the output."""
         table, schema = output.table_schema, output.schema
+        scan = FileScan(bins=self.bins, schema=table, with_address=self.row_ids is not None)
         for planned in files:
             with open_data_file(planned.file) as parquet:
                 output.follow(main_codec(parquet))
-                deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
-                names = names_in_file(planned.file, parquet.schema_arrow, table)
-                for start, batch in read_batches(planned.file, parquet, names):
-                    keep = None if deleted is None else deleted.keep(start, batch.num_rows)
-                    try:
-                        columns = columns_of_file(batch, table)
-                    except ColumnMismatch as error:
-                        raise corrupt_column(planned.file, error) from error
+                for rows in scan.rows_in(planned, parquet):
+                    columns = rows.columns
                     if self.row_ids is not None:
-                        ids, numbers = planned.constants, addresses(0, start, batch.num_rows)
+                        numbers = pc.bit_wise_and(columns.pop(), (1 << POSITION_BITS) - 1)
+                        ids = planned.constants
                         base, version = ids[BASE_ROW_ID_CONSTANT], ids[ROW_VERSION_CONSTANT]
                         self.row_ids.fill(columns, table, base, version, numbers)
                     columns = [relabel(c, field.type) for c, field in zip(columns, schema, strict=True)]
-                    found = pa.RecordBatch.from_arrays(columns, schema=schema)
-                    # Numbered as the file has its rows, and only then filtered (soundness A19).
-                    yield found if keep is None else found.filter(keep)
+                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _CompactedFile:
     """The file of one bin, begun when its first rows have shown how it is best encoded."""
 
-    def __init__(self, layout: Layout, store: Store, directory: str, number: int, attempt: str) -> None:
+    def __init__(self, layout: Layout, store: Store, first: PlannedFile, attempt: str) -> None:
         self.table_schema = pa.schema([_optional(field) for field in layout.file_schema])
         self.schema = physical_schema(self.table_schema)
         self._layout = layout
         self._store = store
-        self._directory = directory or layout.prefix(attempt)
-        self._name = f"{layout.file_kind}-{layout.job_id}-{attempt}.c{number:05d}"
-        self._number = number
+        self._first = first
+        self._attempt = attempt
         self._codec: str | None = None
-        self._path = ""
         self._writer: RowGroupWriter | None = None
 
     def follow(self, codec: str) -> None:
@@ -174,32 +129,21 @@ class _CompactedFile:
     def write(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:
             options = self._layout.parquet.options(self._codec or DEFAULT_CODEC)
-            name = self._name + file_suffix(options["compression"])
-            self._path = f"{self._directory}/{name}" if self._directory else name
+            number = f"{self._first.segment or 0:05d}"
             self._writer = RowGroupWriter(
                 self._store,
-                self._path,
+                self._layout.path_in(self._first.directory, self._attempt, number, options),
                 self.schema,
                 options={**options, "use_dictionary": dictionary_columns(batch)},
                 statistics=self._layout.statistics_for(self.schema),
             )
         self._writer.write(batch)
 
-    def close(self, partition_values: dict[str, str | None]) -> StagedFile | None:
+    def close(self) -> StagedFile | None:
         """What was staged; None where there were no rows."""
-        closed = None if self._writer is None else self._writer.close()
-        if self._writer is None or closed is None:
+        if self._writer is None:
             return None
-        size_bytes, modification_time_ms, stats = closed
-        return StagedFile(
-            path=encode_add_path(self._path),
-            partition_values=partition_values,
-            size_bytes=size_bytes,
-            modification_time_ms=modification_time_ms,
-            num_records=self._writer.num_records,
-            stats=stats,
-            segment=self._number,
-        )
+        return self._writer.close(self._first.partition_values, segment=self._first.segment or 0)
 
     def abandon(self) -> None:
         if self._writer is not None:
@@ -255,26 +199,9 @@ def ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows in batches that are worth a call, in order; none is empty."""
-    waiting: list[pa.RecordBatch] = []
-    num_rows = num_bytes = 0
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        waiting.append(batch)
-        num_rows += batch.num_rows
-        num_bytes += batch.nbytes
-        # The first rows decide on dictionaries, so there should be many of them.
-        if num_rows >= _JOINED_ROWS or num_bytes >= _JOINED_BYTES:
-            yield from _one(waiting)
-            waiting, num_rows, num_bytes = [], 0, 0
-    yield from _one(waiting)
-
-
-def _one(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if len(batches) == 1:
-        yield batches[0]
-    elif batches:
-        yield from pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+    # The first rows decide on dictionaries, so there should be many of them.
+    for rows in gathered((batch for batch in batches if batch.num_rows), _JOINED_ROWS, _JOINED_BYTES):
+        yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
 
 
 def _optional(field: pa.Field) -> pa.Field:
@@ -284,12 +211,10 @@ def _optional(field: pa.Field) -> pa.Field:
 
 def _optional_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([_optional(field) for field in kind])
+        return pa.struct(map(_optional, kind))
     if pa.types.is_map(kind):
         return pa.map_(kind.key_field.with_type(_optional_type(kind.key_type)), _optional(kind.item_field))
-    if pa.types.is_list(kind):
-        return pa.list_(_optional(kind.value_field))
-    return kind
+    return pa.list_(_optional(kind.value_field)) if pa.types.is_list(kind) else kind
 
 
 def _leaf_paths(kind: pa.DataType, path: str) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """What was found, packed by the task that found it: rows of a file as a bitmap, and pairs as `packed_pairs` has them.
 
-Callables for `mapInArrow`, as those of `scan_and_write`. The invariants: memory is bounded by a million addresses; what
-the driver collects is a value for each file, not a row for each match; every match comes out once, among pairs or in a
-bitmap. What belongs to one file, or to one file and clause, from whatever tasks, is to be united. Source:
-docs/decisions/positions-not-rows.md.
+Steps of tasks, and callables for `mapInArrow` over what Spark has found. The invariants: memory is bounded by a million
+addresses; what the driver collects is a value for each file, not a row for each match; every match comes out once,
+among pairs or in a bitmap. What belongs to one file, or to one file and clause, from whatever tasks, is to be united.
+Source: docs/decisions/positions-not-rows.md.
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.packed_pairs import pairs_by_file
 from airflow_txlog.datafiles.deletion_vectors.positions import packed_by_file
-from airflow_txlog.datafiles.tasks.scan_and_write import (
-    ADDRESS_COLUMN,
-    CLAUSE_COLUMN,
-    ScanTask,
-    use_one_thread,
-    without_values,
-)
+from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, use_one_thread
 
 FILE_COLUMN = "_txlog_file"
 POSITIONS_COLUMN = "_txlog_positions"
@@ -43,99 +37,69 @@ _AT_ONCE = 1_000_000
 _PAIR_TYPES = (pa.int64(), pa.int64(), pa.int32())
 
 
-class PackTask:
-    """Rows of one column, distinct addresses, as rows of PACKED_SCHEMA."""
+def rows_packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Distinct addresses, the last column of the batches, as rows of PACKED_SCHEMA.
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """A row for each file of each million addresses."""
-        use_one_thread()
-        waiting = _Waiting()
-        for batch in batches:
-            if waiting.add(batch.column(0)):
-                yield waiting.packed()
-        if waiting.count:
+    A row for each file of each million addresses.
+    """
+    use_one_thread()
+    waiting = _Waiting()
+    for batch in batches:
+        if waiting.add(batch.column(batch.num_columns - 1)):
             yield waiting.packed()
+    if waiting.count:
+        yield waiting.packed()
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilterRowsTask:
-    """The rows of a scan with addresses, by its row filter alone, as rows of PACKED_SCHEMA.
+def pairs_packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of address, source row or null, and clause or null, as rows of PAIRS_SCHEMA.
 
-    `weight` is about what the scan costs, as of Bins.
+    A row for each file of each million pairs, and for each clause and file of each million of the others.
     """
-
-    scan: ScanTask
-    weight: int
-
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """As PackTask; raises TaskFailed."""
-        yield from PackTask()(batch.select([ADDRESS_COLUMN]) for batch in self.scan(batches))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DistinctTask:
-    """The distinct values of a scan's only column in each bin, in no order; null is one of them.
-
-    A task stops reading once it has more than `most` values, or more than `most_bytes` of them, and returns these:
-    `is_too_much` is then true of its result. `weight` is as of FilterRowsTask.
-    """
-
-    scan: ScanTask
-    most: int
-    most_bytes: int
-    weight: int
-
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One batch; raises TaskFailed."""
-        schema = self.scan.output_schema
-        found = pa.array([], schema.field(0).type)
-        for batch in self.scan(batches):
-            found = pc.unique(pa.concat_arrays([found, batch.column(0)]))
-            if self.is_too_much(found):
-                break
-        yield pa.RecordBatch.from_arrays([found], schema=schema)
-
-    def is_too_much(self, values: pa.Array) -> bool:
-        """Whether these values exceed either limit."""
-        return len(values) > self.most or values.nbytes > self.most_bytes
-
-
-@dataclass(frozen=True)
-class HeldRowsTask:
-    """A batch that the driver sends along with the task, as rows of a frame."""
-
-    rows: pa.RecordBatch
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batch once for each incoming batch: over `spark.range(0, 1, 1, 1)` exactly once."""
-        for _ in batches:
-            yield self.rows
-
-
-class PackPairsTask:
-    """Rows of address, source row or null, and clause or null, as rows of PAIRS_SCHEMA."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """A row for each file of each million pairs, and for each clause and file of each million of the others."""
-        use_one_thread()
-        pairs = _WaitingPairs()
-        waiting: dict[int, _Waiting] = {}
-        for batch in batches:
-            alone = batch.column(1).is_null()
-            if pairs.add(batch.filter(pc.invert(alone)) if alone.true_count else batch):
-                yield pairs.packed()
-            rest = batch.filter(alone)
-            for number in pc.unique(rest.column(2)).to_pylist():
-                of_clause = waiting.setdefault(number, _Waiting())
-                if of_clause.add(rest.column(0).filter(pc.equal(rest.column(2), number))):
-                    yield _as_packed(of_clause.packed(), number)
-        if pairs.count:
+    use_one_thread()
+    pairs = _WaitingPairs()
+    waiting: dict[int, _Waiting] = {}
+    for batch in batches:
+        alone = batch.column(1).is_null()
+        if pairs.add(batch.filter(pc.invert(alone)) if alone.true_count else batch):
             yield pairs.packed()
-        for number, of_clause in waiting.items():
-            if of_clause.count:
+        rest = batch.filter(alone)
+        for number in pc.unique(rest.column(2)).to_pylist():
+            of_clause = waiting.setdefault(number, _Waiting())
+            if of_clause.add(rest.column(0).filter(pc.equal(rest.column(2), number))):
                 yield _as_packed(of_clause.packed(), number)
+    if pairs.count:
+        yield pairs.packed()
+    for number, of_clause in waiting.items():
+        if of_clause.count:
+            yield _as_packed(of_clause.packed(), number)
+
+
+def distinct_values(most: int, most_bytes: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The distinct values of the only column, in no order, as one batch; null is one of them.
+
+    The reading stops as soon as they exceed either limit: `is_too_much` is then true of those that are yielded.
+    """
+    values = None
+    for batch in batches:
+        column = batch.column(0)
+        values = pc.unique(column if values is None else pa.concat_arrays([values, column]))
+        if is_too_much(values, most, most_bytes):
+            break
+    if values is not None:
+        yield pa.RecordBatch.from_arrays([values], schema=batch.schema)
+
+
+def is_too_much(values: pa.Array, most: int, most_bytes: int) -> bool:
+    """Whether there are more values than `most`, or more than `most_bytes` of them."""
+    return len(values) > most or values.nbytes > most_bytes
+
+
+def held_rows(rows: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows that the driver sends along with the task, once for each incoming batch: over `spark.range(0, 1, 1, 1)`
+    exactly once."""
+    for _ in batches:
+        yield rows
 
 
 def packed_pairs(addresses: pa.Array, rows: pa.Array, clauses: pa.Array) -> pa.RecordBatch:

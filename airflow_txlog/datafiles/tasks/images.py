@@ -18,15 +18,14 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_FIELD
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
-from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
-from airflow_txlog.datafiles.tasks.plans import Bins
+from airflow_txlog.datafiles.parquet.writing import PartitionedWriter
+from airflow_txlog.datafiles.tasks.changes import of_type
+from airflow_txlog.datafiles.tasks.copies import CopyTask
 from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
-    RewriteTask,
-    ScanTask,
+    FileScan,
     records,
     task_numbers,
     use_one_thread,
@@ -36,35 +35,102 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
 from airflow_txlog.datafiles.tasks.source_rows import SourceRows
 from airflow_txlog.datafiles.tasks.violations import without_violations
 from airflow_txlog.errors import JobError
+from airflow_txlog.storage import Store
 
 _MakeImages: TypeAlias = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ImageTask:
-    """New images of the rows at the plan's positions; one record a file.
+class SentColumns:
+    """Columns that Spark sends: the batches are the rows of a scan of the same bins, in the same tasks and order.
 
-    Files never mix segments of the plan, and those that it says are copied. `change_type`: the images are change rows
-    of it too.
+    They are the columns `names`, in order, ADDRESS_COLUMN among them, with the violations where the layout must check.
+    `first_files` are the indexes of each bin's first file.
     """
 
-    bins: Bins
-    layout: Layout
+    names: tuple[str, ...]
+    first_files: tuple[int, ...]
+
+    def bin_of(self, address: int) -> int:
+        """The number of the bin whose first row has this address."""
+        first = address >> POSITION_BITS
+        if first not in self.first_files:
+            raise out_of_order()
+        return self.first_files.index(first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTask(CopyTask):
+    """New images of the rows at the plan's positions; one record a file.
+
+    The rows take columns of `values`: those that Spark sends, those of the source's rows that the plan's `row_ids`
+    name, or those that follow from the rows themselves; for the last two the task is one for a numbered range like a
+    scan's. Files never mix segments of the plan. Of files that the plan says are copied the other rows are copied too.
+    `change_type`: the images are change rows of it too.
+    """
+
+    values: SentColumns | SourceRows | RowValues
     change_type: str | None = None
 
-    def _write_bin(
-        self, number: int, attempt: str, read: pa.Schema, images_of: _MakeImages, writer: PartitionedWriter
-    ) -> Iterator[pa.RecordBatch]:
-        """Writes the images of the bin's files, made of their columns `read` and ADDRESS_COLUMN. Records of copies."""
-        scan = ScanTask(bins=self.bins, schema=read, rows="only", with_address=True, with_segment=True)
-        copies = RewriteTask(bins=self.bins, layout=self.layout)
+    @property
+    def weight(self) -> int:
+        """What it costs to read all files, as of Bins."""
+        return self.bins.weight + (self.values.scan.bins.weight if isinstance(self.values, SourceRows) else 0)
 
-        for planned in self.bins.files(number, self.bins.store_beside(writer.store)):
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of staged files, or one of what went wrong: then every image of this task is gone again.
+
+        Copies that are whole by then stay, in no commit, as those of other tasks do.
+        """
+        use_one_thread()
+        attempt = SYSTEM_CLOCK.unique_id()
+        with writing(self.layout, batches) as (writer, report):
+            store = self.bins.store_beside(writer.store)
+            for number, images_of in self._work(batches, store):
+                yield from self._write_bin(number, attempt, store, images_of, writer)
+        yield from report
+
+    def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, _MakeImages]]:
+        """The number of each bin, and what makes images of rows of its files, which come in their order."""
+        match self.values:
+            case RowValues() as values:
+                for number in task_numbers(batches):
+                    yield number, values.assigned
+            case SourceRows() as source:
+                for number in task_numbers(batches):
+                    yield number, _Rows(source.beside(self._met(number, store))).images
+            case SentColumns() as sent:
+                must_check = self.layout.must_check
+                rows = _Rows(without_violations(b.rename_columns(sent.names), must_check=must_check) for b in batches)
+                while (address := rows.next_address()) is not None:
+                    yield sent.bin_of(address), rows.images
+
+    def _met(self, number: int, store: Store) -> Iterator[pa.RecordBatch]:
+        """The addresses of the bin's rows, and which rows of the source they met."""
+        scan = FileScan(bins=self.bins, schema=pa.schema([]), rows="only", with_address=True, with_row_id=True)
+        for planned in self.bins.files(number, store):
+            yield from scan.rows_of(planned)
+
+    @functools.cached_property
+    def _scan(self) -> FileScan:
+        """What images need of the files: the columns that they keep, or are made of."""
+        own = self.values.columns_read if isinstance(self.values, RowValues) else None
+        unneeded = set(self.values.names) - (own or set())
+        kept = pa.schema([field for field in self.layout.schema if field.name not in unneeded])
+        return FileScan(bins=self.bins, schema=kept, rows="only", with_address=own is None, with_segment=True)
+
+    def _write_bin(
+        self, number: int, attempt: str, store: Store, images_of: _MakeImages, writer: PartitionedWriter
+    ) -> Iterator[pa.RecordBatch]:
+        """Writes the images of the bin's files. Yields records of copies."""
+        scan = self._scan
+        for planned in self.bins.files(number, store):
             if planned.is_copied:
                 # Each batch that the copy reads is looked at once more, for the rows that do not stay.
                 rows_of = functools.partial(scan.asked_rows, planned, unpack(planned.positions))
                 look = functools.partial(self._write, images_of, writer, rows_of)
-                staged = copies.copied(planned, attempt, writer.store, look)
+                staged = self.copied(planned, attempt, writer.store, look)
                 if staged is not None:
                     yield records([staged])
             else:
@@ -77,135 +143,9 @@ class _ImageTask:
         rows_of: Callable[..., Iterator[pa.RecordBatch]],
         *of: Any,
     ) -> None:
-        for rows in rows_of(*of):
-            for image in images_of(rows):
-                if self.change_type is not None:
-                    change = pa.repeat(self.change_type, image.num_rows)
-                    writer.write(image.append_column(CHANGE_TYPE_FIELD, change))
-                else:
-                    writer.write(image)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ComputedImageTask(_ImageTask):
-    """New images with the columns `names` from elsewhere."""
-
-    names: tuple[str, ...]
-
-    def _write_computed(
-        self, number: int, attempt: str, computed: _Rows, writer: PartitionedWriter
-    ) -> Iterator[pa.RecordBatch]:
-        computed_names = set(self.names)
-        kept = pa.schema([field for field in self.layout.schema if field.name not in computed_names])
-        return self._write_bin(number, attempt, kept, functools.partial(self._images, computed), writer)
-
-    def _images(self, computed: _Rows, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows of the file with the computed values of the same addresses."""
-        start = 0
-        for values in computed.take(rows.num_rows):
-            yield self._image(rows.slice(start, values.num_rows), values)
-            start += values.num_rows
-
-    def _image(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.RecordBatch:
-        if not rows.column(ADDRESS_COLUMN).equals(values.column(ADDRESS_COLUMN)):
-            raise out_of_order()
-        columns = [*zip(values.schema, values.columns, strict=True), *zip(rows.schema, rows.columns, strict=True)]
-        kept = [(field, column) for field, column in columns if field.name != ADDRESS_COLUMN]
-        fields, arrays = zip(*kept, strict=True) if kept else ((), ())
-        return pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageTask(_ComputedImageTask):
-    """New images of which Spark sends some columns.
-
-    The batches are the rows of a scan of the same `bins`, in the same tasks and order: columns `names`, in order,
-    ADDRESS_COLUMN among them, with the violations where the layout must check. `first_files` are the indexes of each
-    bin's first file.
-    """
-
-    first_files: tuple[int, ...]
-
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, or one of what went wrong: then every image of this task is gone again.
-
-        Copies that are whole by then stay, in no commit, as those of other tasks do.
-        """
-        use_one_thread()
-        attempt = SYSTEM_CLOCK.unique_id()
-        with writing(self.layout, batches) as (writer, report):
-            computed = _Rows(self._checked(batch) for batch in batches)
-            while (address := computed.next_address()) is not None:
-                yield from self._write_computed(self._bin_of(address), attempt, computed, writer)
-        yield from report
-
-    def _bin_of(self, address: int) -> int:
-        first = address >> POSITION_BITS
-        if first not in self.first_files:
-            raise out_of_order()
-        return self.first_files.index(first)
-
-    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return without_violations(batch.rename_columns(self.names), must_check=self.layout.must_check)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceImageTask(_ComputedImageTask):
-    """New images of which the rows that the plan's `row_ids` name give the columns `names`, those of `source`.
-
-    For a numbered range like a scan's.
-    """
-
-    source: SourceRows
-
-    @property
-    def weight(self) -> int:
-        """What it costs to read all files, as of Bins."""
-        return self.bins.weight + self.source.scan.bins.weight
-
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, as those of ImageTask."""
-        use_one_thread()
-        attempt = SYSTEM_CLOCK.unique_id()
-        with writing(self.layout, batches) as (writer, report):
-            for number in task_numbers(batches):
-                values = _Rows(self.source.beside(self._met(number, writer)))
-                yield from self._write_computed(number, attempt, values, writer)
-        yield from report
-
-    def _met(self, number: int, writer: PartitionedWriter) -> Iterator[pa.RecordBatch]:
-        """The addresses of the bin's rows, and which rows of the source they met."""
-        scan = ScanTask(bins=self.bins, schema=pa.schema([]), rows="only", with_address=True, with_row_id=True)
-        for planned in self.bins.files(number, self.bins.store_beside(writer.store)):
-            yield from scan.rows_of(planned)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValueImageTask(_ImageTask):
-    """New images that follow from the rows themselves, which take the assigned columns of `values`.
-
-    For a numbered range like a scan's.
-    """
-
-    values: RowValues
-
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, as those of ImageTask."""
-        use_one_thread()
-        attempt = SYSTEM_CLOCK.unique_id()
-        schema, values = self.layout.schema, self.values
-        unneeded = set(values.names) - values.columns_read
-        needed = [field for field in schema if field.name not in unneeded]
-        with writing(self.layout, batches) as (writer, report):
-            for number in task_numbers(batches):
-                yield from self._write_bin(number, attempt, pa.schema(needed), self._images, writer)
-        yield from report
-
-    def _images(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        return self.values.assigned(rows.drop_columns([ADDRESS_COLUMN]))
+        images = (image for rows in rows_of(*of) for image in images_of(rows))
+        for image in images if self.change_type is None else of_type(self.change_type, images):
+            writer.write(image)
 
 
 def out_of_order() -> JobError:
@@ -217,7 +157,7 @@ def out_of_order() -> JobError:
 
 
 class _Rows:
-    """Batches as one stream of rows."""
+    """Batches of computed columns as one stream of rows."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -228,16 +168,18 @@ class _Rows:
         waiting = self._next()
         return None if waiting is None else int(waiting.column(ADDRESS_COLUMN)[0].as_py())
 
-    def take(self, count: int) -> Iterator[pa.RecordBatch]:
-        """The next `count` rows. Raises JobError where there are fewer."""
-        while count:
+    def images(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows of a file with the computed values of the same addresses, which come next. Raises JobError."""
+        start = 0
+        while start < rows.num_rows:
             waiting = self._next()
             if waiting is None:
+                count = rows.num_rows - start
                 raise JobError(f"Spark gave {count} rows too few back. Nothing was committed. Report this as a bug.")
-            taken = waiting.slice(0, count)
-            self._waiting = waiting.slice(taken.num_rows)
-            count -= taken.num_rows
-            yield taken
+            values = waiting.slice(0, rows.num_rows - start)
+            self._waiting = waiting.slice(values.num_rows)
+            yield _beside(rows.slice(start, values.num_rows), values)
+            start += values.num_rows
 
     def _next(self) -> pa.RecordBatch | None:
         while self._waiting is None or not self._waiting.num_rows:
@@ -245,3 +187,12 @@ class _Rows:
             if self._waiting is None:
                 return None
         return self._waiting
+
+
+def _beside(rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.RecordBatch:
+    if not rows.column(ADDRESS_COLUMN).equals(values.column(ADDRESS_COLUMN)):
+        raise out_of_order()
+    columns = [*zip(values.schema, values.columns, strict=True), *zip(rows.schema, rows.columns, strict=True)]
+    kept = [(field, column) for field, column in columns if field.name != ADDRESS_COLUMN]
+    fields, arrays = zip(*kept, strict=True) if kept else ((), ())
+    return pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))

@@ -1,6 +1,6 @@
 """Rows found by their key in the task that reads them: which rows of which files have one of a list of keys.
 
-A callable for `mapInArrow`, as those of `scan_and_write`. The invariants: a row is found exactly where each of its
+A step of a task. The invariants: a row is found exactly where each of its
 columns equals that of a key by value, and null equals nothing, so the columns are of types whose values all engines
 compare alike; a row that has the key of several is found once for each of them. Memory is bounded by the keys and by
 the rows that are looked up at once.
@@ -15,9 +15,8 @@ from itertools import chain
 import pyarrow as pa
 from pyarrow.acero import Declaration, HashJoinNodeOptions, TableSourceNodeOptions
 
-from airflow_txlog.datafiles.tasks.found_rows import PackPairsTask
-from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, ScanTask, without_values
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, gathered
 
 # So many rows of the table are looked up at once: each time the smaller side is hashed, which takes 90 bytes a row.
 _ROWS_AT_ONCE = 2_000_000
@@ -45,7 +44,7 @@ class SourceKeys:
     """The keys of the rows that a job has written down. `columns`: the source's column for each of the scan's, and the
     type in which the scan has it; `scan` reads these columns and ROW_ID_COLUMN."""
 
-    scan: MaterializedTask
+    scan: MaterializedScan
     columns: tuple[tuple[str, pa.DataType], ...]
 
     def read(self) -> pa.Table:
@@ -55,74 +54,46 @@ class SourceKeys:
         return pa.Table.from_arrays([*keys, table.column(ROW_ID_COLUMN)], names=_names(len(keys)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyRowsTask:
-    """The rows of a scan, of the keys' columns and addresses alone, that have one of `keys`, with the number of the key
-    and the `clause` that acts on them: rows of PAIRS_SCHEMA."""
+def pairs_of_keys(
+    keys: HeldKeys | SourceKeys, clause: int | None, rows: Iterator[pa.RecordBatch], *, may_meet_many: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows, of the keys' columns and addresses alone, that have one of the keys: address, number of the key, and
+    the `clause` that acts on them.
 
-    scan: ScanTask
-    keys: HeldKeys | SourceKeys
-    clause: int | None
-    may_meet_many: bool = True
-    """Whether a row may have the key of several. Where it may not, the search ends soon after some row has: what the
-    caller refuses then may be more than it can hold."""
-
-    @property
-    def weight(self) -> int:
-        """What it costs to read all files, as of Bins."""
-        return self.scan.bins.weight + (self.keys.scan.bins.weight if isinstance(self.keys, SourceKeys) else 0)
-
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of what was found; raises TaskFailed."""
-        yield from PackPairsTask()(self._pairs(batches))
-
-    def _pairs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Address, number and clause of each pair."""
-        scanned = (batch for batch in self.scan(batches) if batch.num_rows)
-        first = next(scanned, None)
-        if first is None:
-            return
-        keys = self.keys.read()
-        at_once = _ROWS_AT_ONCE
-        if keys.num_rows <= at_once:
-            at_once = max(at_once, _ROWS_FOR_A_KEY * keys.num_rows)
-        for rows in _gathered(chain([first], scanned), at_once):
-            found = 0
-            for pairs in self._found(keys, rows):
-                yield pairs
-                found += pairs.num_rows
-                if found > rows.num_rows and not self.may_meet_many:
-                    return
-
-    def _found(self, keys: pa.Table, rows: pa.Table) -> Iterator[pa.RecordBatch]:
-        names = _names(len(self.scan.schema))[:-1]
-        rows = rows.rename_columns([*names, ADDRESS_COLUMN])
-        # The smaller side becomes the table in which the other is looked up.
-        few, many = sorted((keys, rows), key=lambda side: int(side.num_rows))
-        many = pa.Table.from_batches(many.to_batches(max_chunksize=_PROBED_AT_ONCE), many.schema)
-        sides = [Declaration("table_source", TableSourceNodeOptions(side)) for side in (many, few)]
-        outputs = [[side.column_names[-1]] for side in (many, few)]
-        join = Declaration("hashjoin", HashJoinNodeOptions("inner", names, names, *outputs), inputs=sides)
-        # As they are found: of a key that stands there often, all pairs together may be too many to hold.
-        for found in join.to_reader(use_threads=False):
-            clauses = pa.repeat(pa.scalar(self.clause, pa.int32()), found.num_rows)
-            columns = [found.column(name) for name in (ADDRESS_COLUMN, ROW_ID_COLUMN)]
-            yield pa.RecordBatch.from_arrays([*columns, clauses], names=["address", "row", "clause"])
+    `may_meet_many`: whether a row may have the key of several. Where it may not, the search ends soon after some row
+    has: what the caller refuses then may be more than it can hold.
+    """
+    scanned = (batch for batch in rows if batch.num_rows)
+    first = next(scanned, None)
+    if first is None:
+        return
+    table = keys.read()
+    at_once = _ROWS_AT_ONCE
+    if table.num_rows <= at_once:
+        at_once = max(at_once, _ROWS_FOR_A_KEY * table.num_rows)
+    for looked_up in gathered(chain([first], scanned), at_once, _BYTES_AT_ONCE):
+        found = 0
+        for pairs in _found(table, clause, looked_up):
+            yield pairs
+            found += pairs.num_rows
+            if found > looked_up.num_rows and not may_meet_many:
+                return
 
 
-def _gathered(batches: Iterator[pa.RecordBatch], most_rows: int) -> Iterator[pa.Table]:
-    """The rows of the table, about so many at once."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size_bytes = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
-        if rows >= most_rows or size_bytes >= _BYTES_AT_ONCE:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows, size_bytes = [], 0, 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+def _found(keys: pa.Table, clause: int | None, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    names = keys.column_names[:-1]
+    rows = rows.rename_columns([*names, ADDRESS_COLUMN])
+    # The smaller side becomes the table in which the other is looked up.
+    few, many = sorted((keys, rows), key=lambda side: int(side.num_rows))
+    many = pa.Table.from_batches(many.to_batches(max_chunksize=_PROBED_AT_ONCE), many.schema)
+    sides = [Declaration("table_source", TableSourceNodeOptions(side)) for side in (many, few)]
+    outputs = [[side.column_names[-1]] for side in (many, few)]
+    join = Declaration("hashjoin", HashJoinNodeOptions("inner", names, names, *outputs), inputs=sides)
+    # As they are found: of a key that stands there often, all pairs together may be too many to hold.
+    for found in join.to_reader(use_threads=False):
+        clauses = pa.repeat(pa.scalar(clause, pa.int32()), found.num_rows)
+        columns = [found.column(name) for name in (ADDRESS_COLUMN, ROW_ID_COLUMN)]
+        yield pa.RecordBatch.from_arrays([*columns, clauses], names=["address", "row", "clause"])
 
 
 def _names(keys: int) -> list[str]:

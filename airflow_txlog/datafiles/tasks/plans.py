@@ -12,10 +12,11 @@ import hashlib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import CLAUSE, SOURCE_ROW, unpack_pairs
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import CLAUSE, SOURCE_ROW, unpack_pairs, whole
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.errors import JobError
 from airflow_txlog.locations import readable
@@ -124,6 +125,16 @@ class Bins:
         return data
 
 
+def plan_table(columns: Mapping[str, Any], constants: Mapping[str, pa.Array] | None = None) -> pa.Table:
+    """A plan: these columns, lists or Arrow arrays, of which there is one at least, null in all others of PLAN_FIELDS,
+    and the values of partition columns."""
+    rows = len(next(iter(columns.values())))
+    arrays = [columns.get(field.name, pa.nulls(rows, field.type)) for field in PLAN_FIELDS]
+    typed = constants or {}
+    fields = [*PLAN_FIELDS, *(pa.field(CONSTANT_PREFIX + name, values.type) for name, values in typed.items())]
+    return pa.table([*arrays, *typed.values()], schema=pa.schema(fields))
+
+
 def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
     """The rows of a plan as values; `store` is that of the files."""
     constants = [name for name in plan.column_names if name.startswith(CONSTANT_PREFIX)]
@@ -153,10 +164,9 @@ def _of_positions(pairs: bytes | None, clause: int | None) -> tuple[pa.Array | N
     """The source rows and the clauses of the positions of a file."""
     if pairs is None:
         return None, None if clause is None else pa.array([clause], pa.int32())
-    table = unpack_pairs(pairs).combine_chunks()
+    table = unpack_pairs(pairs)
     # A row that met no source row gets a number that none has.
-    rows, clauses = (table.column(name).fill_null(-1) for name in (SOURCE_ROW, CLAUSE))
-    return pa.concat_arrays(rows.chunks), pa.concat_arrays(clauses.chunks)
+    return whole(table.column(SOURCE_ROW).fill_null(-1)), whole(table.column(CLAUSE).fill_null(-1))
 
 
 def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:

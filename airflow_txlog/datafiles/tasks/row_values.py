@@ -1,6 +1,7 @@
 """New values of columns that follow from a row alone: constants, other columns, and arithmetic of doubles.
 
-What the driver has read out of the plain texts of an UPDATE or a MERGE (`jobs/sql/plain_values`). The invariant: a
+What the driver has read out of the plain texts of an UPDATE or a MERGE (`jobs/sql/plain_values`); of a MERGE the row
+may be the source's. The invariant: a
 value is the one that Spark computes from the author's text, and no row makes the computation fail. Source:
 docs/decisions/spark-computes.md.
 """
@@ -69,13 +70,26 @@ class RowValues:
 
         `rows` have `columns_read`, and a column at least.
         """
+        for part, new in self._new(rows):
+            kept = {name: part.column(name) for name in part.schema.names if name not in new}
+            yield pa.RecordBatch.from_pydict(new | kept)
+
+    def alone(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The assigned columns alone, of which there is one at least, in such batches."""
+        return (pa.RecordBatch.from_pydict(new) for _, new in self._new(rows))
+
+    def _new(self, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, pa.Array]]]:
         constants = sum(each.value.nbytes for each in self.values.values() if isinstance(each, ConstantValue))
         at_once = max(1, _MOST_BYTES // max(1, constants))
         for start in range(0, rows.num_rows, at_once):
             part = rows.slice(start, at_once)
-            new = {name: _values(value, part) for name, value in self.values.items()}
-            kept = {name: part.column(name) for name in part.schema.names if name not in new}
-            yield pa.RecordBatch.from_pydict(new | kept)
+            yield part, {name: _values(value, part) for name, value in self.values.items()}
+
+
+def only_values(values: RowValues, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The assigned columns alone, as the step of a task."""
+    for batch in rows:
+        yield from values.alone(batch)
 
 
 def _columns_of(value: RowValue) -> frozenset[str]:

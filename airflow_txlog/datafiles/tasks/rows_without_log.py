@@ -10,26 +10,21 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.orc
 import pyarrow.parquet as pq
 
-from airflow_txlog.datafiles.deletion_vectors.positions import addresses, num_below
+from airflow_txlog.datafiles.deletion_vectors.positions import addresses
+from airflow_txlog.datafiles.deletion_vectors.rows import between
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.calendars import FIRST_SAFE_DAY
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
 from airflow_txlog.datafiles.parquet.physical import FileFields
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
-from airflow_txlog.datafiles.tasks.scan_and_write import (
-    ROW_ID_COLUMN,
-    ScanTask,
-    task_numbers,
-    use_one_thread,
-    without_values,
-)
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
 from airflow_txlog.datafiles.text_lines import TextFormat, codec_of, lines_of
 from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError
 from airflow_txlog.storage.faults import is_about_bytes, is_about_name
@@ -43,7 +38,7 @@ _WHOLE_ORC_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaterializedTask(ScanTask):
+class MaterializedScan(FileScan):
     """A scan of the files that this job has written its source's rows to, encrypted where there is a `key`.
 
     `only`: the numbers of the rows that are wanted, ascending; it wants ROW_ID_COLUMN among the columns.
@@ -74,7 +69,7 @@ class MaterializedTask(ScanTask):
 
     def _has_wanted(self, parquet: pq.ParquetFile, group: int) -> bool:
         ends = bounds_of(parquet.metadata, ROW_ID_COLUMN, group)
-        return ends is None or self.only is None or len(_between(self.only, ends[0], ends[1] + 1)) > 0
+        return ends is None or self.only is None or len(between(self.only, ends[0], ends[1] + 1)) > 0
 
     def _wanted(self, planned: PlannedFile, rows: pa.RecordBatch, only: pa.Int64Array) -> pa.RecordBatch:
         numbers = rows.column(ROW_ID_COLUMN)
@@ -83,7 +78,7 @@ class MaterializedTask(ScanTask):
         first = numbers[0].as_py()
         if not numbers.equals(addresses(0, first, rows.num_rows)):
             raise not_as_written(planned.file.name)
-        wanted = _between(only, first, first + rows.num_rows)
+        wanted = between(only, first, first + rows.num_rows)
         return rows if len(wanted) == rows.num_rows else rows.take(pc.subtract(wanted, first))
 
 
@@ -104,12 +99,6 @@ def bounds_of(metadata: pq.FileMetaData, column: str, group: int) -> tuple[Any, 
     if chunk is None or not chunk.is_stats_set or not chunk.statistics.has_min_max:
         return None
     return chunk.statistics.min, chunk.statistics.max
-
-
-def _between(ascending: pa.Int64Array, low: int, high: int) -> pa.Int64Array:
-    """Those of the numbers from `low` up to `high`, which is not among them."""
-    first, end = (num_below(ascending, limit) if len(ascending) else 0 for limit in (low, high))
-    return ascending[first:end]
 
 
 @contextlib.contextmanager
@@ -173,7 +162,7 @@ def _reading_rows(name: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParquetSourceTask(ScanTask):
+class ParquetScan(FileScan):
     """A scan of a source's Parquet files, whose columns are found by name.
 
     One that a file lacks has its value of `defaults`, or is null. `padded`: to how many characters the texts of a
@@ -238,7 +227,7 @@ def _takes_instant_for_wall(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrcSourceTask(ScanTask):
+class OrcScan(FileScan):
     """A scan of a source's ORC files; columns are found by name, and one that a file lacks is null."""
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
@@ -273,23 +262,15 @@ def _orc_values(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinesTask:
-    """Lines of text files, as one column `value`, for `spark.range(0, len(bins), 1, len(bins))`."""
+class LinesScan:
+    """A source of rows: lines of text files, as one column `value`. `kind` is what errors call the format."""
 
     bins: Bins
     text: TextFormat
     kind: str
+    output_schema: ClassVar[pa.Schema] = LINE_SCHEMA
 
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of lines, in the order of the bin's files; raises TaskFailed."""
-        use_one_thread()
-        store = self.bins.store.open()
-        for number in task_numbers(batches):
-            for planned in self.bins.files(number, store):
-                yield from self.lines_of(planned)
-
-    def lines_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+    def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """The lines of one file, or of its part. Raises InvalidInput, JobError."""
         file = planned.file
         kind = f"{self.kind} in {self.text.encoding.upper()}"
@@ -297,4 +278,4 @@ class LinesTask:
             ends = [number * source.size() // planned.parts for number in (planned.part, planned.part + 1)]
             end = ends[1] if planned.part + 1 < planned.parts else None
             for lines in lines_of(source, codec_of(file.path), self.text, ends[0], end):
-                yield pa.RecordBatch.from_arrays([lines], schema=LINE_SCHEMA)
+                yield pa.RecordBatch.from_arrays([lines], schema=self.output_schema)

@@ -1,6 +1,8 @@
 """What Spark's Python workers run: callables for `mapInArrow` over a numbered range, or over rows to be written.
 
-They are values of module-level classes, so that they travel by reference to this package and carry nothing but data.
+A task is made of parts: a source of rows (`FileScan` and its siblings), steps that change the rows, and what becomes of
+them: they are yielded, or written (`layout`). All parts are values of module-level classes and functions, so that they
+travel by reference to this package and carry nothing but data.
 The invariants: a scan raises what is wrong in a form that the driver can read back from any text (`TaskFailed`); a
 stage that writes never raises what it foresees, but returns it as a record, so that the driver still learns of every
 file that was staged. Results of a writing task are true only when they were collected, once.
@@ -11,36 +13,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, addresses_of, named_rows, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows
 from airflow_txlog.datafiles.failures import TaskFailed, text_of
 from airflow_txlog.datafiles.installed import check_worker, unfit_for_store
-from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file
-from airflow_txlog.datafiles.parquet.output import RowGroupWriter, StagedFile, file_suffix
+from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
+from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.reading import (
-    corrupt_column,
     names_in_file,
     open_data_file,
     read_batches,
     row_group_starts,
-)
-from airflow_txlog.datafiles.parquet.rewriting import (
-    copy_key_values,
-    copy_options,
-    copy_schema,
-    copy_without,
-    open_for_copy,
+    table_columns,
 )
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
-from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.row_filter import RowFilter, passing
 from airflow_txlog.datafiles.tasks.violations import without_violations
@@ -58,6 +54,9 @@ RECORD_SCHEMA = pa.schema([pa.field(RECORD_COLUMN, pa.string())])
 
 _Task = TypeVar("_Task")
 _Batches = Iterator[pa.RecordBatch]
+
+Step: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What becomes of a task's rows: a function of this package, its other arguments bound by `functools.partial`."""
 
 
 def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Task, _Batches], _Batches]:
@@ -79,14 +78,15 @@ def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Ta
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScanTask:
-    """Rows of data files as Spark wants them, for `spark.range(0, len(bins), 1, len(bins))`.
+class FileScan:
+    """A source of rows: a table's data files.
 
     Columns: those of `schema`, then, where asked, the row's address (int64), for each position the row id (int64) and
     the clause (int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all that no
-    deletion vector deletes, or only those at the plan's positions. An address counts the rows as the file has them,
-    deleted ones too. Rows come in the order of the bin's files, and in each in the file's. `row_filter`, where all rows
-    are read, drops rows that are of no interest; it looks at columns of `schema`.
+    deletion vector deletes, or ("only") those at the plan's positions; of a file without positions they are all. An
+    address counts the rows as the file has them, deleted ones too. Rows come in the order of the bin's files, and in
+    each in the file's. `row_filter`, where all rows are read, drops rows that are of no interest; it looks at columns
+    of `schema`.
     """
 
     bins: Bins
@@ -98,7 +98,7 @@ class ScanTask:
     with_segment: bool = False
     row_filter: RowFilter | None = None
 
-    @property
+    @cached_property
     def output_schema(self) -> pa.Schema:
         """What the batches hold; every column nullable."""
         fields = [field.with_nullable(True).remove_metadata() for field in self.schema]
@@ -110,41 +110,38 @@ class ScanTask:
         ]
         return pa.schema([*fields, *(pa.field(name, kind) for name, kind, asked in extra if asked)])
 
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One batch for each batch of the files; raises TaskFailed."""
-        use_one_thread()
-        store = self.bins.store.open()
-        for number in task_numbers(batches):
-            for planned in self.bins.files(number, store):
-                yield from self.rows_of(planned)
-
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file of the plan. Raises TxlogError."""
         in_file = [field for field in self.schema if field.name not in planned.constants]
-        asked = unpack(planned.positions)
-        if self.rows == "only" and not in_file:
+        asked = None if self.rows == "all" or planned.positions is None else unpack(planned.positions)
+        if asked is not None and not in_file:
             # Nothing of the file is wanted but which rows there are, and those are known.
             for first, positions in asked.parts():
                 rows, numbers = _rows_without_columns(len(positions)), addresses_of(planned.index, positions)
                 yield self._output(planned, rows, numbers, (first, first + len(positions)))
             return
         with open_data_file(planned.file) as parquet:
-            groups = self._groups(planned, parquet)
-            if self.rows == "only":
-                groups = _groups_with_positions(asked, parquet, groups)
-            deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
-            names = names_in_file(planned.file, parquet.schema_arrow, in_file)
-            for start, batch in read_batches(planned.file, parquet, names, row_groups=groups):
-                if self.rows == "only":
-                    yield from self.asked_rows(planned, asked, start, batch)
-                else:
-                    # Numbered as the file has its rows, and only then filtered (soundness A19).
-                    numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
-                    keep = None if deleted is None else deleted.keep(start, batch.num_rows)
-                    yield from self._filtered(self._output(planned, batch, numbers, None, keep))
+            yield from self.rows_in(planned, parquet, asked)
 
-    def _groups(self, planned: PlannedFile, parquet: Any) -> Sequence[int]:
+    def rows_in(
+        self, planned: PlannedFile, parquet: OpenParquet, asked: RowPositions | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a file that is open; those of `asked` alone where it is given."""
+        in_file = [field for field in self.schema if field.name not in planned.constants]
+        groups = self._groups(planned, parquet)
+        if asked is not None:
+            groups = _groups_with_positions(asked, parquet, groups)
+        deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
+        for start, batch in read_batches(planned.file, parquet, in_file, row_groups=groups):
+            if asked is not None:
+                yield from self.asked_rows(planned, asked, start, batch)
+            else:
+                # Numbered as the file has its rows, and only then filtered (soundness A19).
+                numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
+                keep = None if deleted is None else deleted.keep(start, batch.num_rows)
+                yield from self._filtered(self._output(planned, batch, numbers, None, keep))
+
+    def _groups(self, planned: PlannedFile, parquet: OpenParquet) -> Sequence[int]:
         """The row groups of an open file in which a wanted row may be."""
         return planned.row_groups(parquet.metadata.num_row_groups)
 
@@ -183,105 +180,82 @@ class ScanTask:
         keep: pa.BooleanArray | None = None,
     ) -> pa.RecordBatch:
         rows = batch if keep is None else batch.filter(keep)
-        try:
-            columns = columns_of_file(rows, self.schema, planned.constants)
-        except ColumnMismatch as error:
-            raise corrupt_column(planned.file, error) from error
+        columns = table_columns(planned.file, rows, self.schema, planned.constants)
         if self.with_address and numbers is not None:
             columns.append(numbers if keep is None else numbers.filter(keep))
-        if chosen is not None and self.with_row_id:
-            columns.append(_chosen(planned.row_ids, pa.int64(), chosen))
-        if chosen is not None and self.with_clause:
-            columns.append(_chosen(planned.clauses, pa.int32(), chosen))
+        if self.with_row_id:
+            columns.append(_chosen(planned.row_ids, pa.int64(), chosen or (0, rows.num_rows)))
+        if self.with_clause:
+            columns.append(_chosen(planned.clauses, pa.int32(), chosen or (0, rows.num_rows)))
         if self.with_segment:
             columns.append(pa.repeat(pa.scalar(planned.segment, pa.int32()), len(columns[0])))
         return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RewriteTask:
-    """Copies of data files without the plan's positions, and without the rows that their deletion vectors delete.
+class RowSource(Protocol):
+    """Where a task's rows come from: files of a plan, cut into bins."""
 
-    For a numbered range like a scan's; one record a file, or a part of a file. A copy of which no row is left is not
-    made.
+    @property
+    def bins(self) -> Bins:
+        """The work of each task."""
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """What the batches hold."""
+
+    def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+        """The rows of one file of the plan. Raises TxlogError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The rows of a source, which go through the steps, for `spark.range(0, len(bins), 1, len(bins))`.
+
+    The rows are yielded; where there is a `layout`, they are written to new data files, and what is yielded is one
+    record for each file, after the last row. Written rows have columns of the layout, of the same types, or some of
+    them. `numbers_rows`: as of WriteTask, by the number of the bin. `more_weight`: what it costs to read all files that
+    steps read, as of Bins.
     """
 
-    bins: Bins
-    layout: Layout
+    source: RowSource
+    steps: tuple[Step, ...] = ()
+    layout: Layout | None = None
+    numbers_rows: bool = False
+    more_weight: int = 0
+
+    @property
+    def bins(self) -> Bins:
+        """The work of each task."""
+        return self.source.bins
+
+    @property
+    def weight(self) -> int:
+        """What it costs to read all files, as of Bins."""
+        return self.source.bins.weight + self.more_weight
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, and of what went wrong."""
+        """The rows; raises TaskFailed. Or records of staged files, and of what went wrong: then every file of this task
+        is gone again."""
         use_one_thread()
-        attempt = SYSTEM_CLOCK.unique_id()
-        store = self.layout.store.open()
-        planned_store = self.bins.store_beside(store)
-        for number in task_numbers(batches):
-            try:
-                files = self.bins.files(number, planned_store)
-            except TxlogError as error:
-                yield error_record(error)
-                continue
-            for planned in files:
-                try:
-                    staged = self.copied(planned, attempt, store)
-                except TxlogError as error:
-                    yield error_record(error)
-                    continue
-                if staged is not None:
-                    yield records([staged])
+        if self.layout is None:
+            store = self.bins.store.open()
+            for number in task_numbers(batches):
+                yield from self._rows(number, store)
+            return
+        with writing(self.layout, batches) as (writer, report):
+            store = self.bins.store_beside(writer.store)
+            for number in task_numbers(batches):
+                for batch in self._rows(number, store):
+                    writer.write(batch)
+        yield from report
 
-    def copied(
-        self,
-        planned: PlannedFile,
-        attempt: str,
-        store: Store,
-        look: Callable[[int, pa.RecordBatch], None] | None = None,
-    ) -> StagedFile | None:
-        """The copy of one file in `store`, None where no row is left; a failed one leaves nothing.
-
-        `look`: see `copy_without`.
-        """
-        writer: RowGroupWriter | None = None
-        try:
-            with open_for_copy(planned.file) as parquet:
-                deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
-                options = copy_options(parquet, self.layout.parquet)
-                path = self._path(planned, attempt, options["compression"])
-                schema = copy_schema(parquet, self.layout.schema)
-                writer = RowGroupWriter(
-                    store,
-                    path,
-                    schema,
-                    options=options,
-                    key_values=copy_key_values(parquet),
-                    statistics=self.layout.statistics_for(schema),
-                )
-                groups = planned.row_groups(parquet.metadata.num_row_groups)
-                copy_without(planned.file, parquet, planned.positions or b"", writer, deleted, groups, look)
-            closed = writer.close()
-        except BaseException:
-            if writer is not None:
-                writer.abandon()
-            raise
-        if closed is None:
-            return None
-        size_bytes, modification_time_ms, stats = closed
-        return StagedFile(
-            path=encode_add_path(path),
-            partition_values=planned.partition_values,
-            size_bytes=size_bytes,
-            modification_time_ms=modification_time_ms,
-            num_records=writer.num_records,
-            stats=stats,
-            source=planned.index,
-        )
-
-    def _path(self, planned: PlannedFile, attempt: str, compression: str | dict[str, str]) -> str:
-        number = f"{planned.index:05d}" if planned.parts == 1 else f"{planned.index:05d}-{planned.part}"
-        name = f"part-{self.layout.job_id}-{attempt}.c{number}{file_suffix(compression)}"
-        directory = planned.directory or self.layout.prefix(attempt)
-        return f"{directory}/{name}" if directory else name
+    def _rows(self, number: int, store: Store) -> Iterator[pa.RecordBatch]:
+        files = self.bins.files(number, store)
+        rows: Iterator[pa.RecordBatch] = itertools.chain.from_iterable(map(self.source.rows_of, files))
+        for step in self.steps:
+            rows = step(rows)
+        return _numbered(rows, number) if self.numbers_rows else rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,43 +275,14 @@ class WriteTask:
         """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
         use_one_thread()
         with writing(self.layout, batches) as (writer, report):
-            rows = 0
-            for batch in batches:
-                named = batch if self.names is None else batch.rename_columns(self.names)
-                checked = without_violations(named, must_check=self.layout.must_check)
-                writer.write(_numbered(checked, rows) if self.numbers_rows else checked)
-                rows += batch.num_rows
+            rows = map(self._checked, batches)
+            for batch in _numbered(rows) if self.numbers_rows else rows:
+                writer.write(batch)
         yield from report
 
-
-@dataclass(frozen=True, kw_only=True)
-class LoadTask:
-    """Rows of files as new data files, read and written in one task; one record a file, after the last row.
-
-    For a numbered range like a scan's. `scan` reads the columns of the layout, of the same types, or some of them.
-    `numbers_rows`: as of WriteTask, by the number of the bin.
-    """
-
-    scan: ScanTask
-    layout: Layout
-    numbers_rows: bool = False
-
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, or of what went wrong: then every file of this task is gone again."""
-        use_one_thread()
-        with writing(self.layout, batches) as (writer, report):
-            bins = self.scan.bins
-            store = bins.store.open()
-            for number in task_numbers(batches):
-                rows = 0
-                for planned in bins.files(number, store):
-                    for batch in self.scan.rows_of(planned):
-                        if self.numbers_rows:
-                            batch = batch.append_column(ROW_ID_COLUMN, addresses(number, rows, batch.num_rows))
-                        writer.write(batch)
-                        rows += batch.num_rows
-        yield from report
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        named = batch if self.names is None else batch.rename_columns(self.names)
+        return without_violations(named, must_check=self.layout.must_check)
 
 
 @contextlib.contextmanager
@@ -385,13 +330,16 @@ def error_record(error: TxlogError) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], schema=RECORD_SCHEMA)
 
 
-def _numbered(batch: pa.RecordBatch, rows_before: int) -> pa.RecordBatch:
-    part = batch.schema.get_field_index(PART_COLUMN)
-    number = batch.column(part)[0].as_py() if batch.num_rows else 0
-    names = [ROW_ID_COLUMN if name == PART_COLUMN else name for name in batch.schema.names]
-    columns = list(batch.columns)
-    columns[part] = addresses(number, rows_before, batch.num_rows)
-    return pa.RecordBatch.from_arrays(columns, names=names)
+def _numbered(batches: Iterator[pa.RecordBatch], part: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows with ROW_ID_COLUMN: numbers of this part, which the rows say as PART_COLUMN where it is None."""
+    before = 0
+    for batch in batches:
+        number, rows = part, batch
+        if number is None:
+            number = batch.column(PART_COLUMN)[0].as_py() if batch.num_rows else 0
+            rows = batch.drop_columns([PART_COLUMN])
+        yield rows.append_column(ROW_ID_COLUMN, addresses(number, before, batch.num_rows))
+        before += batch.num_rows
 
 
 def _groups_with_positions(asked: RowPositions, parquet: Any, groups: Sequence[int]) -> list[int]:
@@ -410,6 +358,20 @@ def _chosen(values: pa.Array | None, kind: pa.DataType, chosen: tuple[int, int])
     if values is None or len(values) == 1:
         return pa.repeat(pa.scalar(-1, kind) if values is None else values[0], end - first)
     return values.slice(first, end - first)
+
+
+def gathered(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: float = math.inf) -> Iterator[pa.Table]:
+    """The rows of the batches, about so many or so many bytes of them at once."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        if rows >= most_rows or size_bytes >= most_bytes:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size_bytes = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(waiting)
 
 
 def task_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:

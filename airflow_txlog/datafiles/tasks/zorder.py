@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import whole
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.compaction import RowIds
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ScanTask, without_values
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN
 
 Z_COLUMN = "_txlog_z"
 # Buckets of a column, 2 to this power; fewer where the bits of many columns would not fit 63.
@@ -88,52 +89,40 @@ def values_at(rows: pa.Table | pa.RecordBatch, path: ColumnPath) -> pa.Array:
     """The values of a column, or of a member of structs, as one array."""
     column = rows.column(rows.schema.get_field_index(path[0]))
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # of no chunk
-        column = pa.array([], column.type)
+        column = whole(column)
     for name in path[1:]:
         # A list: a text that begins with a dot is taken for a path.
         column = pc.struct_field(column, [name])
     return column
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleTask:
-    """About one in so many rows of a scan that gives addresses, the first of each file among them.
+def sampled(one_in: int, most: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """About one in so many of the rows, which have addresses, the first of each file among them.
 
     They are spread evenly over a file, and yet have no period that the file's rows could have too: the fractions of the
     multiples of the golden ratio. A task stops reading once it has `most` rows: how many there are the log says,
     and a log may be wrong. Source: D. E. Knuth, The Art of Computer Programming, 6.4 (Fibonacci hashing).
     """
-
-    scan: ScanTask
-    one_in: int
-    most: int
-
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One batch for each batch of the files; raises TaskFailed."""
-        count = 0
-        for batch in self.scan(batches):
-            ordinals = pc.bit_wise_and(batch.column(ADDRESS_COLUMN), (1 << POSITION_BITS) - 1).cast(pa.uint64())
-            fractions = pc.multiply(ordinals, _GOLDEN_RATIO)  # of 2**64, which is where it wraps
-            chosen = batch.filter(pc.less_equal(fractions, pa.scalar((2**64 - 1) // self.one_in, pa.uint64())))
-            yield chosen.slice(0, self.most - count)
-            count += chosen.num_rows
-            if count >= self.most:
-                return
+    count = 0
+    for batch in rows:
+        ordinals = pc.bit_wise_and(batch.column(ADDRESS_COLUMN), (1 << POSITION_BITS) - 1).cast(pa.uint64())
+        fractions = pc.multiply(ordinals, _GOLDEN_RATIO)  # of 2**64, which is where it wraps
+        chosen = batch.filter(pc.less_equal(fractions, pa.scalar((2**64 - 1) // one_in, pa.uint64())))
+        yield chosen.slice(0, most - count)
+        count += chosen.num_rows
+        if count >= most:
+            return
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZOrderTask:
-    """The rows of a scan, each with its z-value and the segment that it belongs to, for a numbered range like a scan's.
+class ZOrdered:
+    """The step that gives each row its z-value and the segment that it belongs to, in the place of its address.
 
-    `scan` must give addresses, which leave again. `groups` says of each file, by the index that it has in its plan,
-    which group it belongs to; a group's z-values are cut by its `splits` (int64), and the parts are the segments from
-    `first_segments` on. `bases` and `versions` are the files' default row ids and commit versions.
+    `groups` says of each file, by the index that it has in its plan, which group it belongs to; a group's z-values are
+    cut by its `splits` (int64), and the parts are the segments from `first_segments` on. `bases` and `versions` are the
+    files' default row ids and commit versions.
     """
 
-    scan: ScanTask
     order: ZOrder
     groups: pa.Array
     splits: tuple[pa.Array, ...]
@@ -143,18 +132,19 @@ class ZOrderTask:
     versions: pa.Array | None = None
 
     @property
-    def output_schema(self) -> pa.Schema:
-        """The scan's columns without the address, then the segment (int32), and the z-value in its group (int64), by
-        which rows are in the order of their segments too."""
-        schema = replace(self.scan, with_address=False).output_schema
+    def num_segments(self) -> int:
+        """How many segments there are in all groups."""
+        return self.first_segments[-1] + len(self.splits[-1]) + 1
+
+    def output_schema(self, rows: pa.Schema) -> pa.Schema:
+        """The columns of such rows without the address, then the segment (int32), and the z-value in its group (int64),
+        by which rows are in the order of their segments too."""
+        schema = rows.remove(rows.get_field_index(ADDRESS_COLUMN))
         return schema.append(pa.field(SEGMENT_COLUMN, pa.int32())).append(pa.field(Z_COLUMN, pa.int64()))
 
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One batch for each batch of the files; raises TaskFailed."""
-        for batch in self.scan(batches):
-            if batch.num_rows:
-                yield self._ordered(batch)
+    def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One batch for each that has rows."""
+        return (self._ordered(batch) for batch in rows if batch.num_rows)
 
     def _ordered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         place = batch.schema.get_field_index(ADDRESS_COLUMN)
@@ -164,7 +154,7 @@ class ZOrderTask:
         group = self.groups[file].as_py()
         z = self.order.values(batch)
         segments = pc.add(buckets(z, self.splits[group]), self.first_segments[group]).cast(pa.int32())
-        schema = self.output_schema
+        schema = self.output_schema(batch.schema)
         columns = [column for index, column in enumerate(batch.columns) if index != place]
         if self.row_ids is not None:
             assert self.bases is not None

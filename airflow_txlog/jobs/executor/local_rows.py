@@ -12,6 +12,7 @@ import pyarrow as pa
 from airflow_txlog.contract.operations import FileView, Write
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
@@ -47,7 +48,7 @@ class FoundHere:
         scan = self._found.scan
         name = choose(self.columns.names)
         only = replace(scan, schema=pa.schema([scan.schema.field(name)]))
-        return self._context.executor.run([only], only.output_schema, what).column(0)
+        return self._context.executor.run([Task(source=only)], only.output_schema, what).column(0)
 
     def materialize(self, parameters: Collection[str]) -> MaterializedSource:
         found = self._found
@@ -97,4 +98,4 @@ class PlainRows:
             raise NeedsSpark("the source's columns are not those of the table, in the same types")
         # One task gives one file for each partition, where each of several would write one of its own.
         scan = self._files.scan(self._context, in_one=bool(layout.partition_columns))
-        return stage(self._context, layout, copies=None, rows=scan)
+        return stage(self._context, layout, copies=None, rows=Task(source=scan))

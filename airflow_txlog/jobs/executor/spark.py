@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_txlog.contract.operations import AnySource
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
+from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.rules import keeps_as_they_are
@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import run_here
-from airflow_txlog.jobs.files.scan import BinTask, over_bins, union_of, weight_of_task, work_of
+from airflow_txlog.jobs.files.scan import BinTask, over_bins, union_of, work_of
 from airflow_txlog.jobs.files.sizes import shuffled_towards
 from airflow_txlog.jobs.files.stage import stage
 from airflow_txlog.jobs.source.frames import Source, build_source, materialize, stored_columns
@@ -66,7 +66,7 @@ class SparkExecutor:
         return weight <= self.bytes_allowed and is_local(self.spark)
 
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
-        if self.runs_here(sum(map(weight_of_task, tasks))):
+        if self.runs_here(sum(task.weight for task in tasks)):
             return run_here(work_of(tasks), schema, what, self.parallelism)
         return collect(union_of(over_bins(self.spark, task, schema) for task in tasks), what)
 
@@ -154,8 +154,8 @@ class SparkRows:
         with shuffled_towards(context, layout.target_bytes):
             return stage(context, layout, copies=None, rows=rows)
 
-    def _rows(self, layout: Layout, inside: str | None) -> DataFrame | ScanTask:
-        """A frame, or the scan that gives the same rows without it. Raises what `fit_new_rows` raises."""
+    def _rows(self, layout: Layout, inside: str | None) -> DataFrame | Task:
+        """A frame, or the task that gives the same rows without it. Raises what `fit_new_rows` raises."""
         context, source, rules = self._context, self._source, self._rules
         assert source is not None
         assert rules is not None
@@ -167,4 +167,4 @@ class SparkRows:
         scan = source.scan()
         if scan is None or not keeps_as_they_are(rules.table, rules.schema, from_arrow(scan.schema)):
             return rows
-        return scan
+        return Task(source=scan)

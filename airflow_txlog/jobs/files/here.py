@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
 
 import pyarrow as pa
 
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
+from airflow_txlog.datafiles.tasks.scan_and_write import Step
 from airflow_txlog.jobs.spark.errors import of_worker
 from airflow_txlog.locations import LOCAL, scheme_of
-
-Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 THREADS = 4
 """How many bins are worked on at once without Spark, at most: most of the time a task waits for its store."""
@@ -69,7 +67,7 @@ class TooManyRows(Exception):
 
 
 def run_here(
-    work: Sequence[tuple[Task, pa.RecordBatch]],
+    work: Sequence[tuple[Step, pa.RecordBatch]],
     schema: pa.Schema,
     what: str,
     threads: int,

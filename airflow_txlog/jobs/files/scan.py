@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -20,21 +20,21 @@ from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
-from airflow_txlog.datafiles.tasks.changes import ChangeTask
-from airflow_txlog.datafiles.tasks.compaction import CompactTask
-from airflow_txlog.datafiles.tasks.found_rows import DistinctTask, FilterRowsTask
-from airflow_txlog.datafiles.tasks.images import SourceImageTask, ValueImageTask
-from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
-from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
-from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask
-from airflow_txlog.datafiles.tasks.scan_and_write import LoadTask, RewriteTask, ScanTask
-from airflow_txlog.datafiles.tasks.zorder import SampleTask, ZOrderTask
+from airflow_txlog.datafiles.tasks.plans import (
+    PLAN_FIELDS,
+    Bins,
+    encode_bins,
+    in_parts,
+    pack_bins,
+    plan_table,
+)
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.here import Task, bin_number
+from airflow_txlog.jobs.files.here import bin_number
 from airflow_txlog.limits import weight_of
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
@@ -54,6 +54,21 @@ TWO_WAVES_BYTES = 512 * 1024 * 1024
 _OF_ACTION = ("path", "size_bytes", "num_records", "directory", "partition_values")
 _ROWS = pa.schema([field for field in PLAN_FIELDS if field.name in _OF_ACTION])
 _ROWS_AT_ONCE = 16_384
+
+
+class BinTask(Protocol):
+    """A task over bins, one Spark task each."""
+
+    @property
+    def bins(self) -> Bins:
+        """The work of each task."""
+
+    @property
+    def weight(self) -> int:
+        """What it costs to read all files that the task reads, as of Bins."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
+        """What the task makes of the bins with these numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,19 +148,11 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
     batches = [_plan_rows(snapshot, batch, directory) for batch in described.to_batches(max_chunksize=_ROWS_AT_ONCE)]
     table = pa.Table.from_batches(batches, schema=_ROWS).combine_chunks()
     columns = {
-        "index": pa.array(range(files.num_rows), pa.int64()),
-        "deleted": pa.array(
-            (None if deleted is None else deleted.data for deleted in snapshot.deleted_rows(files)), pa.large_binary()
-        ),
+        "index": range(files.num_rows),
+        "deleted": [None if deleted is None else deleted.data for deleted in snapshot.deleted_rows(files)],
         **dict(zip(table.column_names, table.columns, strict=True)),
     }
-    arrays = [columns.get(field.name, pa.nulls(files.num_rows, field.type)) for field in PLAN_FIELDS]
-    constants = [column.for_rows(name) for name, column in typed.items()]
-    fields = [
-        *PLAN_FIELDS,
-        *(pa.field(CONSTANT_PREFIX + name, c.type) for name, c in zip(typed, constants, strict=True)),
-    ]
-    table = pa.table([*arrays, *constants], schema=pa.schema(fields))
+    table = plan_table(columns, {name: column.for_rows(name) for name, column in typed.items()})
     return FilePlan(table=table, schema=snapshot.schema, store=snapshot.store)
 
 
@@ -174,13 +181,9 @@ def plan_of(
 ) -> FilePlan:
     """The plan of Parquet files that no log names. `constants`: of columns of text, each file's one value; `costs`: as
     a plan has them, for every file or for none."""
-    columns = {"index": list(range(len(paths))), "path": paths, "size_bytes": sizes}
-    arrays = [pa.array(columns.get(field.name, [None] * len(paths)), field.type) for field in PLAN_FIELDS]
-    fields = list(PLAN_FIELDS)
-    for name, values in (constants or {}).items():
-        arrays.append(pa.array(values, pa.string()))
-        fields.append(pa.field(CONSTANT_PREFIX + name, pa.string()))
-    table = pa.table(arrays, schema=pa.schema(fields))
+    columns = {"index": range(len(paths)), "path": paths, "size_bytes": sizes}
+    typed = {name: pa.array(values, pa.string()) for name, values in (constants or {}).items()}
+    table = plan_table(columns, typed)
     return FilePlan(table=table, schema=schema, store=store, costs=dict(enumerate(costs)))
 
 
@@ -192,12 +195,12 @@ def _directory(snapshot: Snapshot, partition_values: tuple[tuple[str, str | None
     return hive_directory(names, [values.get(name) for name in names])
 
 
-def scan_frame(context: JobContext, plan: FilePlan, task: ScanTask) -> DataFrame:
-    """The rows that `task` (made with `bins_for` of the same plan) reads, as a frame."""
+def scan_frame(context: JobContext, scan: FileScan) -> DataFrame:
+    """The rows that the scan reads, as a frame."""
     from airflow_txlog.jobs.sql.schemas import compared_as_char  # noqa: PLC0415 - only with Spark
 
-    frame = over_bins(context.spark, task, task.output_schema)
-    marks = {field.name: (field.metadata or {}).get(CHAR_VARCHAR_KEY.encode()) for field in task.schema}
+    frame = over_bins(context.spark, Task(source=scan), scan.output_schema)
+    marks = {field.name: (field.metadata or {}).get(CHAR_VARCHAR_KEY.encode()) for field in scan.schema}
     return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
 
 
@@ -214,9 +217,9 @@ def union_of(frames: Iterable[DataFrame]) -> DataFrame:
     return functools.reduce(lambda one, other: one.union(other), frames)
 
 
-def work_of(tasks: Sequence[BinTask]) -> list[tuple[Task, pa.RecordBatch]]:
+def work_of(tasks: Sequence[BinTask]) -> list[tuple[Step, pa.RecordBatch]]:
     """All bins of the tasks, for `run_here`."""
-    return [(task, bin_number(number)) for task in tasks for number in range(len(_bins_of(task)))]
+    return [(task, bin_number(number)) for task in tasks for number in range(len(task.bins))]
 
 
 def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, piece_bytes: int = PIECE_BYTES) -> Bins:
@@ -303,39 +306,11 @@ def parts_of(parallelism: int, sizes: Sequence[int], piece_bytes: int = PIECE_BY
     return [max(1, min(count, -(-size // share))) for size, count in zip(sizes, pieces, strict=True)]
 
 
-BinTask: TypeAlias = (
-    ScanTask
-    | RewriteTask
-    | LoadTask
-    | ChangeTask
-    | CompactTask
-    | LinesTask
-    | KeyRowsTask
-    | FilterRowsTask
-    | DistinctTask
-    | SampleTask
-    | ZOrderTask
-    | SourceImageTask
-    | ValueImageTask
-)
-
-
 def over_bins(spark: SparkSession, task: BinTask, schema: pa.Schema) -> DataFrame:
     """What a task makes of its bins, one Spark task each, as a frame. One that writes is to be collected once."""
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
 
-    count = len(_bins_of(task))
+    count = len(task.bins)
     if count == 0:
         return spark.createDataFrame([], spark_schema(schema))
     return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(schema))
-
-
-def _bins_of(task: BinTask) -> Bins:
-    scans = LoadTask | KeyRowsTask | FilterRowsTask | DistinctTask | SampleTask | ZOrderTask
-    return task.scan.bins if isinstance(task, scans) else task.bins
-
-
-def weight_of_task(task: BinTask) -> int:
-    """Return what it costs to read all files that the task reads."""
-    has_its_own = KeyRowsTask | FilterRowsTask | DistinctTask | SourceImageTask
-    return task.weight if isinstance(task, has_its_own) else _bins_of(task).weight

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,17 +19,17 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
-from airflow_txlog.datafiles.tasks.changes import ChangeTask
-from airflow_txlog.datafiles.tasks.images import ImageTask, SourceImageTask, ValueImageTask, out_of_order
+from airflow_txlog.datafiles.tasks.changes import leaving_task
+from airflow_txlog.datafiles.tasks.copies import CopyTask
+from airflow_txlog.datafiles.tasks.images import ImageTask, SentColumns, out_of_order
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
     RECORD_COLUMN,
     RECORD_SCHEMA,
-    LoadTask,
-    RewriteTask,
-    ScanTask,
+    Step,
+    Task,
     WriteTask,
     staged_or_error,
 )
@@ -120,7 +120,7 @@ def stage(
     layout: Layout,
     *,
     copies: FilePlan | None,
-    rows: DataFrame | ScanTask | None,
+    rows: DataFrame | Task | None,
     images: ComputedColumns | None = None,
     leaving: FilePlan | None = None,
     updates: frozenset[int] = frozenset(),
@@ -128,31 +128,31 @@ def stage(
     """Copies of the planned files without their positions, and files of new rows, in one Spark job or in this process.
 
     `rows` must have exactly the columns and types of `layout.schema`, and may have a segment and a change type; those
-    of a scan may lack some of the columns, which are null then. `leaving`: change
+    of a task may lack some of the columns, which are null then. `leaving`: change
     rows are written of the rows at its positions; `updates` are the clauses that update a row. Raises the first error
     of a task, after deleting whatever was staged.
     """
     tasks: list[BinTask] = []
     frames: list[WritingFrame] = []
     if copies is not None and copies.num_files:
-        tasks.append(RewriteTask(bins=bins_for(context, copies, in_pieces=True), layout=layout))
-    if isinstance(rows, ScanTask):
-        tasks.append(LoadTask(scan=rows, layout=layout))
+        tasks.append(CopyTask(bins=bins_for(context, copies, in_pieces=True), layout=layout))
+    if isinstance(rows, Task):
+        tasks.append(replace(rows, layout=layout))
     elif rows is not None:
         brought = brought_to_tasks(context, rows, layout.partition_columns, layout.target_bytes)
         frames.append(records_of(brought, layout))
     if leaving is not None and leaving.num_files:
         bins = bins_for(context, leaving, in_pieces=True)
-        tasks.append(ChangeTask(bins=bins, layout=layout, updates=updates))
+        tasks.append(leaving_task(bins, layout, updates))
     if images is not None:
-        values = images.values
+        task, values = _images_task(layout, images), images.values
         if isinstance(values, SourceRows | RowValues):
-            tasks.append(_images_task(layout, images, values))
+            tasks.append(task)
         elif frames or images.num_rows > _most_computed(values) or not context.executor.runs_here(images.bins.weight):
-            frames.append(WritingFrame(rows=values, task=_computed_task(layout, images, values)))
+            frames.append(WritingFrame(rows=values, task=task))
         else:
-            work = _images_work(layout, images, values)
-            return staged_of(context, run_here([*work, *work_of(tasks)], RECORD_SCHEMA, _WRITING, context.parallelism))
+            work = [*_images_work(task, values, images.first_files), *work_of(tasks)]
+            return staged_of(context, run_here(work, RECORD_SCHEMA, _WRITING, context.parallelism))
     if not (tasks or frames):
         return []
     if frames:
@@ -197,11 +197,13 @@ def records_of(rows: DataFrame, layout: Layout, *, numbers_rows: bool = False) -
     return WritingFrame(rows=rows, task=task)
 
 
-def _images_task(layout: Layout, images: ComputedColumns, values: SourceRows | RowValues) -> BinTask:
-    bins, change_type = images.bins, images.change_type
-    if isinstance(values, RowValues):
-        return ValueImageTask(bins=bins, layout=layout, change_type=change_type, values=values)
-    return SourceImageTask(bins=bins, layout=layout, names=values.names, change_type=change_type, source=values)
+def _images_task(layout: Layout, images: ComputedColumns) -> ImageTask:
+    values: SentColumns | SourceRows | RowValues
+    if isinstance(images.values, SourceRows | RowValues):
+        values = images.values
+    else:
+        values = SentColumns(names=tuple(images.values.schema.names), first_files=images.first_files)
+    return ImageTask(bins=images.bins, layout=layout, values=values, change_type=images.change_type)
 
 
 def _most_computed(frame: DataFrame) -> int:
@@ -209,30 +211,18 @@ def _most_computed(frame: DataFrame) -> int:
     return MOST_COMPUTED if names <= OF_FIXED_WIDTH else MOST_COMPUTED_TEXTS
 
 
-def _images_work(layout: Layout, images: ComputedColumns, frame: DataFrame) -> list[tuple[ImageTask, pa.RecordBatch]]:
-    """The same for `run_here`: the computed columns, which are collected here, as the work of each bin."""
+def _images_work(task: ImageTask, frame: DataFrame, first_files: Sequence[int]) -> list[tuple[Step, pa.RecordBatch]]:
+    """The task's work for `run_here`: the computed columns, which are collected here, as the work of each bin."""
     from airflow_txlog.jobs.sql.schemas import without_not_null  # noqa: PLC0415 - only with Spark
 
-    task = _computed_task(layout, images, frame)
     computed = collect(without_not_null(frame), _WRITING).combine_chunks()
-    at = task.names.index(ADDRESS_COLUMN)
-    files = pc.shift_right(computed.column(at), pa.scalar(POSITION_BITS, pa.int64()))
-    starts = [pc.index(files, first).as_py() for first in images.first_files]
+    files = pc.shift_right(computed.column(ADDRESS_COLUMN), pa.scalar(POSITION_BITS, pa.int64()))
+    starts = [pc.index(files, first).as_py() for first in first_files]
     if -1 in starts or sorted(starts)[:1] != [0]:
         raise out_of_order()
     ends = dict(itertools.pairwise([*sorted(starts), computed.num_rows]))
     parts = (computed.slice(start, ends[start] - start).combine_chunks() for start in starts)
     return [(task, batch) for part in parts for batch in part.to_batches()]
-
-
-def _computed_task(layout: Layout, images: ComputedColumns, frame: DataFrame) -> ImageTask:
-    return ImageTask(
-        bins=images.bins,
-        first_files=images.first_files,
-        layout=layout,
-        names=tuple(frame.schema.names),
-        change_type=images.change_type,
-    )
 
 
 def collect_records(
@@ -256,12 +246,12 @@ def collect_records(
     return staged_of(context, collect_narrow(context.spark, records, of_any_width, what, context.log))
 
 
-def load(context: JobContext, task: LoadTask, what: str) -> list[StagedFile]:
+def load(context: JobContext, task: Task, what: str) -> list[StagedFile]:
     """The files in which a task writes rows that it reads; in this process where all are the work of one task.
 
     Raises as `collect_records` does.
     """
-    if len(task.scan.bins) == 1:
+    if len(task.bins) == 1:
         return staged_of(context, run_here([(task, bin_number(0))], RECORD_SCHEMA, what, 1))
     return staged_of(context, collected(context, [task], RECORD_SCHEMA, what))
 

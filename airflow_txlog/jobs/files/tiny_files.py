@@ -18,7 +18,7 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.compaction import CompactTask
-from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, pack_bins
+from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins, pack_bins, plan_table
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
@@ -113,17 +113,14 @@ def joined_bins(context: JobContext, layout: Layout, bins: Sequence[Sequence[Sta
 
 def _plan(files: Sequence[tuple[StagedFile, int]]) -> pa.Table:
     """A plan of staged files and the number of what each becomes a part of, as `plans` describes it."""
-    rows = [
+    return plan_table(
         {
-            "index": index,
-            "path": file.store_path,
-            "size_bytes": file.size_bytes,
-            "num_records": file.num_records,
-            "directory": file.store_path.rpartition("/")[0],
-            "partition_values": list(file.partition_values.items()),
-            "segment": segment,
+            "index": range(len(files)),
+            "path": [file.store_path for file, _ in files],
+            "size_bytes": [file.size_bytes for file, _ in files],
+            "num_records": [file.num_records for file, _ in files],
+            "directory": [file.store_path.rpartition("/")[0] for file, _ in files],
+            "partition_values": [list(file.partition_values.items()) for file, _ in files],
+            "segment": [segment for _, segment in files],
         }
-        for index, (file, segment) in enumerate(files)
-    ]
-    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
-    return pa.table(arrays, schema=pa.schema(PLAN_FIELDS))
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,13 +23,13 @@ from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.found_rows import (
     PACKED_SCHEMA,
-    DistinctTask,
-    FilterRowsTask,
-    HeldRowsTask,
-    PackTask,
+    distinct_values,
+    held_rows,
+    is_too_much,
+    rows_packed,
 )
 from airflow_txlog.datafiles.tasks.row_filter import AnyOf, IsNull, OneOf, RowFilter
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ScanTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.jobs.context import JobContext
@@ -100,17 +101,17 @@ def scan_columns(
 
     A row filter looks at nothing but these columns.
     """
-    return scan_frame(context, plan, addressed_scan(context, plan, columns, row_filter))
+    return scan_frame(context, addressed_scan(context, plan, columns, row_filter))
 
 
 def addressed_scan(
     context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: RowFilter | None = None
-) -> ScanTask:
+) -> FileScan:
     """The scan that reads what `scan_columns` gives."""
     names = [name for name in plan.schema.names if columns is None or name in columns]
     schema = pa.schema([plan.schema.field(name) for name in names])
     bins = bins_for(context, plan, in_pieces=True)
-    return ScanTask(bins=bins, schema=schema, with_address=True, row_filter=row_filter)
+    return FileScan(bins=bins, schema=schema, with_address=True, row_filter=row_filter)
 
 
 def find_rows(
@@ -135,9 +136,9 @@ def find_rows(
     if by_value is not None:
         return _passing(context, plan, replace(scan, row_filter=by_value))
     view = context.view_name()
-    scan_frame(context, plan, scan).createOrReplaceTempView(view)
+    scan_frame(context, scan).createOrReplaceTempView(view)
     query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
-    packed = gate.run(query).mapInArrow(PackTask(), spark_schema(PACKED_SCHEMA))
+    packed = gate.run(query).mapInArrow(rows_packed, spark_schema(PACKED_SCHEMA))
     return united(collect(packed, _DOING))
 
 
@@ -160,14 +161,14 @@ def find_filtered(
     return _passing(context, plan, addressed_scan(context, plan, columns, row_filter))
 
 
-def _passing(context: JobContext, plan: FilePlan, scan: ScanTask) -> dict[int, RowPositions]:
+def _passing(context: JobContext, plan: FilePlan, scan: FileScan) -> dict[int, RowPositions]:
     """The rows that pass the filter of a scan of the plan's files."""
-    task = FilterRowsTask(scan=scan, weight=_weight_of(scan, plan))
+    task = Task(source=_weighed(scan, plan), steps=(rows_packed,))
     return united(collected(context, [task], PACKED_SCHEMA, _DOING))
 
 
 def _filter_by_value(
-    context: JobContext, gate: SqlGate, plan: FilePlan, addressed: ScanTask, condition: str, alias: str
+    context: JobContext, gate: SqlGate, plan: FilePlan, addressed: FileScan, condition: str, alias: str
 ) -> RowFilter | None:
     """Return the filter that passes exactly the rows of which the condition is TRUE, by the values of the one column
     that `addressed` scans.
@@ -181,14 +182,15 @@ def _filter_by_value(
         return None
     field = addressed.schema.field(0)
     name, scan = field.name, replace(addressed, with_address=False)
-    task = DistinctTask(scan=scan, most=MOST_VALUES, most_bytes=MOST_VALUE_BYTES, weight=_weight_of(scan, plan))
+    limits = MOST_VALUES, MOST_VALUE_BYTES
+    task = Task(source=_weighed(scan, plan), steps=(partial(distinct_values, *limits),))
     values = pc.unique(collected(context, [task], scan.output_schema, _DOING).column(0).combine_chunks())
-    if task.is_too_much(values):
+    if is_too_much(values, *limits):
         return None
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
 
     view = context.view_name()
-    held = HeldRowsTask(pa.RecordBatch.from_arrays([values], schema=scan.output_schema))
+    held = partial(held_rows, pa.RecordBatch.from_arrays([values], schema=scan.output_schema))
     frame = context.spark.range(0, 1, 1, 1).mapInArrow(held, spark_schema(scan.output_schema))
     frame.createOrReplaceTempView(view)
     query = f"SELECT {quoted(name)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
@@ -206,10 +208,11 @@ def _is_one_value_where_equal(field: pa.Field) -> bool:
     return (is_plain or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and not is_padded
 
 
-def _weight_of(scan: ScanTask, plan: FilePlan) -> int:
-    """About what it costs to read some columns of the planned files, as of Bins."""
+def _weighed(scan: FileScan, plan: FilePlan) -> FileScan:
+    """The scan of some columns of the planned files, with about what it costs to read these as its weight."""
     share = _width(scan.schema) / max(1, _width(plan.schema))
-    return weight_of(int((size or 0) * share) for size in plan.table.column("size_bytes").to_pylist())
+    weight = weight_of(int((size or 0) * share) for size in plan.table.column("size_bytes").to_pylist())
+    return replace(scan, bins=replace(scan.bins, weight=weight))
 
 
 def _width(schema: pa.Schema) -> int:

@@ -24,12 +24,12 @@ from airflow_txlog.datafiles.deletion_vectors.packed_pairs import (
     pack_pairs,
     united_pairs,
     unpack_pairs,
+    whole,
 )
 from airflow_txlog.datafiles.deletion_vectors.positions import pack, packed_by_file
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.found_rows import FILE_COLUMN, PACKED_SCHEMA, PAIRS_COLUMN
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
-from airflow_txlog.datafiles.tasks.source_rows import whole
 from airflow_txlog.jobs.resume.memory import FileMatches
 from airflow_txlog.jobs.rows.find import FoundRows, united
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import pyarrow as pa
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
+from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import ComputedColumns
@@ -100,7 +100,7 @@ class RowOperation(ABC, Generic[P]):
         """For each bucket of source rows that may be inserted: what decides which of them are (a fingerprint)."""
         return {}
 
-    def inserts(self, prepared: P, matches: Matches, buckets: Collection[int]) -> DataFrame | UnmatchedTask:
+    def inserts(self, prepared: P, matches: Matches, buckets: Collection[int]) -> DataFrame | Task:
         """The rows that these buckets insert: the table's columns, and the bucket as SEGMENT_COLUMN.
 
         A task only where `images`, if there are any, gives no frame.

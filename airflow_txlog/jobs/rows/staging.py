@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,7 +19,8 @@ import pyarrow as pa
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
+from airflow_txlog.datafiles.tasks.changes import of_type
+from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
@@ -224,13 +226,15 @@ def _check_images(missing: _Missing, found: Found, staged: Sequence[StagedFile])
 
 def _new_rows(
     context: JobContext, operation: RowOperation[P], prepared: P, found: Found, missing: _Missing
-) -> tuple[DataFrame | UnmatchedTask | None, ComputedColumns | None]:
+) -> tuple[DataFrame | Task | None, ComputedColumns | None]:
     """New images and inserted rows that are whole, and images of which some columns are computed; None for neither."""
     frames, task, columns = [], None, None
     if missing.inserts:
         inserts = operation.inserts(prepared, found.matches, list(missing.inserts))
-        if isinstance(inserts, UnmatchedTask):
-            task = inserts if missing.leaving is None else replace(inserts, change_type=INSERT)
+        if isinstance(inserts, Task):
+            task = inserts
+            if missing.leaving is not None:
+                task = replace(inserts, steps=(*inserts.steps, partial(of_type, INSERT)))
         else:
             frames.append(inserts if missing.leaving is None else with_change_type(inserts, INSERT))
     if missing.images:

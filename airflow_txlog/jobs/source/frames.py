@@ -18,8 +18,8 @@ from pyspark.sql.types import NullType, StructField, StructType
 from airflow_txlog.contract.operations import AnySource, FileView, QuerySource, SourceOperation, TableView, View
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
-from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
-from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, LoadTask, ScanTask
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
+from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
@@ -58,7 +58,7 @@ class Source:
     frame: DataFrame
     reads_target: bool
     size: Mapping[str, int] = field(default_factory=dict)
-    scan: Callable[[], ScanTask | None] = lambda: None
+    scan: Callable[[], FileScan | None] = lambda: None
     is_read_here: bool = False
 
 
@@ -115,7 +115,7 @@ def materialize(context: JobContext, source: Source, parameters: Collection[str]
         rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
         staged = collect_records(context, [records_of(rows, layout, numbers_rows=True)], WRITING_SOURCE)
     else:
-        staged = load(context, LoadTask(scan=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
+        staged = load(context, Task(source=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
     return materialized(context, staged, wanted.jsonValue(), stored, parameters, reads_target=source.reads_target)
 
 
@@ -130,8 +130,8 @@ def unmatched_rows(
 ) -> DataFrame:
     """The rows of that plan, with all columns, and the bucket as SEGMENT_COLUMN."""
     plan = unmatched_plan(context, source, source.names, matched, buckets)
-    task = MaterializedTask(bins=bins_for(context, plan), schema=plan.schema, with_segment=True)
-    frame = scan_frame(context, plan, task)
+    task = MaterializedScan(bins=bins_for(context, plan), schema=plan.schema, with_segment=True)
+    frame = scan_frame(context, task)
     return frame.select(*_columns(frame, source.names), frame[SEGMENT_COLUMN])
 
 
@@ -142,7 +142,7 @@ def frame_of(context: JobContext, source: MaterializedSource, names: Collection[
     """
     chosen = [name for name in source.names if names is None or name in names]
     schema = with_row_id(stored_of(source, chosen))
-    frame = scan_frame(context, *input_scan(context, source.files, schema))
+    frame = scan_frame(context, input_scan(context, source.files, schema))
     return frame.select(*_columns(frame, chosen), frame[ROW_ID_COLUMN])
 
 
@@ -193,7 +193,7 @@ def _read_here(context: JobContext, view: FileView, found: SourceFiles, argument
 def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -> Source:
     snapshot, reads_target = snapshot_of_view(context, view, target)
     plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.executor.instants)
-    frame = scan_frame(context, plan, ScanTask(bins=bins_for(context, plan), schema=snapshot.schema))
+    frame = scan_frame(context, FileScan(bins=bins_for(context, plan), schema=snapshot.schema))
     return Source(frame=frame, reads_target=reads_target, size=plan.size)
 
 

@@ -24,14 +24,14 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import ParquetFormat, StagedFile
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask, bounds_of, not_as_written
-from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, LoadTask, ScanTask, WriteTask
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan, bounds_of, not_as_written
+from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, FileScan, Task, WriteTask
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, walk_fields
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.here import bin_number, run_here
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of
+from airflow_txlog.jobs.files.here import run_here
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, work_of
 from airflow_txlog.jobs.files.stage import load, staged_here
 from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
 from airflow_txlog.locations import readable
@@ -182,13 +182,13 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def materialize_scan(
-    context: JobContext, scan: ScanTask, columns: StructType, parameters: Iterable[str], *, reads_target: bool = False
+    context: JobContext, scan: FileScan, columns: StructType, parameters: Iterable[str], *, reads_target: bool = False
 ) -> MaterializedSource:
     """What a scan reads, a source with these columns, written down without Spark. `parameters`: as `materialized` has
     them. Raises SchemaMismatch."""
     check_names(columns.names)
     layout = input_layout(context, with_row_id(to_arrow(columns)))
-    staged = load(context, LoadTask(scan=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
+    staged = load(context, Task(source=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
     return materialized(
         context, staged, json.loads(schema_to_json(columns)), to_arrow(columns), parameters, reads_target=reads_target
     )
@@ -232,10 +232,9 @@ def read_again(context: JobContext, saved: SavedSource, stored: pa.Schema) -> Ma
     return MaterializedSource(files=saved.files, store=context.store, described=saved.schema, stored=stored)
 
 
-def scan_of(context: JobContext, source: MaterializedSource, names: Collection[str]) -> MaterializedTask:
+def scan_of(context: JobContext, source: MaterializedSource, names: Collection[str]) -> MaterializedScan:
     """What reads these of the source's columns and ROW_ID_COLUMN."""
-    _, task = input_scan(context, source.files, with_row_id(stored_of(source, names)))
-    return task
+    return input_scan(context, source.files, with_row_id(stored_of(source, names)))
 
 
 def stored_of(source: MaterializedSource, names: Collection[str]) -> pa.Schema:
@@ -297,14 +296,13 @@ def read_input(
     context: JobContext, files: Sequence[StagedFile], schema: pa.Schema, what: str, key: bytes | None = None
 ) -> pa.Table:
     """The rows of these files, with these columns and ROW_ID_COLUMN, in this process. Raises JobError, retryable."""
-    _, task = input_scan(context, files, schema.append(pa.field(ROW_ID_COLUMN, pa.int64())), key)
-    work = [(task, bin_number(number)) for number in range(len(task.bins))]
-    return run_here(work, task.output_schema, what, context.parallelism)
+    scan = input_scan(context, files, schema.append(pa.field(ROW_ID_COLUMN, pa.int64())), key)
+    return run_here(work_of([Task(source=scan)]), scan.output_schema, what, context.parallelism)
 
 
 def input_scan(
     context: JobContext, files: Sequence[StagedFile], schema: pa.Schema, key: bytes | None = None
-) -> tuple[FilePlan, MaterializedTask]:
-    """What reads these files, which were encrypted with the key, and its plan."""
+) -> MaterializedScan:
+    """What reads these files, which were encrypted with the key."""
     plan = plan_of(context.store, schema, [file.store_path for file in files], [file.size_bytes for file in files])
-    return plan, MaterializedTask(bins=bins_for(context, plan), schema=schema, key=key)
+    return MaterializedScan(bins=bins_for(context, plan), schema=schema, key=key)

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnySource, FileView, TableView
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
-from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
-from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
+from airflow_txlog.datafiles.tasks.rows_without_log import ParquetScan
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
 from airflow_txlog.engine.table.schema.types import Primitive, bare_columns, walk_fields
@@ -68,23 +68,23 @@ _ODD_IN_GLOB = frozenset("\\{}[]")
 
 @dataclass(frozen=True, kw_only=True)
 class PlainFiles:
-    """Files that are read with these columns; `plan` has them all. `padded` and `defaults`: as of ParquetSourceTask."""
+    """Files that are read with these columns; `plan` has them all. `padded` and `defaults`: as of ParquetScan."""
 
     columns: StructType
     plan: FilePlan
     padded: Mapping[str, int]
     defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
 
-    def scan(self, context: JobContext, *, in_one: bool = False) -> ScanTask:
+    def scan(self, context: JobContext, *, in_one: bool = False) -> FileScan:
         """What reads the rows; `in_one` task, all of them. Raises NeedsSpark where that is too much without."""
         if in_one:
             bins = sent_bins(context, self.plan, [list(range(self.plan.num_files))])
         else:
             bins = bins_for(context, self.plan, in_pieces=True)
-        return ParquetSourceTask(bins=bins, schema=self.plan.schema, padded=self.padded, defaults=self.defaults)
+        return ParquetScan(bins=bins, schema=self.plan.schema, padded=self.padded, defaults=self.defaults)
 
 
-def plain_files(context: JobContext, view: FileView, frame: DataFrame) -> ScanTask | None:
+def plain_files(context: JobContext, view: FileView, frame: DataFrame) -> FileScan | None:
     """A scan of the files of a view on a local disk, which gives the rows of `frame`, as Spark reads that view.
 
     None where only Spark can read them: they are no Parquet, or too many, some lack a column or have it from a folder
@@ -217,7 +217,7 @@ class SourceHere:
     """A source that is read without Spark: a scan, its columns in their order, and the size of what it reads, as
     `Lineage.sizes` has it. `reads_target`: a row of it may be the target's."""
 
-    scan: ScanTask
+    scan: FileScan
     columns: StructType
     size: Mapping[str, int]
     reads_target: bool = False
@@ -250,7 +250,7 @@ def _source_here(
     columns = bare_columns(snapshot.delta_schema)
     if any(field.type is Primitive.VOID for field in walk_fields(columns)):
         raise NeedsSpark("the source has a column of the type void, which no file holds")
-    scan = ScanTask(bins=bins_for(context, plan), schema=snapshot.schema)
+    scan = FileScan(bins=bins_for(context, plan), schema=snapshot.schema)
     return SourceHere(scan=scan, columns=columns, size=plan.size, reads_target=reads_target)
 
 

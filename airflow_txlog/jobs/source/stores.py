@@ -20,8 +20,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
 
 from airflow_txlog.contract.operations import FileView
-from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesTask, OrcSourceTask, ParquetSourceTask
-from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
+from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesScan, OrcScan, ParquetScan
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encoding_named
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
@@ -64,7 +64,7 @@ _FILE_FUNCTIONS = re.compile(r"\binput_file_(?:name|block_start|block_length)\b"
 
 def read_files(
     context: JobContext, view: FileView, found: SourceFiles, argument: str
-) -> tuple[DataFrame, ScanTask | None]:
+) -> tuple[DataFrame, FileScan | None]:
     """The rows of a view's files, as a frame that was not evaluated yet, and the scan that alone gives the same rows.
 
     There is none where Spark computes some of them.
@@ -138,7 +138,7 @@ class _Read:
 
     # --- Parquet and ORC --------------------------------------------------------------------------------------------
 
-    def columns(self, given: StructType | None) -> tuple[DataFrame, ScanTask | None]:
+    def columns(self, given: StructType | None) -> tuple[DataFrame, FileScan | None]:
         """Rows of Parquet or ORC files; see `read_files`."""
         source = self._in_footers() if given is None else None
         schema = given if source is None else as_spark_schema(source.columns)
@@ -167,13 +167,13 @@ class _Read:
             () if source is None else source.costs,
         )
         bins = bins_for(self._context, plan, in_pieces=True)
-        task: ScanTask
+        task: FileScan
         if self._view.format == "parquet":
             defaults = {} if source is None else {n: v for n, v in source.defaults.items() if n in in_file}
-            task = ParquetSourceTask(bins=bins, schema=plan.schema, padded=padded, defaults=defaults)
+            task = ParquetScan(bins=bins, schema=plan.schema, padded=padded, defaults=defaults)
         else:
-            task = OrcSourceTask(bins=bins, schema=plan.schema)
-        frame = scan_frame(self._context, plan, task)
+            task = OrcScan(bins=bins, schema=plan.schema)
+        frame = scan_frame(self._context, task)
         if all(folder is None for _, folder in columns):
             return frame, task
         typed = frame.select(
@@ -275,9 +275,8 @@ class _Read:
         paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
         plan = plan_of(self._found.store, LINE_SCHEMA, paths, sizes)
         bins = bins_for(self._context, plan, in_pieces=True, piece_bytes=TEXT_PIECE_BYTES)
-        return over_bins(
-            self._context.spark, LinesTask(bins=bins, text=text, kind=self._view.format.upper()), LINE_SCHEMA
-        )
+        lines = LinesScan(bins=bins, text=text, kind=self._view.format.upper())
+        return over_bins(self._context.spark, Task(source=lines), lines.output_schema)
 
     def _text_format(self) -> TextFormat:
         """How the files are cut into lines. Raises InvalidJobSpec for a way that is not read here."""

@@ -27,7 +27,7 @@ def test_a_file_that_is_given_up_is_gone(finished: bool) -> None:
     store = MemoryStore(f"memory://{uuid.uuid4().hex}/t", PLAIN)
     writer = begun(store)
     if finished:
-        writer.close()
+        writer.close({})
     writer.abandon()
     assert list(store.walk()) == []
 
@@ -37,6 +37,6 @@ def test_a_file_that_could_not_take_its_name_does_not_delete_the_one_that_has_it
     writer = begun(store)
     store.put("part", b"another's")
     with pytest.raises(FileExistsError):
-        writer.close()
+        writer.close({})
     writer.abandon()
     assert store.read("part") == b"another's"

@@ -28,8 +28,9 @@ def write(path: Path, table: pa.Table, **options: Any) -> DataFile:
 
 
 def read(file: DataFile, columns: list[str] | None = None, **options: Any) -> list[tuple[int, pa.RecordBatch]]:
+    fields = None if columns is None else [pa.field(name, pa.int64()) for name in columns]
     with open_data_file(file) as parquet:
-        return list(read_batches(file, parquet, columns, **options))
+        return list(read_batches(file, parquet, fields, **options))
 
 
 # --- order and positions --------------------------------------------------------------------------------------------

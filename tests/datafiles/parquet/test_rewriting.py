@@ -47,11 +47,11 @@ def copy(
             statistics=StatisticsCollector(pa.schema([field.with_type(_plain(field.type)) for field in schema])),
         )
         assert copy_without(file, parquet, pack(positions), writer) == len(positions)
-    closed = writer.close()
-    if closed is None:
+    staged = writer.close({})
+    if staged is None:
         return None, {}
-    assert closed[0] == target.stat().st_size
-    return target, json.loads(closed[2])
+    assert staged.size_bytes == target.stat().st_size
+    return target, json.loads(staged.stats)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

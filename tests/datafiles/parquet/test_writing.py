@@ -21,17 +21,18 @@ from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet import writing
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
-from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, pack_bins
+from airflow_txlog.datafiles.tasks.copies import CopyTask
+from airflow_txlog.datafiles.tasks.plans import Bins, pack_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     PART_COLUMN,
     ROW_ID_COLUMN,
-    RewriteTask,
-    ScanTask,
+    FileScan,
+    Task,
     WriteTask,
     staged_or_error,
 )
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, CorruptDeletionVector, SchemaMismatch, TxlogError
-from tests.helpers.files import place_of, store_of
+from tests.helpers.files import bins_of, place_of, plan_of_files, store_of
 from tests.helpers.vectors import bitmap
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string())])
@@ -228,16 +229,8 @@ def test_bins_hold_every_file_once_and_are_balanced() -> None:
     assert len(pack_bins([1], 4)) == 1
 
 
-def plan(files: list[dict[str, Any]], **constants: pa.Array) -> pa.Table:
-    defaults = {"directory": "", "partition_values": [], "num_records": None, "size_bytes": None}
-    rows = [defaults | {"index": index} | file for index, file in enumerate(files)]
-    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
-    fields = [*PLAN_FIELDS, *(pa.field(CONSTANT_PREFIX + name, value.type) for name, value in constants.items())]
-    return pa.table([*arrays, *constants.values()], schema=pa.schema(fields))
-
-
 def all_of(folder: Path, table: pa.Table, count: int = 1) -> Bins:
-    return Bins(store=store_of(folder), inline=tuple(encode_bins(table, pack_bins([1] * table.num_rows, count))))
+    return bins_of(folder, table, pack_bins([1] * table.num_rows, count))
 
 
 def numbers(count: int) -> Iterator[pa.RecordBatch]:
@@ -253,8 +246,10 @@ def two_files(folder: Path) -> list[dict[str, Any]]:
 
 def test_a_scan_yields_rows_with_addresses_and_typed_partition_values(tmp_path: Path) -> None:
     days = pa.array([dt.date(2024, 1, 1), dt.date(9999, 12, 31)])
-    task = ScanTask(bins=all_of(tmp_path, plan(two_files(tmp_path), day=days), 2), schema=SCHEMA, with_address=True)
-    rows = [row for batch in task(numbers(2)) for row in batch.to_pylist()]
+    scan = FileScan(
+        bins=all_of(tmp_path, plan_of_files(*two_files(tmp_path), day=days), 2), schema=SCHEMA, with_address=True
+    )
+    rows = [row for batch in Task(source=scan)(numbers(2)) for row in batch.to_pylist()]
     assert len(rows) == 20
     for row in rows:
         file, position = divmod(row["_txlog_address"], 1 << 40)
@@ -271,16 +266,22 @@ def test_a_scan_of_positions_carries_their_row_ids_and_clauses(tmp_path: Path) -
         "pairs": pack_pairs(pa.table([positions, ids, clauses], schema=PAIRS)),
     }
     schema = pa.schema([("id", pa.int64())])
-    task = ScanTask(bins=all_of(tmp_path, plan(files)), schema=schema, rows="only", with_row_id=True, with_clause=True)
-    rows = [row for batch in task(numbers(1)) for row in batch.to_pylist()]
+    scan = FileScan(
+        bins=all_of(tmp_path, plan_of_files(*files)), schema=schema, rows="only", with_row_id=True, with_clause=True
+    )
+    rows = [row for batch in Task(source=scan)(numbers(1)) for row in batch.to_pylist()]
     expected = list(zip(positions, ids, clauses, strict=True))
     assert [(row["id"], row["_txlog_row"], row["_txlog_clause"]) for row in rows] == expected
     # Where no column of the file is wanted, the file is not even opened.
     (tmp_path / files[0]["path"]).unlink()
-    bare = ScanTask(
-        bins=all_of(tmp_path, plan(files)), schema=pa.schema([]), rows="only", with_row_id=True, with_clause=True
+    bare = FileScan(
+        bins=all_of(tmp_path, plan_of_files(*files)),
+        schema=pa.schema([]),
+        rows="only",
+        with_row_id=True,
+        with_clause=True,
     )
-    found = [row for batch in bare(numbers(1)) for row in batch.to_pylist()]
+    found = [row for batch in Task(source=bare)(numbers(1)) for row in batch.to_pylist()]
     assert [(row["_txlog_row"], row["_txlog_clause"]) for row in found] == list(zip(ids, clauses, strict=True))
 
 
@@ -289,8 +290,8 @@ def test_a19_a_scan_leaves_out_masked_rows_and_addresses_count_them(tmp_path: Pa
     files[0] |= {"deleted": bitmap([0, 3, 4, 9])}
     files[1] |= {"deleted": bitmap(range(10), "runs")}
     for schema in (pa.schema([("id", pa.int64())]), pa.schema([])):
-        task = ScanTask(bins=all_of(tmp_path, plan(files)), schema=schema, with_address=True)
-        rows = [row for batch in task(numbers(1)) for row in batch.to_pylist()]
+        scan = FileScan(bins=all_of(tmp_path, plan_of_files(*files)), schema=schema, with_address=True)
+        rows = [row for batch in Task(source=scan)(numbers(1)) for row in batch.to_pylist()]
         assert [row["_txlog_address"] for row in rows] == [1, 2, 5, 6, 7, 8]
         assert [row.get("id") for row in rows] == ([1, 2, 5, 6, 7, 8] if schema.names else [None] * 6)
 
@@ -299,7 +300,7 @@ def test_a_copy_has_neither_masked_rows_nor_those_at_the_positions(tmp_path: Pat
     files = two_files(tmp_path)
     files[0] |= {"deleted": bitmap([0, 3, 4, 9]), "positions": pack([1, 5])}
     files[1] |= {"deleted": bitmap(range(8)), "positions": pack([8, 9])}
-    (copied,) = records(RewriteTask(bins=all_of(tmp_path, plan(files)), layout=layout(tmp_path)), numbers(1))
+    (copied,) = records(CopyTask(bins=all_of(tmp_path, plan_of_files(*files)), layout=layout(tmp_path)), numbers(1))
     assert isinstance(copied, StagedFile)
     assert pq.read_table(tmp_path / copied.store_path).column("id").to_pylist() == [2, 6, 7, 8]
     stats = json.loads(copied.stats)
@@ -312,18 +313,18 @@ def test_a_bitmap_that_does_not_fit_its_file_stops_a_scan_and_a_copy(tmp_path: P
     files = two_files(tmp_path)[:1]
     files[0] |= {"deleted": broken}
     with pytest.raises(TaskFailed) as caught:
-        list(ScanTask(bins=all_of(tmp_path, plan(files)), schema=SCHEMA)(numbers(1)))
+        list(Task(source=FileScan(bins=all_of(tmp_path, plan_of_files(*files)), schema=SCHEMA))(numbers(1)))
     assert isinstance(error_in(str(caught.value)), CorruptDeletionVector)
     before = files_under(tmp_path)
-    (failed,) = records(RewriteTask(bins=all_of(tmp_path, plan(files)), layout=layout(tmp_path)), numbers(1))
+    (failed,) = records(CopyTask(bins=all_of(tmp_path, plan_of_files(*files)), layout=layout(tmp_path)), numbers(1))
     assert isinstance(failed, CorruptDeletionVector)
     assert files_under(tmp_path) == before
 
 
 def test_an_error_of_a_scan_can_be_read_back_from_any_text(tmp_path: Path) -> None:
-    task = ScanTask(bins=all_of(tmp_path, plan([{"path": "gone"}])), schema=SCHEMA)
+    scan = FileScan(bins=all_of(tmp_path, plan_of_files({"path": "gone"})), schema=SCHEMA)
     with pytest.raises(TaskFailed) as caught:
-        list(task(numbers(1)))
+        list(Task(source=scan)(numbers(1)))
     found = error_in(f"Traceback …\n  File x\nairflow_txlog.TaskFailed: {caught.value}\n SQLSTATE: 38000\n\tat java…")
     assert isinstance(found, CorruptDataFile)
     assert found.path == str(tmp_path / "gone")
@@ -339,7 +340,7 @@ def test_a_rewrite_tells_each_copy_and_each_failure(tmp_path: Path) -> None:
     files[0] |= {"positions": pack([0]), "directory": "day=x", "partition_values": [("day", "x")]}
     files[1] |= {"positions": pack(list(range(10)))}
     files.append({"path": "gone", "positions": pack([0])})
-    found = records(RewriteTask(bins=all_of(tmp_path, plan(files)), layout=layout(tmp_path)), numbers(1))
+    found = records(CopyTask(bins=all_of(tmp_path, plan_of_files(*files)), layout=layout(tmp_path)), numbers(1))
     copied, failed = found
     assert isinstance(copied, StagedFile)
     assert (copied.source, copied.num_records, copied.partition_values) == (0, 9, {"day": "x"})

@@ -18,8 +18,9 @@ from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.failures import TaskFailed
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks.copies import CopyTask
 from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins
-from airflow_txlog.datafiles.tasks.scan_and_write import RewriteTask, WriteTask, staged_or_error
+from airflow_txlog.datafiles.tasks.scan_and_write import WriteTask, staged_or_error
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.jobs.files.scan import plan_files
@@ -42,7 +43,7 @@ def rewriting(table: Table, positions: list[int]) -> bytes:
     bins = Bins(
         store=StoreReference.of(table.store), inline=tuple(encode_bins(plan.table, [list(range(plan.num_files))]))
     )
-    return pickle.dumps(RewriteTask(bins=bins, layout=layout(table)))
+    return pickle.dumps(CopyTask(bins=bins, layout=layout(table)))
 
 
 def attempt(task: bytes, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:

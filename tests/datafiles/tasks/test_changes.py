@@ -15,11 +15,11 @@ from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PARQUET_ID_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
-from airflow_txlog.datafiles.tasks.changes import ChangeTask
-from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts
-from airflow_txlog.datafiles.tasks.scan_and_write import WriteTask, staged_or_error
+from airflow_txlog.datafiles.tasks.changes import leaving_task
+from airflow_txlog.datafiles.tasks.plans import Bins, in_parts
+from airflow_txlog.datafiles.tasks.scan_and_write import Task, WriteTask, staged_or_error
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, TxlogError
-from tests.helpers.files import place_of, store_of
+from tests.helpers.files import bins_of, place_of, plan_of_files, store_of
 from tests.helpers.vectors import bitmap
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])
@@ -112,21 +112,11 @@ def test_a_table_without_the_feed_may_have_a_column_of_that_name(tmp_path: Path)
 # --- rows that leave their files ------------------------------------------------------------------------------------
 
 
-def plan_table(*files: dict[str, Any], **constants: pa.Array) -> pa.Table:
-    defaults = {"directory": "", "partition_values": [], "num_records": None, "size_bytes": None}
-    rows = [defaults | {"index": index} | file for index, file in enumerate(files)]
-    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
-    fields = [*PLAN_FIELDS, *(pa.field(CONSTANT_PREFIX + name, value.type) for name, value in constants.items())]
-    return pa.table([*arrays, *constants.values()], schema=pa.schema(fields))
-
-
 def plan(folder: Path, *files: dict[str, Any], **constants: pa.Array) -> Bins:
-    return Bins(
-        store=store_of(folder), inline=tuple(encode_bins(plan_table(*files, **constants), [list(range(len(files)))]))
-    )
+    return bins_of(folder, plan_of_files(*files, **constants))
 
 
-def ran(task: ChangeTask) -> list[StagedFile | TxlogError]:
+def ran(task: Task) -> list[StagedFile | TxlogError]:
     (record,) = task(iter([pa.RecordBatch.from_pydict({"id": [0]})]))
     return [staged_or_error(text) for text in record.column(0).to_pylist()]
 
@@ -145,7 +135,7 @@ def test_rows_that_leave_their_files_become_change_rows_of_the_clause_that_took_
         p=pa.array(["x", None]),
     )
     target = layout(tmp_path, partitions=("p",))
-    staged = ran(ChangeTask(bins=bins, layout=target, updates=frozenset({2})))
+    staged = ran(leaving_task(bins, target, frozenset({2})))
     files = [file for file in staged if isinstance(file, StagedFile)]
     assert len(files) == len(staged) == 2
     assert all(file.is_change and file.segment is None for file in files)
@@ -164,7 +154,7 @@ def test_deleted_rows_need_no_clause_and_keep_to_their_segment(tmp_path: Path) -
     )
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("late", pa.string(), nullable=False)])
     target = layout(tmp_path, schema)
-    files = [file for file in ran(ChangeTask(bins=bins, layout=target)) if isinstance(file, StagedFile)]
+    files = [file for file in ran(leaving_task(bins, target)) if isinstance(file, StagedFile)]
     found = {file.segment: [row["id"] for row in rows_of(target, [file], is_change=True)] for file in files}
     assert found == {3: [1, 5], 4: [108, 109]}
     # The column came later and is NOT NULL now: the old row is told as it was.
@@ -177,7 +167,7 @@ def test_a_file_that_cannot_be_read_leaves_no_change_file(tmp_path: Path) -> Non
         {"path": stored_rows(tmp_path, "a", 0), "positions": pack([1])},
         {"path": "gone", "positions": pack([1])},
     )
-    (error,) = ran(ChangeTask(bins=bins, layout=layout(tmp_path, SCHEMA)))
+    (error,) = ran(leaving_task(bins, layout(tmp_path, SCHEMA)))
     assert isinstance(error, CorruptDataFile)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a"]
 
@@ -185,12 +175,12 @@ def test_a_file_that_cannot_be_read_leaves_no_change_file(tmp_path: Path) -> Non
 @pytest.mark.parametrize("positions", [[0, 3, 5, 9], None], ids=["some rows", "the whole file"])
 def test_a_file_in_pieces_is_told_once(tmp_path: Path, positions: list[int] | None) -> None:
     packed = None if positions is None else pack(positions)
-    whole = plan_table({"path": stored_rows(tmp_path, "a", 0), "positions": packed, "segment": 0})
-    bins = Bins(store=store_of(tmp_path), inline=tuple(encode_bins(in_parts(whole, [3]), [[0], [1], [2]])))
+    whole = plan_of_files({"path": stored_rows(tmp_path, "a", 0), "positions": packed, "segment": 0})
+    bins = bins_of(tmp_path, in_parts(whole, [3]), [[0], [1], [2]])
     target = layout(tmp_path, pa.schema([("id", pa.int64())]))
     found = []
     for number in range(3):
-        task = ChangeTask(bins=bins, layout=target)
+        task = leaving_task(bins, target)
         for record in task(iter([pa.RecordBatch.from_pydict({"id": [number]})])):
             found += [staged_or_error(text) for text in record.column(0).to_pylist()]
     files = [file for file in found if isinstance(file, StagedFile)]

@@ -26,10 +26,9 @@ from airflow_txlog.datafiles.tasks.compaction import (
     ahead,
     dictionary_columns,
 )
-from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, staged_or_error
 from airflow_txlog.errors import CorruptDataFile, TxlogError, UnsupportedFeature
-from tests.helpers.files import store_of
+from tests.helpers.files import bins_of, plan_of_files, store_of
 from tests.helpers.vectors import bitmap
 
 
@@ -46,20 +45,21 @@ def compact(
     read_ahead: bool = False,
 ) -> list[StagedFile | TxlogError]:
     """What one task tells that compacts these bins."""
-    rows, values = [], {name: [] for name in constants or {}}
-    for number, files in enumerate(bins):
-        for path in files:
-            row: dict[str, Any] = dict.fromkeys(field.name for field in PLAN_FIELDS)
-            row |= {"index": len(rows), "path": path.name, "size_bytes": path.stat().st_size, "segment": number}
-            row |= {"directory": "", "partition_values": [], "deleted": (masked or {}).get(path)}
-            rows.append(row)
-            for name, by_file in (constants or {}).items():
-                values[name].append(by_file[path])
-    table = pa.Table.from_pylist(rows, pa.schema(PLAN_FIELDS))
-    for name, column in values.items():
-        table = table.append_column(CONSTANT_PREFIX + name, pa.array(column, pa.int64()))
+    given = [(number, path) for number, files in enumerate(bins) for path in files]
+    rows = [
+        {
+            "path": path.name,
+            "size_bytes": path.stat().st_size,
+            "segment": number,
+            "deleted": (masked or {}).get(path),
+        }
+        for number, path in given
+    ]
+    ids = {
+        name: pa.array([by_file[path] for _, path in given], pa.int64()) for name, by_file in (constants or {}).items()
+    }
     task = CompactTask(
-        bins=Bins(store=store_of(bins[0][0].parent), inline=tuple(encode_bins(table, [list(range(len(rows)))]))),
+        bins=bins_of(bins[0][0].parent, plan_of_files(*rows, **ids)),
         layout=target,
         row_ids=row_ids,
         read_ahead=read_ahead,

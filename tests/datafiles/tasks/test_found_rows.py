@@ -11,7 +11,7 @@ from airflow_txlog.datafiles.deletion_vectors.packed_pairs import unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks import found_rows
-from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, PAIRS_SCHEMA, PackPairsTask, PackTask
+from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, PAIRS_SCHEMA, pairs_packed, rows_packed
 
 
 def address(file: int, position: int) -> int:
@@ -41,15 +41,15 @@ def test_every_address_is_in_one_bitmap_of_its_file(order: str, monkeypatch: pyt
     chance = random.Random(3)
     addresses = sorted({address(chance.choice([0, 1, 7, 40_000]), chance.randrange(200_000)) for _ in range(2_000)})
     given = addresses if order == "ascending" else chance.sample(addresses, len(addresses))
-    packed = list(PackTask()(iter(batches_of(given, 130))))
+    packed = list(rows_packed(iter(batches_of(given, 130))))
     assert all(batch.schema.equals(PACKED_SCHEMA) for batch in packed)
     assert len(packed) == 4
     assert rows_in(packed) == addresses
 
 
 def test_nothing_found_is_no_row() -> None:
-    assert list(PackTask()(iter([]))) == []
-    assert sum(batch.num_rows for batch in PackTask()(iter(batches_of([], 1)))) == 0
+    assert list(rows_packed(iter([]))) == []
+    assert sum(batch.num_rows for batch in rows_packed(iter(batches_of([], 1)))) == 0
 
 
 def test_pairs_and_rows_without_a_source_row_are_packed_by_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_pairs_and_rows_without_a_source_row_are_packed_by_file(monkeypatch: pyt
     chance.shuffle(rows)
     columns = [pa.array([row[number] for row in rows], kind) for number, kind in enumerate(found_rows._PAIR_TYPES)]
     table = pa.table(columns, names=["a", "r", "c"])
-    packed = list(PackPairsTask()(iter(table.to_batches(max_chunksize=37))))
+    packed = list(pairs_packed(iter(table.to_batches(max_chunksize=37))))
     found = pa.Table.from_batches(packed, PAIRS_SCHEMA).to_pylist()
     assert len(found) <= 4 * 6 + 2 * 3 * 3
     pairs = [

@@ -18,12 +18,12 @@ from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHY
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks import scan_and_write
-from airflow_txlog.datafiles.tasks.images import ImageTask
-from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ScanTask, staged_or_error
+from airflow_txlog.datafiles.tasks.images import ImageTask, SentColumns
+from airflow_txlog.datafiles.tasks.plans import Bins
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task, staged_or_error
 from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, JobError, TxlogError
-from tests.helpers.files import store_of
+from tests.helpers.files import bins_of, plan_of_files, store_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.float64()), ("day", pa.string())])
 POSITIONS = [[1, 2, 9], [0], [4, 5]]
@@ -39,10 +39,7 @@ def bins(tmp_path: Path) -> Bins:
         pq.write_table(stored, tmp_path / f"{number}.parquet", row_group_size=4)
         path = f"{number}.parquet"
         rows.append({"index": 7 + number, "path": path, "positions": pack(positions), "segment": number // 2})
-    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
-    days = pa.array(["mon", "tue", None])
-    plan = pa.table([*arrays, days], schema=pa.schema([*PLAN_FIELDS, pa.field(f"{CONSTANT_PREFIX}day", pa.string())]))
-    return Bins(store=store_of(tmp_path), inline=tuple(encode_bins(plan, [[0, 1, 2]])))
+    return bins_of(tmp_path, plan_of_files(*rows, day=pa.array(["mon", "tue", None])))
 
 
 def task(root: Path, bins: Bins, *computed: str, **options: Any) -> ImageTask:
@@ -52,7 +49,8 @@ def task(root: Path, bins: Bins, *computed: str, **options: Any) -> ImageTask:
     layout = Layout(
         store=store_of(folder), schema=SCHEMA, partition_columns=("day",), job_id="job", must_check=must_check
     )
-    return ImageTask(bins=bins, first_files=(7,), layout=layout, names=(*computed, ADDRESS_COLUMN), **options)
+    sent = SentColumns(names=(*computed, ADDRESS_COLUMN), first_files=(7,))
+    return ImageTask(bins=bins, layout=layout, values=sent, **options)
 
 
 def all_addresses() -> pa.Array:
@@ -113,7 +111,7 @@ def test_all_columns_may_be_computed_and_then_no_file_is_opened(tmp_path: Path, 
     sent = pa.RecordBatch.from_arrays(columns, names=["c0", "c1", "c2", "c3"])
     assert sorted(stored(tmp_path, ran(task(tmp_path, bins, "id", "name", "score"), sent, 4))) == [0, 1, 2, 3, 4, 5]
     numbers = iter([pa.RecordBatch.from_pydict({"id": [0]})])
-    scanned = ScanTask(bins=bins, schema=pa.schema([]), rows="only", with_address=True)(numbers)
+    scanned = Task(source=FileScan(bins=bins, schema=pa.schema([]), rows="only", with_address=True))(numbers)
     assert pa.concat_arrays([batch.column(0) for batch in scanned]) == all_addresses()
 
 
@@ -152,7 +150,7 @@ def test_rows_that_stay_are_copied_by_the_same_reading(
     plan = pa.ipc.open_stream(bins.inline[0]).read_all()
     number = plan.schema.get_field_index("is_copied")
     plan = plan.set_column(number, plan.schema.field(number), pa.array([True, None, True]))
-    copying = task(tmp_path, Bins(store=store_of(tmp_path), inline=tuple(encode_bins(plan, [[0, 1, 2]]))), "score")
+    copying = task(tmp_path, bins_of(tmp_path, plan), "score")
     sent = pa.RecordBatch.from_arrays([pa.array([0.5] * 6), all_addresses()], names=["c0", "c1"])
     found = ran(copying, sent, 4)
     copies = {file.source: file for file in found if isinstance(file, StagedFile) and file.source is not None}
@@ -173,7 +171,7 @@ def test_a_file_without_the_ids_that_columns_are_found_by_is_refused_where_it_is
     plan = pa.ipc.open_stream(bins.inline[0]).read_all()
     number = plan.schema.get_field_index("is_copied")
     plan = plan.set_column(number, plan.schema.field(number), pa.array([True] * 3))
-    copying = task(tmp_path, Bins(store=store_of(tmp_path), inline=tuple(encode_bins(plan, [[0, 1, 2]]))), "score")
+    copying = task(tmp_path, bins_of(tmp_path, plan), "score")
     marks = {PHYSICAL_NAME_KEY: b"col-1", FIELD_ID_KEY: b"7", MODE_KEY: b"id"}
     schema = pa.schema([pa.field("id", pa.int64(), metadata=marks), *list(SCHEMA)[1:]])
     copying = replace(copying, layout=replace(copying.layout, schema=schema))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,10 +12,8 @@ from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.deletion_vectors.packed_pairs import unpack_pairs
 from airflow_txlog.datafiles.tasks import found_rows, key_rows
-from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, KeyRowsTask
-from airflow_txlog.datafiles.tasks.plans import Bins
-from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
-from airflow_txlog.storage import PLAIN, StoreReference
+from airflow_txlog.datafiles.tasks.found_rows import pairs_packed
+from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys
 
 NUMBERS = st.integers(-2, 2)
 TEXTS = st.sampled_from(["", "a", "A", "a ", "\u00e9", "e\u0301"])
@@ -30,27 +27,16 @@ def columns(rows: list[tuple[object, ...]], count: int) -> list[pa.Array]:
     return [pa.array([row[number] for row in rows], TYPES[number]) for number in range(count)]
 
 
-class Held(ScanTask):
-    """A scan of rows that are here already, a few at a time, each with its number as its address."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-
-
-def task(keys: list[pa.Array]) -> KeyRowsTask:
-    """What looks for these keys, which have numbers from 100 on."""
-    schema = pa.schema(list(zip(NAMES[: len(keys)], TYPES, strict=False)))
-    return KeyRowsTask(
-        scan=Held(bins=Bins(store=StoreReference(root="/", access=PLAIN)), schema=schema),
-        keys=HeldKeys(columns=tuple(keys), numbers=pa.array(range(100, 100 + len(keys[0])), pa.int64())),
-        clause=3,
-    )
+def searched(keys: list[pa.Array], batches: list[pa.RecordBatch], **options: bool) -> Iterator[pa.RecordBatch]:
+    """What is found of these keys, which have numbers from 100 on, in rows with their numbers as addresses."""
+    held = HeldKeys(columns=tuple(keys), numbers=pa.array(range(100, 100 + len(keys[0])), pa.int64()))
+    return pairs_packed(pairs_of_keys(held, 3, iter(batches), **options))
 
 
 def found(keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int) -> list[tuple[int, int]]:
     """The position and the number of the key of each row that has one."""
     table = pa.table([*columns(rows, count), pa.array(range(len(rows)), pa.int64())], names=[*NAMES[:count], "address"])
-    batches = task(columns(keys, count))(iter(table.to_batches(max_chunksize=7)))
+    batches = searched(columns(keys, count), table.to_batches(max_chunksize=7))
     pairs = [unpack_pairs(packed) for batch in batches for packed in batch.column("_txlog_pairs").to_pylist()]
     assert {clause for part in pairs for clause in part["clause"].to_pylist()} <= {3}
     return sorted((p, row) for part in pairs for p, row, _ in zip(*part.to_pydict().values(), strict=True))
@@ -81,8 +67,8 @@ def test_a_row_is_found_once_for_each_key_that_all_its_columns_equal(
 def test_a_search_that_allows_one_key_a_row_ends_soon_after_the_second() -> None:
     same, numbers = pa.repeat(pa.scalar(7, pa.int64()), 3000), pa.array(range(3000), pa.int64())
     rows = pa.record_batch([same, numbers], names=["c0", "address"])
-    searched = replace(task([same]), may_meet_many=False)(iter([rows]))
-    pairs = [unpack_pairs(packed) for batch in searched for packed in batch.column("_txlog_pairs").to_pylist()]
+    batches = searched([same], [rows], may_meet_many=False)
+    pairs = [unpack_pairs(packed) for batch in batches for packed in batch.column("_txlog_pairs").to_pylist()]
     met = [part["position"].to_pylist() for part in pairs]
     assert 3000 < sum(map(len, met)) < 3000 * 3000 / 5
     assert max(Counter(position for part in met for position in part).values()) > 1
@@ -94,7 +80,7 @@ def test_all_pairs_of_a_key_that_stands_there_often_are_never_held_together(monk
     rows = pa.record_batch([same, numbers], names=["c0", "address"])
     counts = [
         unpack_pairs(packed).num_rows
-        for batch in task([same])(iter([rows]))
+        for batch in searched([same], [rows])
         for packed in batch.column("_txlog_pairs").to_pylist()
     ]
     assert sum(counts) == 600 * 600
@@ -108,19 +94,18 @@ def test_no_more_rows_are_hashed_than_there_is_memory_for(
     """Where the keys are few, they are hashed, and the rows need no bound but their bytes."""
     monkeypatch.setattr(key_rows, "_ROWS_AT_ONCE", 20)
     looked_up: list[int] = []
-    find = KeyRowsTask._found
+    find = key_rows._found
 
-    def finding(self: KeyRowsTask, keys: pa.Table, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    def finding(keys: pa.Table, clause: int | None, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         looked_up.append(rows.num_rows)
-        return find(self, keys, rows)
+        return find(keys, clause, rows)
 
-    monkeypatch.setattr(KeyRowsTask, "_found", finding)
+    monkeypatch.setattr(key_rows, "_found", finding)
     rows = [(number,) for number in range(100)]
     assert len(found([(number,) for number in range(90, 90 + num_keys)], rows, 1)) == 10
     assert looked_up == sizes
 
 
 def test_where_no_row_is_left_no_key_is_read() -> None:
-    unread = replace(task([pa.array([7], pa.int64())]), keys=None)
     none = pa.record_batch([pa.array([], pa.int64())] * 2, names=["c0", "address"])
-    assert not [batch for batch in unread(iter([none])) if batch.num_rows]
+    assert not list(pairs_of_keys(None, 3, iter([none])))

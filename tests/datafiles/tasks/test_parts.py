@@ -13,11 +13,12 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, in_parts, planned_files
+from airflow_txlog.datafiles.tasks.copies import CopyTask
+from airflow_txlog.datafiles.tasks.plans import Bins, in_parts, planned_files
 from airflow_txlog.datafiles.tasks.row_filter import Compared
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RewriteTask, ScanTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
 from airflow_txlog.storage import LocalStore
-from tests.helpers.files import store_of
+from tests.helpers.files import bins_of, plan_of_files, store_of
 
 ROWS = pa.table({"k": range(50), "text": [f"t{k % 7}" for k in range(50)]})
 POSITIONS = [0, 9, 10, 25, 49]
@@ -25,17 +26,9 @@ PARTS = [1, 2, 3, 5, 8]
 
 
 def plan_of(path: Path, positions: list[int] | None = None) -> pa.Table:
-    row: dict[str, Any] = {
-        "index": 3,
-        "path": path.name,
-        "size_bytes": path.stat().st_size,
-        "num_records": ROWS.num_rows,
-        "directory": "",
-        "partition_values": [],
-        "positions": None if positions is None else pack(positions),
-    }
-    arrays = [pa.array([row.get(field.name)], field.type) for field in PLAN_FIELDS]
-    return pa.table(arrays, schema=pa.schema(PLAN_FIELDS))
+    size, packed = path.stat().st_size, None if positions is None else pack(positions)
+    row = {"index": 3, "path": path.name, "size_bytes": size, "num_records": ROWS.num_rows, "positions": packed}
+    return plan_of_files(row)
 
 
 @pytest.fixture
@@ -51,11 +44,8 @@ def run(task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], co
     return pa.Table.from_batches(list(task(iter([numbers]))))
 
 
-def bins_of(path: Path, plan: pa.Table, parts: int) -> Bins:
-    return Bins(
-        store=store_of(path.parent),
-        inline=tuple(encode_bins(in_parts(plan, [parts]), [[part] for part in range(parts)])),
-    )
+def in_bins(path: Path, plan: pa.Table, parts: int) -> Bins:
+    return bins_of(path.parent, in_parts(plan, [parts]), [[part] for part in range(parts)])
 
 
 @pytest.mark.parametrize("parts", PARTS)
@@ -71,8 +61,8 @@ def test_a_scan_in_parts_gives_the_rows_and_addresses_of_the_whole(path: Path, p
     row_filter = Compared(column="text", operator="!=", value=pa.array(["t3"]))
     for asked in (None, row_filter):
         options: dict[str, Any] = {"schema": ROWS.schema, "with_address": True, "row_filter": asked}
-        whole = run(ScanTask(bins=bins_of(path, plan_of(path), 1), **options), 1)
-        assert run(ScanTask(bins=bins_of(path, plan_of(path), parts), **options), parts) == whole
+        whole = run(Task(source=FileScan(bins=in_bins(path, plan_of(path), 1), **options)), 1)
+        assert run(Task(source=FileScan(bins=in_bins(path, plan_of(path), parts), **options)), parts) == whole
         assert whole.num_rows == (50 if asked is None else 43)
         assert whole.column(ADDRESS_COLUMN)[0].as_py() == 3 << 40
 
@@ -80,8 +70,8 @@ def test_a_scan_in_parts_gives_the_rows_and_addresses_of_the_whole(path: Path, p
 @pytest.mark.parametrize("parts", PARTS)
 def test_copies_in_parts_hold_together_what_no_position_names(path: Path, parts: int) -> None:
     layout = Layout(store=store_of(path.parent), schema=ROWS.schema, partition_columns=(), job_id="job")
-    bins = bins_of(path, plan_of(path, POSITIONS), parts)
-    records = run(RewriteTask(bins=bins, layout=layout), parts).column(0).to_pylist()
+    bins = in_bins(path, plan_of(path, POSITIONS), parts)
+    records = run(CopyTask(bins=bins, layout=layout), parts).column(0).to_pylist()
     staged = [json.loads(record)["staged"] for record in records]
     # A part without row groups makes no file.
     assert len({file["path"] for file in staged}) == len(staged) == min(parts, 5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins
-from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
-from airflow_txlog.datafiles.tasks.zorder import SampleTask, ZOrder, bits_for, buckets, cuts, values_at
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
+from airflow_txlog.datafiles.tasks.zorder import ZOrder, bits_for, buckets, cuts, sampled, values_at
 from airflow_txlog.jobs.files.here import bin_number
 from airflow_txlog.jobs.files.scan import plan_files
 from airflow_txlog.storage import StoreReference
@@ -121,7 +122,8 @@ def test_a_sample_is_even_and_blind_to_no_period(tmp_path: Path, one_in: int) ->
     plan = plan_files(snapshot, snapshot.files(), "UTC")
     packed = [[number] for number in range(plan.num_files)]
     bins = Bins(store=StoreReference.of(plan.store), inline=tuple(encode_bins(plan.table, packed)))
-    task = SampleTask(scan=ScanTask(bins=bins, schema=snapshot.schema, with_address=True), one_in=one_in, most=count)
+    scan = FileScan(bins=bins, schema=snapshot.schema, with_address=True)
+    task = Task(source=scan, steps=(partial(sampled, one_in, count),))
     parts = [pa.Table.from_batches(list(task(iter([bin_number(number)])))) for number in (0, 1)]
     large, small = sorted(parts, key=len, reverse=True)
     assert abs(len(large) - count / one_in) <= 3
@@ -132,6 +134,6 @@ def test_a_sample_is_even_and_blind_to_no_period(tmp_path: Path, one_in: int) ->
     counts = pc.value_counts(large["shard"]).field("counts").to_pylist()
     assert len(counts) == 16
     assert max(counts) - min(counts) <= 4 + len(ids) // 160
-    few = replace(task, most=3)
+    few = replace(task, steps=(partial(sampled, one_in, 3),))
     sizes = [sum(batch.num_rows for batch in few(iter([bin_number(number)]))) for number in (0, 1)]
     assert max(sizes) == 3

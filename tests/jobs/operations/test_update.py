@@ -67,9 +67,9 @@ def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
 ) -> None:
     columns: list[list[str]] = []
 
-    def scanned(context: Any, plan: Any, task: Any) -> Any:
-        columns.append(task.schema.names)
-        return scan_frame(context, plan, task)
+    def scanned(context: Any, scan: Any) -> Any:
+        columns.append(scan.schema.names)
+        return scan_frame(context, scan)
 
     monkeypatch.setattr(images, "scan_frame", scanned)
     data = rows(6, start=1).append_column("wide", pa.array(["x" * 1000] * 6))

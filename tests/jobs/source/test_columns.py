@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.operations import FileView
-from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
@@ -194,8 +194,8 @@ def sorted_rows(table: pa.Table) -> list[str]:
     return sorted(repr(row) for row in zip(*columns, strict=True))
 
 
-def scanned(scan: ScanTask) -> pa.Table:
-    return run_here(work_of([scan]), scan.output_schema, "read the source", 1)
+def scanned(scan: FileScan) -> pa.Table:
+    return run_here(work_of([Task(source=scan)]), scan.output_schema, "read the source", 1)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from airflow_txlog.contract.operations import FileView
-from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
-from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
+from airflow_txlog.datafiles.tasks.rows_without_log import ParquetScan
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import ConstraintViolation, InvalidInput
@@ -64,7 +64,7 @@ def given(context: JobContext, view: FileView) -> StructType | None:
 
 def both(
     context: JobContext, folder: Path | str, schema: str | None = None, **options: str
-) -> tuple[DataFrame, ScanTask | None]:
+) -> tuple[DataFrame, FileScan | None]:
     """The frame that Spark reads of the files, and our scan of them, where there is one."""
     view = FileView(format="parquet", path=str(folder), options=options, schema=schema)
     reader = context.spark.read.format("parquet").options(**options)
@@ -78,7 +78,7 @@ def check_alike(context: JobContext, folder: Path | str, schema: str | None = No
     """How many rows both read. Their schemas and rows are asserted to be equal."""
     frame, scan = both(context, folder, schema, **options)
     assert scan is not None
-    ours = over_bins(context.spark, scan, scan.output_schema)
+    ours = over_bins(context.spark, Task(source=scan), scan.output_schema)
     assert [(f.name, f.dataType) for f in ours.schema] == [(f.name, f.dataType) for f in frame.schema]
     found = spark_bag(ours)
     assert found == spark_bag(frame)
@@ -216,7 +216,7 @@ def test_an_append_writes_them_without_spark_s_reader(
 ) -> None:
     taken = []
 
-    def seen(*given: Any) -> ScanTask | None:
+    def seen(*given: Any) -> FileScan | None:
         taken.append(plain_files(*given))
         return taken[-1]
 
@@ -226,7 +226,7 @@ def test_an_append_writes_them_without_spark_s_reader(
     write(spark, tmp_path / "t", tmp_path / "in")
     result = write(spark, tmp_path / "t", tmp_path / "more")
 
-    assert [type(scan) for scan in taken] == [ParquetSourceTask, ParquetSourceTask]
+    assert [type(scan) for scan in taken] == [ParquetScan, ParquetScan]
     assert result.metrics["numOutputRows"] == 1
     rows = Table.open(str(tmp_path / "t")).to_arrow().sort_by("name").to_pylist()
     assert rows == [{"id": 1, "name": "a"}, {"id": None, "name": "c"}, {"id": 2, "name": None}]

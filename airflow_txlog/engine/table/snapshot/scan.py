@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file, nullable_schema
+from airflow_txlog.datafiles.parquet.conversion import nullable_schema
 from airflow_txlog.datafiles.parquet.reading import (
     DataFile,
-    corrupt_column,
-    names_in_file,
     open_data_file,
     read_batches,
+    table_columns,
 )
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching
@@ -110,17 +109,12 @@ def read_file(
     with open_data_file(rows.file) as parquet:
         if deleted is not None:
             deleted.check_inside(parquet.metadata.num_rows)
-        for start, batch in read_batches(rows.file, parquet, names_in_file(rows.file, parquet.schema_arrow, stored)):
+        for start, batch in read_batches(rows.file, parquet, stored):
             # A deletion vector counts the rows as the file has them (soundness A19).
             wanted = None if keep is None else keep(start, batch.num_rows)
-            yield _converted(batch if wanted is None else batch.filter(wanted), target, rows)
-
-
-def _converted(batch: pa.RecordBatch, schema: pa.Schema, rows: FileRows) -> pa.RecordBatch:
-    try:
-        return pa.RecordBatch.from_arrays(columns_of_file(batch, schema, rows.constants), schema=schema)
-    except ColumnMismatch as error:
-        raise corrupt_column(rows.file, error) from error
+            found = batch if wanted is None else batch.filter(wanted)
+            columns = table_columns(rows.file, found, target, rows.constants)
+            yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 def partition_constants(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> dict[str, pa.Array]:

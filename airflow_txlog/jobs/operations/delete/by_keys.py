@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,11 +20,11 @@ import pyarrow as pa
 from airflow_txlog.contract.operations import Delete, KeySource, KeyValues
 from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import whole
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, PackPairsTask
-from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, KeyRowsTask
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
-from airflow_txlog.datafiles.tasks.source_rows import whole
+from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
+from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
@@ -193,7 +194,8 @@ class DeleteByKeys(RowOperation[_Prepared]):
         numbers = whole(source.rows.column(ROW_ID_COLUMN))
         # One of each that was written down, in that order.
         keys = prepared.keys.values.cast(scan.schema.field(0).type)
-        task = KeyRowsTask(scan=scan, keys=HeldKeys(columns=(keys,), numbers=numbers), clause=0)
+        pairs = partial(pairs_of_keys, HeldKeys(columns=(keys,), numbers=numbers), 0)
+        task = Task(source=scan, steps=(pairs, pairs_packed))
         return Matches.of_packed(collected(context, [task], PAIRS_SCHEMA, _DOING))
 
     def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:
@@ -206,13 +208,13 @@ class DeleteByKeys(RowOperation[_Prepared]):
         row_filter = row_filter_of(prepared.read, {name})
         scan_columns(context, plan, frozenset({name}), row_filter).createOrReplaceTempView(target_view)
         scan = input_scan(context, source.files, source.rows.schema, context.input_key)
-        scan_frame(context, *scan).createOrReplaceTempView(source_view)
+        scan_frame(context, scan).createOrReplaceTempView(source_view)
         hint = join_hint(hashed_bytes(source.num_rows, 2) + source.rows.nbytes, "s")
         query = (
             f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
             f"FROM {quoted(target_view)} AS t JOIN {quoted(source_view)} AS s ON t.{quoted(name)} = s.{KEY}"
         )
-        found = context.spark.sql(query).mapInArrow(PackPairsTask(), spark_schema(PAIRS_SCHEMA))
+        found = context.spark.sql(query).mapInArrow(pairs_packed, spark_schema(PAIRS_SCHEMA))
         return Matches.of_packed(collect(found, _DOING))
 
     def check(self, prepared: _Prepared, found: Found) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, FileScan
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment, bins_for, scan_frame
@@ -54,8 +54,8 @@ def updated_columns(
     read = pa.schema([field for field in updated.schema if needed is None or field.name in needed])
     bins, first_files = bins_by_segment(context, updated)
     view = context.view_name()
-    task = ScanTask(bins=bins, schema=read, rows="only", with_address=True)
-    scan_frame(context, updated, task).createOrReplaceTempView(view)
+    task = FileScan(bins=bins, schema=read, rows="only", with_address=True)
+    scan_frame(context, task).createOrReplaceTempView(view)
     columns = image_sql(sides, [clause], str(clause.number), is_update=True, names=names)
     columns.append(f"{quoted(sides.target_alias)}.{ADDRESS_COLUMN}")
     rows = _typed(gate.run(f"SELECT {', '.join(columns)} FROM {_from(view, sides)}"), sides.target)
@@ -78,11 +78,11 @@ def updated_images(
     """New images of the rows at the plan's positions (of a table with this schema), with the segments of the files."""
     needed = columns_for_images(clauses.updates, schema, sides.source_alias, frozenset(schema.names))
     read = pa.schema([field for field in updated.schema if needed is None or field.name in needed])
-    task = ScanTask(
+    task = FileScan(
         bins=bins_for(context, updated), schema=read, rows="only", with_row_id=True, with_clause=True, with_segment=True
     )
     target_view = context.view_name()
-    scan_frame(context, updated, task).createOrReplaceTempView(target_view)
+    scan_frame(context, task).createOrReplaceTempView(target_view)
     matched = tuple(clause for clause in clauses.matched if clause.action == "update")
     by_source = tuple(clause for clause in clauses.not_matched_by_source if clause.action == "update")
     # Each kind in a query of its own: without a match a bare name can mean nothing but the target's column.

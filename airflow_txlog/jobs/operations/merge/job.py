@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Merge
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
+from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
@@ -337,7 +337,7 @@ class MergeRows(RowOperation[PreparedMerge]):
             return {}
         return {number: f"{number}/{count}:{digest}" for number, digest in enumerate(matched.fingerprints(count))}
 
-    def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> DataFrame | UnmatchedTask:
+    def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> DataFrame | Task:
         """What WHEN NOT MATCHED clauses make of the rest of these buckets."""
         source, matched = prepared.source, matches.source_rows
         if prepared.plain is not None and prepared.plain.inserted is not None:

@@ -11,10 +11,11 @@ clause acts. Source: delta-spark, MergeIntoCommand; soundness A1.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
-from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, PackPairsTask
-from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
+from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
+from airflow_txlog.datafiles.tasks.key_rows import pairs_of_keys
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, Task
 from airflow_txlog.engine.table.schema.schema import StructType
 from airflow_txlog.errors import AmbiguousMerge
 from airflow_txlog.jobs.context import JobContext
@@ -88,13 +89,14 @@ def _pairs_by_spark(
         f"{'LEFT JOIN' if by_source else 'JOIN'} {quoted(source_view)} AS {s} ON (\n{on}\n)"
     )
     found = gate.run(_with_unmatched(query, t, deciding_sql(by_source)) if by_source else query)
-    return Matches.of_packed(collect(found.mapInArrow(PackPairsTask(), spark_schema(PAIRS_SCHEMA)), _DOING))
+    return Matches.of_packed(collect(found.mapInArrow(pairs_packed, spark_schema(PAIRS_SCHEMA)), _DOING))
 
 
 def _pairs_of_keys(context: JobContext, plan: FilePlan, keys: PlainKeys, *, may_meet_many: bool) -> Matches:
     """The same where keys alone decide: the tasks that read them find the pairs."""
     scan = addressed_scan(context, plan, frozenset(keys.columns))
-    task = KeyRowsTask(scan=scan, keys=keys.source, clause=keys.clause, may_meet_many=may_meet_many)
+    pairs = partial(pairs_of_keys, keys.source, keys.clause, may_meet_many=may_meet_many)
+    task = Task(source=scan, steps=(pairs, pairs_packed), more_weight=keys.source.scan.bins.weight)
     return Matches.of_packed(collected(context, [task], PAIRS_SCHEMA, _DOING))
 
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnyClause, InsertClause, Merge, UpdateClause
+from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.key_rows import SourceKeys
-from airflow_txlog.datafiles.tasks.row_values import ConstantValue, RowValues
-from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
-from airflow_txlog.datafiles.tasks.source_rows import SourceRows, UnmatchedTask
+from airflow_txlog.datafiles.tasks.row_values import ConstantValue, OfColumn, RowValue, RowValues, only_values
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
+from airflow_txlog.datafiles.tasks.source_rows import SourceRows
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY, read_rules
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_type, walk_fields
@@ -79,29 +82,12 @@ class PlainKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assigned:
-    """What a clause assigns: `columns` by the target's and the source's name, and constants by the target's."""
-
-    columns: tuple[tuple[str, str], ...]
-    constants: RowValues
-
-    @property
-    def held(self) -> list[str]:
-        """The source's columns."""
-        return [held for _, held in self.columns]
-
-    @property
-    def names(self) -> set[str]:
-        """The target's columns."""
-        return {*(name for name, _ in self.columns), *self.constants.names}
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlainClauses:
-    """What the clauses assign: None where there is no such clause, or where only Spark can say what."""
+    """What the clauses assign, of the source's rows: None where there is no such clause, or where only Spark can say
+    what."""
 
-    updated: Assigned | None
-    inserted: Assigned | None
+    updated: RowValues | None
+    inserted: RowValues | None
 
     def are_all_of(self, clauses: Clauses) -> bool:
         """Whether the tasks can write what every one of these clauses assigns."""
@@ -152,7 +138,7 @@ def why_not_plain(
     found = _assigned_by(merge, snapshot, pair, parameters, is_ansi=is_ansi)
     if found is None:
         return words.clauses
-    inserted = set(pair.target.names) if found.inserted is None else found.inserted.names
+    inserted = set(pair.target.names if found.inserted is None else found.inserted.names)
     if any(not field.nullable and field.name not in inserted for field in pair.target):
         return "a new row has no value for a column that is NOT NULL"
     return None
@@ -216,7 +202,7 @@ def plain_clauses(
     if found is None:
         return None
     updated, inserted = found.updated, found.inserted
-    held = {name for each in (updated, inserted) if each is not None for name in each.held}
+    held = {name for each in (updated, inserted) if each is not None for name in each.columns_read}
     if source.bytes_of(held) > MOST_BYTES:
         return None
     if source.num_buckets > 1 and snapshot.partition_columns:
@@ -231,7 +217,7 @@ def plain_clauses(
 def _assigned_by(
     merge: Merge, snapshot: Snapshot, pair: PairColumns, parameters: Mapping[str, object], *, is_ansi: bool
 ) -> PlainClauses | None:
-    found: dict[str, Assigned | None] = {"matched": None, "not_matched": None}
+    found: dict[str, RowValues | None] = {"matched": None, "not_matched": None}
     kinds = [clause.when for clause in merge.clauses]
     if len(set(kinds)) < len(kinds) or not set(kinds) <= set(found):
         return None
@@ -250,31 +236,29 @@ def _assigned_by(
 
 def _assigned(
     clause: AnyClause, pair: PairColumns, parameters: Mapping[str, object], *, is_ansi: bool, may_lack: bool
-) -> Assigned | None:
+) -> RowValues | None:
     """What one clause assigns, in the table's order for `*` and else in the author's; `may_lack`: `*` leaves out what
     the source lacks."""
     assert isinstance(clause, UpdateClause | InsertClause)
     given = clause.set if isinstance(clause, UpdateClause) else clause.values
-    columns: list[tuple[str, str]] = []
-    constants: dict[str, ConstantValue] = {}
-    assigned: set[str] = set()
+    columns: dict[str, str] = {}
+    constants: dict[str, RowValue] = {}
     if isinstance(given, str):
         for wanted in pair.target:
             held = pair.source.find(wanted.name)
             if held is not None:
-                columns.append((wanted.name, held.name))
+                columns[wanted.name] = held.name
             elif not may_lack:
                 return None
         given = {}
     for name, text in given.items():
         field = assigned_column(name, pair.target.by_name, pair.target_alias)
-        if field is None or field.name in assigned or text.strip().upper() == "DEFAULT":
+        if field is None or field.name in columns | constants or text.strip().upper() == "DEFAULT":
             return None
         column = field.name
-        assigned.add(column)
         named = source_column(text, pair)
         if named is not None:
-            columns.append((column, named))
+            columns[column] = named
             continue
         values = plain_values({column: text}, pair.target, parameters, alias=pair.target_alias, is_ansi=is_ansi)
         constant = None if isinstance(values, str) else values.values[column]
@@ -282,10 +266,10 @@ def _assigned(
         if not isinstance(constant, ConstantValue):
             return None
         constants[column] = constant
-    if not all(pair.is_of_one_type(name, held) for name, held in columns):
-        return None
     # A batch of no column has no rows.
-    return Assigned(columns=tuple(columns), constants=RowValues(values=constants)) if columns else None
+    if not columns or not all(pair.is_of_one_type(name, held) for name, held in columns.items()):
+        return None
+    return RowValues(values={name: OfColumn(held) for name, held in columns.items()} | constants)
 
 
 def source_column(sql: str, pair: PairColumns) -> str | None:
@@ -317,17 +301,16 @@ def is_plain(field: StructField) -> bool:
 
 
 def plain_images(
-    context: JobContext, updated: FilePlan, source: MaterializedSource, assigned: Assigned
+    context: JobContext, updated: FilePlan, source: MaterializedSource, assigned: RowValues
 ) -> ComputedColumns:
     """The new images of the rows at the plan's positions, where each assigned value is one of the source's or a
     constant: no row has to go through the JVM."""
     bins, first_files = bins_by_segment(context, updated)
     rows = SourceRows(
-        scan=scan_of(context, source, assigned.held),
-        columns=assigned.columns,
-        constants=assigned.constants,
+        scan=scan_of(context, source, assigned.columns_read),
+        values=assigned,
         num_rows=source.num_rows,
-        size_bytes=source.bytes_of([*assigned.held, ROW_ID_COLUMN]),
+        size_bytes=source.bytes_of([*assigned.columns_read, ROW_ID_COLUMN]),
     )
     return ComputedColumns(values=rows, bins=bins, first_files=first_files, num_rows=updated.num_positions)
 
@@ -336,11 +319,12 @@ def plain_inserts(
     context: JobContext,
     source: MaterializedSource,
     matched: SourceRowSet,
-    assigned: Assigned,
+    assigned: RowValues,
     buckets: Collection[int],
-) -> UnmatchedTask:
+) -> Task:
     """The new rows of the source's that are not among `matched`, in the same case; a bucket is the work of one task."""
-    plan = unmatched_plan(context, source, assigned.held, matched.parts, buckets)
+    plan = unmatched_plan(context, source, assigned.columns_read, matched.parts, buckets)
     bins, _ = bins_by_segment(context, plan)
-    columns, constants = assigned.columns, assigned.constants
-    return UnmatchedTask(bins=bins, schema=plan.schema, with_segment=True, columns=columns, constants=constants)
+    scan = MaterializedScan(bins=bins, schema=plan.schema, with_segment=True)
+    values = RowValues(values={**assigned.values, SEGMENT_COLUMN: OfColumn(SEGMENT_COLUMN)})
+    return Task(source=scan, steps=(partial(only_values, values),))

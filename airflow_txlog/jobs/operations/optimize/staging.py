@@ -11,6 +11,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,14 +23,14 @@ from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout
 from airflow_txlog.datafiles.tasks.compaction import CompactTask, RowIds
 from airflow_txlog.datafiles.tasks.plans import pack_bins
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, ScanTask, WriteTask
-from airflow_txlog.datafiles.tasks.zorder import Z_COLUMN, ColumnPath, SampleTask, ZOrder, ZOrderTask, cuts, values_at
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, FileScan, Task, WriteTask
+from airflow_txlog.datafiles.tasks.zorder import Z_COLUMN, ColumnPath, ZOrder, ZOrdered, cuts, sampled, values_at
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import TooManyRows, run_here
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, plan_files, sent_bins, work_of
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, over_bins, plan_files, sent_bins, work_of
 from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, staged_of
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.operations.optimize.bins import Bin
@@ -130,27 +131,37 @@ def _sorted_files(
     context: JobContext, work: _Work, bins: Sequence[Bin], target_bytes: int, columns: Sequence[ColumnPath]
 ) -> list[list[StagedFile]]:
     """The files of each bin: rows near each other in all of the columns stand in the same file, sorted."""
-    task = _z_order_task(context, work, bins, target_bytes, columns)
-    executor, layout, live_bytes = context.executor, work.layout, sum(each.live_bytes for each in bins)
+    step = _z_ordered(context, work, bins, target_bytes, columns)
+    scan = FileScan(bins=bins_for(context, work.plan, in_pieces=True), schema=work.layout.schema, with_address=True)
+    task, schema = Task(source=scan, steps=(step,)), step.output_schema(scan.output_schema)
+    executor, layout = context.executor, work.layout
     staged = None
     most_bytes = min(SORTED_TIMES * executor.bytes_allowed, MOST_SORTED_BYTES)
-    if executor.runs_here(task.scan.bins.weight):
-        staged = _sorted_here(context, layout, task, columns, most_bytes)
+    if executor.runs_here(task.weight):
+        staged = _sorted_here(context, layout, task, schema, columns, most_bytes)
     if staged is None:
         why = f"rows of more than {most_bytes} bytes are to be sorted"
-        staged = executor.by_spark(why, lambda: _sorted_by_spark(context, layout, task, columns, live_bytes))
+        # A task for each segment, and no more than there is work for.
+        most = max(2 * context.parallelism, sum(each.live_bytes for each in bins) // _TASK_BYTES)
+        count = min(step.num_segments, most)
+        staged = executor.by_spark(why, lambda: _sorted_by_spark(context, layout, task, schema, columns, count))
     found: list[list[StagedFile]] = [[] for _ in bins]
     for file in staged:
-        found[bisect_right(task.first_segments, file.segment or 0) - 1].append(file)
+        found[bisect_right(step.first_segments, file.segment or 0) - 1].append(file)
     return found
 
 
 def _sorted_here(
-    context: JobContext, layout: Layout, task: ZOrderTask, columns: Sequence[ColumnPath], most_bytes: int
+    context: JobContext,
+    layout: Layout,
+    task: Task,
+    schema: pa.Schema,
+    columns: Sequence[ColumnPath],
+    most_bytes: int,
 ) -> list[StagedFile] | None:
     """The sorted files, of rows that this process holds. None where they are too many: then nothing was staged."""
     try:
-        rows = run_here(work_of([task]), task.output_schema, "sort", context.parallelism, most_bytes).combine_chunks()
+        rows = run_here(work_of([task]), schema, "sort", context.parallelism, most_bytes).combine_chunks()
     except TooManyRows:
         return None
     write = WriteTask(layout=layout)
@@ -181,17 +192,12 @@ def _in_order(rows: pa.RecordBatch, columns: Sequence[ColumnPath]) -> Iterator[p
 
 
 def _sorted_by_spark(
-    context: JobContext, layout: Layout, task: ZOrderTask, columns: Sequence[ColumnPath], live_bytes: int
+    context: JobContext, layout: Layout, task: Task, schema: pa.Schema, columns: Sequence[ColumnPath], count: int
 ) -> list[StagedFile]:
-    """The sorted files, of rows that Spark sorts."""
+    """The sorted files, of rows that Spark sorts in so many of its tasks."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
 
-    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
-
-    count = task.first_segments[-1] + len(task.splits[-1]) + 1
-    rows = context.spark.range(0, len(task.scan.bins), 1, len(task.scan.bins))
-    frame = rows.mapInArrow(task, spark_schema(task.output_schema))
-    frame = _by_segment(frame, min(count, max(2 * context.parallelism, live_bytes // _TASK_BYTES)))
+    frame = _by_segment(over_bins(context.spark, task, schema), count)
     # Rows of one bucket in order too: runs of equal values are what encodings live on. Segments are in the order of the
     # z-values; Spark compares the first column alone where it differs, and by segment most rows would be alike.
     order = [F.col(".".join(map(quoted, path))) for path in columns]
@@ -208,10 +214,10 @@ def _by_segment(frame: DataFrame, count: int) -> DataFrame:
     return frame.repartition(count, SEGMENT_COLUMN)
 
 
-def _z_order_task(
+def _z_ordered(
     context: JobContext, work: _Work, bins: Sequence[Bin], target_bytes: int, columns: Sequence[ColumnPath]
-) -> ZOrderTask:
-    """The task that numbers the rows, by the values in a sample of them."""
+) -> ZOrdered:
+    """The step that numbers the rows, by the values in a sample of them."""
     sample = _sample(context, work, columns)
     order = ZOrder.of_sample(columns, sample, len(bins))
     z, index = order.values(sample), sample.column(ADDRESS_COLUMN).to_pylist()
@@ -227,8 +233,7 @@ def _z_order_task(
     for split in splits[:-1]:
         first.append(first[-1] + len(split) + 1)
     base, version = (work.files.column(name) for name in ("base_row_id", "default_row_commit_version"))
-    return ZOrderTask(
-        scan=ScanTask(bins=bins_for(context, work.plan, in_pieces=True), schema=work.layout.schema, with_address=True),
+    return ZOrdered(
         order=order,
         groups=pa.array(work.numbers, pa.int32()),
         splits=tuple(splits),
@@ -251,9 +256,9 @@ def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> 
     rows = sum(size // _ROW_BYTES_GUESSED if n is None else n for n, size in zip(counts, sizes, strict=True))
     names = dict.fromkeys(path[0] for path in columns)
     schema = pa.schema([work.layout.schema.field(name) for name in names])
-    scan = ScanTask(bins=bins_for(context, work.plan, in_pieces=True), schema=schema, with_address=True)
-    sample = SampleTask(scan=scan, one_in=max(1, rows // SAMPLE_ROWS), most=4 * SAMPLE_ROWS)
-    return collected(context, [sample], scan.output_schema, "sample the columns of the Z-order")
+    scan = FileScan(bins=bins_for(context, work.plan, in_pieces=True), schema=schema, with_address=True)
+    task = Task(source=scan, steps=(partial(sampled, max(1, rows // SAMPLE_ROWS), 4 * SAMPLE_ROWS),))
+    return collected(context, [task], scan.output_schema, "sample the columns of the Z-order")
 
 
 def zorder_parameter(columns: Sequence[ColumnPath]) -> str:
