@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException
@@ -180,7 +179,7 @@ def vacuum(table: Table, args: Namespace) -> Answer:
     if not args.dry_run:
         _confirm(f"Delete files of {table.uri} that no kept version needs?", args.yes)
     hours = args.orphan_retention_hours
-    more: dict[str, Any] = {} if hours is None else {"orphan_retention": timedelta(hours=hours)}
+    more: dict[str, Any] = {} if hours is None else {"orphan_retention": hours}
     result = table.vacuum(
         args.retention_hours,
         dry_run=args.dry_run,
@@ -206,7 +205,7 @@ def vacuum(table: Table, args: Namespace) -> Answer:
     def show() -> None:
         if result.dry_run:
             for path in result.files:
-                print(path)
+                print(printing.printable(path))
         verb = "would be deleted" if result.dry_run else f"to delete, {result.deleted_files} deleted"
         print(f"{len(result.files)} files ({size_text(result.size_bytes)}) {verb}")
 
@@ -271,7 +270,10 @@ def _moment(args: Namespace) -> int | str | None:
     if args.table_version is not None:
         raise UsageError("--version and --timestamp exclude each other: one of them says which version is meant.")
     text: str = args.timestamp
-    return int(text) if text.lstrip("-").isdecimal() else text
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:
@@ -284,7 +286,11 @@ def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:
         if args.params:
             raise UsageError("--param gives a value to --where, which is missing.")
         return None
-    texts = dict(map(_named, args.params))
+    texts: dict[str, str] = {}
+    for name, text in map(_named, args.params):
+        if name in texts:
+            raise UsageError(f"--param gives {name} two values.")
+        texts[name] = text
     values = {name: _json_or_text(text) for name, text in texts.items()}
 
     def read(bound: Mapping[str, object]) -> tuple[Predicate, list[str]]:
@@ -312,7 +318,7 @@ def _named(given: str) -> tuple[str, str]:
 def _json_or_text(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

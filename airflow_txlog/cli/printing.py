@@ -132,4 +132,9 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return str(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """Return the text with escapes for what would move the cursor or break a line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

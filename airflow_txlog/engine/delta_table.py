@@ -369,7 +369,7 @@ class Table:
         dry_run: bool = False,
         *,
         check_retention: bool = True,
-        orphan_retention: timedelta = timedelta(milliseconds=ORPHAN_RETENTION_MS),
+        orphan_retention: timedelta | float = timedelta(milliseconds=ORPHAN_RETENTION_MS),
         mode: VacuumMode = "full",
         inventory: InventorySource | None = None,
         parallelism: int = PARALLELISM,
@@ -418,8 +418,11 @@ class Table:
 
 
 def _milliseconds(duration: timedelta | float) -> int:
-    """A plain number is hours, as in VACUUM … RETAIN 168 HOURS."""
-    whole = duration if isinstance(duration, timedelta) else timedelta(hours=duration)
+    """A plain number is hours, as in VACUUM … RETAIN 168 HOURS. Raises InvalidInput for one that is no time."""
+    try:
+        whole = duration if isinstance(duration, timedelta) else timedelta(hours=duration)
+    except (OverflowError, ValueError) as error:
+        raise InvalidInput(f"A retention of {duration} hours is no length of time. Nothing was deleted.") from error
     return whole // timedelta(milliseconds=1)
 
 

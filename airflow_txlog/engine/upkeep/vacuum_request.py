@@ -82,10 +82,10 @@ class VacuumRequest:
 def check_request(table: str, request: VacuumRequest, state: VacuumState) -> None:
     """Raise InvalidInput for what cannot be meant, RetentionTooShort, or FolderNotEmpty."""
     asked_ms, required_ms = request.retention_ms, state.retention_ms
-    for name, value in (("retention", asked_ms), ("orphan retention", request.orphan_retention_ms)):
+    for name, value in (("a retention", asked_ms), ("an orphan retention", request.orphan_retention_ms)):
         if value is not None and value < 0:
             raise InvalidInput(
-                f"InvalidInput: vacuum of {table} was asked for a {name} of {value} ms; it cannot be negative. "
+                f"InvalidInput: vacuum of {table} was asked for {name} of {value} ms; it cannot be negative. "
                 "Nothing was deleted."
             )
     if request.mode not in ("full", "lite"):

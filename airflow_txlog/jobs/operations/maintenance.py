@@ -6,7 +6,6 @@ Neither carries an application transaction: both are idempotent by nature (sound
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 
 from airflow_txlog.contract.job import Details, JobResult
 from airflow_txlog.contract.operations import Vacuum
@@ -28,11 +27,10 @@ def vacuum(context: LogContext) -> JobResult:
     `details.files` are the first of them. Raises RetentionTooShort, CannotVacuumLite, FolderNotEmpty.
     """
     table, described = context.table, context.record(Vacuum)
-    hours = described.retention_hours
     with context.step(context.spec.operation.name):
         before = table.snapshot().version
         done = table.vacuum(
-            None if hours is None else dt.timedelta(hours=hours),
+            described.retention_hours,
             dry_run=described.dry_run,
             check_retention=described.check_retention,
             mode=described.mode,

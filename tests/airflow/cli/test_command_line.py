@@ -384,6 +384,34 @@ def test_an_error_is_a_document_too(txlog: Any, folder: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
+        ["files", "t", "--timestamp", "9" * 5_000],
+        ["files", "t", "--timestamp", "9" * 20],
+        ["restore", "t", "--timestamp", "--3"],
+        ["vacuum", "t", "--retention-hours", "nan"],
+        ["vacuum", "t", "--orphan-retention-hours", "1e300"],
+    ],
+)
+def test_a_time_that_is_none_fails_without_a_traceback(txlog: Any, folder: Path, words: Sequence[str]) -> None:
+    # As a shell would give it, a value that looks like an option stands behind an equals sign.
+    given = [*words[:-2], f"{words[-2]}={words[-1]}"]
+    said = txlog(*(str(folder) if word == "t" else word for word in given))
+    assert said.code == 1
+    assert said.err.splitlines()[-1].startswith("InvalidInput: ")
+
+
+def test_a_deeply_nested_parameter_is_text(txlog: Any, folder: Path) -> None:
+    assert txlog("files", folder, "--where", "id = :n", "--param", f"n={'[' * 100_000}").code == 0
+
+
+def test_a_name_with_a_line_break_is_one_line_of_a_vacuum(txlog: Any, folder: Path) -> None:
+    (folder / "a\nb.parquet").touch()
+    os.utime(folder / "a\nb.parquet", (0, 0))
+    assert f"file://{folder}/a\\nb.parquet" in txlog("vacuum", folder, "-n").out.splitlines()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ["history"],
         ["history", "t", "--limit", "-1"],
         ["history", "t", "--limit", "many"],
@@ -392,6 +420,7 @@ def test_an_error_is_a_document_too(txlog: Any, folder: Path) -> None:
         ["restore", "t", "--version", "1", "--timestamp", "2026-01-01"],
         ["files", "t", "--param", "nothing", "--where", "id = :nothing"],
         ["files", "t", "--param", "n=1"],
+        ["files", "t", "--where", "id = :n", "--param", "n=1", "--param", "n=2"],
         ["snapshot", "t", "--version", "one"],
         ["vacuum", "t", "--mode", "light"],
     ],

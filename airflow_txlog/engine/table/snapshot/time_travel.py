@@ -18,19 +18,28 @@ from airflow_txlog.storage.base import Store
 Moment = int | str | datetime
 """Milliseconds since the epoch, ISO-8601 text, or a datetime; without a zone it is UTC."""
 
+# The moments that a datetime in UTC can show.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
 
 def parse_moment(moment: Moment) -> int:
-    """Milliseconds since the epoch. Raises InvalidInput for text that is no ISO-8601 date or time."""
+    """Return milliseconds since the epoch, of a moment in the years 1 to 9999 in UTC. Raises InvalidInput for others,
+    and for text that is no ISO-8601 date or time.
+    """
     if isinstance(moment, bool) or not isinstance(moment, int | str | datetime):
         raise InvalidInput(f"a timestamp is milliseconds, ISO-8601 text or a datetime, not {moment!r}.")
-    if isinstance(moment, int):
-        return moment
-    if isinstance(moment, str):
-        try:
-            moment = datetime.fromisoformat(moment.strip())
-        except ValueError as error:
-            raise InvalidInput(f"{moment!r} is no ISO-8601 date or time, such as 2026-03-01T12:00:00Z.") from error
-    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    found_ms = moment if isinstance(moment, int) else _milliseconds(moment)
+    if not _FIRST_MS <= found_ms <= _LAST_MS:
+        raise InvalidInput("A timestamp is a moment of the years 1 to 9999, in UTC.")
+    return found_ms
+
+
+def _milliseconds(moment: str | datetime) -> int:
+    try:
+        at = datetime.fromisoformat(moment.strip()) if isinstance(moment, str) else moment
+    except ValueError as error:
+        raise InvalidInput(f"{moment!r} is no ISO-8601 date or time, such as 2026-03-01T12:00:00Z.") from error
+    zoned = at if at.tzinfo else at.replace(tzinfo=UTC)
     return int(zoned.timestamp() * 1000)
 
 
@@ -91,4 +100,6 @@ def moment_text(moment_ms: int | None) -> str:
     """The moment as ISO-8601 text in UTC, to the millisecond; empty for None."""
     if moment_ms is None:
         return ""
+    if not _FIRST_MS <= moment_ms <= _LAST_MS:
+        return f"{moment_ms} ms"  # of another writer's log
     return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds")
