@@ -160,16 +160,17 @@ class TxlogOperator(RenderedOperator):
 
         What a template or another task decides is checked when the task runs. Reads no connection.
         """
-        if isinstance(self.runner, str):
+        if self.runner is not None:
             check_runner(self.runner)
+        if isinstance(self.runner, str):
             if self.deferrable and self.runner != "submit":
                 raise not_deferrable(self.runner)
             if self.spark_conn_id is None and self.txlog_conn_id is None:
                 check_cluster_named(self.runner)
         check_time_zone(self.time_zone)
         # With a connection, a name is joined to its base, which is known only when the task runs.
-        is_literal = isinstance(self.table_uri, str) and not has_template(self.table_uri)
-        uri = self.table_uri if self.txlog_conn_id is None and is_literal else "/"
+        is_known = self.table_uri is None or (self.txlog_conn_id is None and not has_template(self.table_uri))
+        uri = self.table_uri if is_known else "/"
         try:
             self._spec(uri)
         except InvalidJobSpec as error:

@@ -36,11 +36,11 @@ def make_runner(name: str, cluster: Cluster | None = None) -> Runner:
     return made
 
 
-def check_runner(name: str) -> None:
-    """Raise InvalidJobSpec for a name that no runner has."""
-    if name not in CONNECTION_TYPES:
+def check_runner(runner: str | Runner) -> None:
+    """Raise InvalidJobSpec for a name that no runner has, and for what is no runner."""
+    if runner not in CONNECTION_TYPES if isinstance(runner, str) else not callable(getattr(runner, "run", None)):
         raise InvalidJobSpec(
-            f"runner must be one of {tuple(CONNECTION_TYPES)} or a Runner; found {name!r}.", argument="runner"
+            f"runner must be one of {tuple(CONNECTION_TYPES)} or a Runner; found {runner!r}.", argument="runner"
         )
 
 

@@ -44,7 +44,8 @@ def merge(**given: Any) -> TxlogOperator:
     ("operator", "message"),
     [
         (lambda: delete("id IN (:ids)", IDS), r"predicate has IN \(:ids\).* Write array_contains\(:ids, column\)"),
-        (lambda: delete("a AND id not in (0, :ids)", IDS), r"Write NOT array_contains\(:ids, column\)"),
+        (lambda: delete("a AND id not in (0, :ids)", IDS), r"NOT array_contains\(:ids, column\), .*, column <> :ids"),
+        (lambda: delete("id IN :ids", IDS), r"Write array_contains\(:ids, column\), .*, column = :ids"),
         (lambda: delete("id = :idd", {"id": 1}), r":idd, and parameters has no value for it \(it has id\)"),
         (lambda: delete("id = :id"), r":id, and parameters has no value for it \(it has none\)"),
         (lambda: delete("id = 1", {"id": 1}), r"a value for id, and no SQL of this operator has :id"),
@@ -62,7 +63,7 @@ def merge(**given: Any) -> TxlogOperator:
         (lambda: merge(source=query("SELECT :day", a=files("/in"))), "source has the parameter :day"),
         (lambda: DeltaUpdateOperator(**T, set={"a": "b + 'c"}), "set is no SQL expression: it has a string without"),
         (lambda: DeltaOptimizeOperator(**T, zorder_by="a", purge=True), "exclude each other"),
-        (lambda: DeltaRestoreOperator(**T, timestamp="yesterday"), "a date or time in ISO 8601"),
+        (lambda: DeltaRestoreOperator(**T, timestamp="yesterday"), "a date or time in ISO 8601; found 'yesterday'"),
         (lambda: delete("TRUE", time_zone="Europe/Berln"), "no time zone 'Europe/Berln'"),
         (lambda: delete("TRUE", runner="submit"), "give spark_conn_id"),
         (lambda: delete("TRUE", idempotency_key=" "), "idempotency_key must not be empty"),

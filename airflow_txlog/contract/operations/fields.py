@@ -55,7 +55,7 @@ TableText = Annotated[str, Meta(pattern=r"\S", description=_TEXT, extra={"sees":
 PairText = Annotated[str, Meta(pattern=r"\S", description=_TEXT, extra={"sees": Sees.TABLE_AND_SOURCE})]
 ClauseText = Annotated[str, Meta(pattern=r"\S", description=_TEXT, extra={"sees": Sees.CLAUSE})]
 
-_ASSIGNMENTS = Meta(min_length=1, description="a mapping of columns to SQL")
+_ASSIGNMENTS = Meta(min_length=1, description="a non-empty mapping of columns to SQL")
 Assignments = Annotated[dict[str, TableText], _ASSIGNMENTS]
 ClauseAssignments = Literal["*"] | Annotated[dict[str, ClauseText], _ASSIGNMENTS]
 

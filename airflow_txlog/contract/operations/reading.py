@@ -65,7 +65,7 @@ def read(kind: Any, value: Any, place: str, change: Change | None = None) -> Any
     members = _members(inner)
     if len(members) > 1:
         found = next((member for member in members if _fits(member, value)), None)
-        want(place, found is not None, expectation(kind), value, is_shown="is_shown" in extra)
+        want(place, found is not None, expectation(kind), value, is_shown=_is_shown(kind))
         return read(found, value, place, change)
     result = _single(inner, kind, value, place, change)
     want(place, extra.get("holds", _always)(result), expectation(kind), value)
@@ -103,9 +103,7 @@ def _single(inner: Any, kind: Any, value: Any, place: str, change: Change | None
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
         # Its message may show the value.
-        meta = _parts_of(kind)[1]
-        is_shown = meta is not None and "is_shown" in (meta.extra or {})
-        raise invalid(place, expectation(kind), value, is_shown=is_shown) from None
+        raise invalid(place, expectation(kind), value, is_shown=_is_shown(kind)) from None
 
 
 def _part(cls: type[Part], value: Any, place: str, change: Change | None) -> Part:
@@ -166,6 +164,15 @@ def _parts_of(kind: Any) -> tuple[Any, msgspec.Meta | None]:
 
 def _members(inner: Any) -> tuple[Any, ...]:
     return get_args(inner) if get_origin(inner) in (Union, types.UnionType) else (inner,)
+
+
+def _is_shown(kind: Any) -> bool:
+    """Whether an error may show a text that was given for this type: it is the name of a place or of a choice."""
+    inner, meta = _parts_of(kind)
+    if "is_shown" in ((meta and meta.extra) or {}) or get_origin(inner) is Literal:
+        return True
+    members = [member for member in _members(inner) if member is not type(None)]
+    return members != [inner] and all(map(_is_shown, members))
 
 
 def _least(meta: msgspec.Meta | None) -> int:

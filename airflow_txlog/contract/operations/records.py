@@ -268,7 +268,9 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
             try:
                 datetime.fromisoformat(self.timestamp.strip())
             except ValueError:
-                raise invalid("arguments.timestamp", "a date or time in ISO 8601", self.timestamp) from None
+                raise invalid(
+                    "arguments.timestamp", "a date or time in ISO 8601", self.timestamp, is_shown=True
+                ) from None
 
     @property
     def counts_from_first_try(self) -> bool:

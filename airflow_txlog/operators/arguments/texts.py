@@ -79,8 +79,9 @@ def _mistake(text: str, values: Mapping[str, Any], *, is_query: bool) -> str | N
     if listed is not None:
         negation, name = listed
         return (
-            f"has {negation}IN (:{name}), and the value of {name} is a list: to SQL that is one value, an array, which "
-            f"no row's can equal. Write {negation}array_contains(:{name}, column)."
+            f"has {negation}IN (:{name}), and the value of {name} is a list: to SQL that is one value, an array. Write "
+            f"{negation}array_contains(:{name}, column), or, where the column itself holds arrays, column "
+            f"{'<>' if negation else '='} :{name}."
         )
     return None
 
@@ -89,7 +90,13 @@ def _lists_in_in(tokens: Sequence[Token], values: Mapping[str, Any]) -> Iterator
     """Each parameter that is a list and a whole element of an IN, with the NOT before that."""
     words = [token.text.upper() if token.kind == "word" else "" for token in tokens]
     for at, word in enumerate(words):
-        if word != "IN" or tokens[at + 1 : at + 2] != [Token("symbol", "(")]:
+        if word != "IN":
+            continue
+        negation = "NOT " if at and words[at - 1] == "NOT" else ""
+        following = tokens[at + 1] if at + 1 < len(tokens) else Token("symbol", "")
+        if following.kind == "parameter" and isinstance(values.get(following.text), list):
+            yield negation, following.text
+        if following != Token("symbol", "("):
             continue
         depth = 0
         for here in range(at + 1, len(tokens)):
@@ -101,4 +108,4 @@ def _lists_in_in(tokens: Sequence[Token], values: Mapping[str, Any]) -> Iterator
             beside = {tokens[here - 1].text, tokens[here + 1].text if here + 1 < len(tokens) else ""}
             is_element = depth == 1 and token.kind == "parameter" and beside <= {"(", ",", ")"}
             if is_element and isinstance(values.get(token.text), list):
-                yield "NOT " if at and words[at - 1] == "NOT" else "", token.text
+                yield negation, token.text
