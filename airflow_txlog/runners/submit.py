@@ -33,11 +33,15 @@ _OF_CONNECTION = ("spark.master", "spark.submit.deployMode")
 _DRIVER_PYTHON = "spark.pyspark.driver.python"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Of a local Spark's defaults those that name no machine.
-_SHARED = ("spark.driver.memory", "spark.ui.", "spark.sql.catalogImplementation", "spark.redaction.regex")
+_SHARED = (
+    "spark.driver.memory",
+    "spark.ui.",
+    "spark.eventLog.",
+    "spark.sql.catalogImplementation",
+    "spark.redaction.regex",
+)
 SHARED_DEFAULTS = {
     **{name: value for name, value in LOCAL_DEFAULTS.items() if name.startswith(_SHARED)},
-    # It keeps plans with the values that are bound in them, where the cluster's own defaults turn it on.
-    "spark.eventLog.enabled": "false",
     # With the driver's level, once they run (`jobs.spark.executors`): what Spark logs of a failed task quotes values.
     "spark.executor.syncLogLevel.enabled": "true",
 }

@@ -118,14 +118,17 @@ def open_to_read(root: str, path: str) -> int:
     """An open descriptor of a regular file below `root`.
 
     Raises OutsideTable where it is a link or lies behind one, FileNotFoundError also for what is neither file nor
-    folder, IsADirectoryError.
+    folder or lies below a file, IsADirectoryError.
     """
-    with parent(root, path) as (directory, name):
-        try:
-            descriptor = os.open(name, _READ, dir_fd=directory)
-        except OSError as error:
-            parts = inner_parts(path)
-            raise _of_path(error, root, parts, len(parts), directory) from error
+    try:
+        with parent(root, path) as (directory, name):
+            try:
+                descriptor = os.open(name, _READ, dir_fd=directory)
+            except OSError as error:
+                parts = inner_parts(path)
+                raise _of_path(error, root, parts, len(parts), directory) from error
+    except NotADirectoryError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{root}/{path}") from error
     return _regular(descriptor, f"{root}/{path}")
 
 

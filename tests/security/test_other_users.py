@@ -179,3 +179,22 @@ def test_a_setting_that_would_let_others_connect_is_refused_by_name(
         runner().run(spec, log=print)
     assert caught.value.facts["argument"] == f"spark_conf.{name}"
     assert value == "false" or name == "spark.master" or value not in str(caught.value)
+
+
+@pytest.mark.spark
+@pytest.mark.long("a Spark that is started as a job starts it")
+def test_the_machines_defaults_turn_on_no_event_log_which_would_keep_bound_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("conf", "events"):
+        (tmp_path / name).mkdir()
+    defaults = f"spark.eventLog.enabled true\nspark.eventLog.dir file://{tmp_path}/events\n"
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(defaults)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    spec = job_spec(
+        operation="delete",
+        table_uri=make_table(tmp_path / "t", rows(10)).uri,
+        arguments={"predicate": "name = concat(:who, '') AND id + 0 >= 0", "parameters": {"who": "n3"}},
+    )
+    assert ChildProcessRunner().run(spec, log=print).status == "committed"
+    assert list((tmp_path / "events").iterdir()) == []

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.errors import OutsideTable, UnsupportedStore
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import OutsideTable, TableNotFound, UnsupportedStore
 from airflow_txlog.storage import Access, LocalStore
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -143,6 +144,18 @@ def test_a_table_may_be_reached_through_a_symlink(tmp_path: Path) -> None:
     store.delete("a/f")
     assert store.delete_empty_directory("a")
     assert store.root == f"file://{tmp_path}/t"
+
+
+def test_below_a_file_there_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for root, path in (("file", "_delta_log/0.json"), ("file/t", "a"), ("", "file/a")):
+        store = LocalStore(str(tmp_path / root))
+        with pytest.raises(FileNotFoundError):
+            store.read(path)
+        assert store.stat(path) is None
+    for uri in (tmp_path / "file", tmp_path / "file" / "t"):
+        with pytest.raises(TableNotFound):
+            Table.open(str(uri)).snapshot()
 
 
 def test_directories_are_listed_deepest_first_and_deleted_only_when_empty(tmp_path: Path) -> None:

@@ -184,6 +184,7 @@ _MORE_MEMORY = (
 )
 # By what a cause says; the first that fits.
 _ADVICE = {
+    ("Not a directory",): " A file lies where the table's folder, or one above it, must be: correct the path.",
     ("Read-only file system",): " The disk is mounted read-only on the machine that runs the job.",
     ("Permission denied: 's3:", "Permission denied: 'gs:", "Permission denied: 'abfss:"): (
         " The credentials of the process that asked do not allow it; executors on other machines have their own."

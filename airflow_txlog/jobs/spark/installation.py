@@ -28,6 +28,8 @@ LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # It keeps plans with the values that are bound in them, where the defaults of the machine turn it on.
+    "spark.eventLog.enabled": "false",
     # The bar is drawn over the lines of the task's log.
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",

@@ -45,12 +45,13 @@ class WarmRunner:
         if done is not None:
             return done
         try:
-            return self._on_server(spec, lines.begin())
-        except SparkUnavailable as error:
-            if not error.retryable or error.facts.get("place") is None:
-                raise
-            log(f"{error.message} Another one is started.")
-            return self._on_server(spec, lines.begin())
+            try:
+                return self._on_server(spec, lines.begin())
+            except SparkUnavailable as error:
+                if not error.retryable or error.facts.get("place") is None:
+                    raise
+                log(f"{error.message} Another one is started.")
+                return self._on_server(spec, lines.begin())
         except TxlogError as error:
             if not error.facts.get("is_local_only"):
                 raise

@@ -87,6 +87,7 @@ def test_the_first_line_names_the_cause_of_a_failure_of_spark(tmp_path: Path, sp
 
 def test_a_failure_of_the_system_is_not_blamed_on_spark_and_says_what_to_do() -> None:
     for number, words in {
+        errno.ENOTDIR: "Not a directory: '/lake/t'. A file lies where the table's folder",
         errno.EROFS: "Read-only file system: '/lake/t'. The disk is mounted read-only",
         errno.EACCES: "Permission denied: '/lake/t'. The user that runs the job has no right",
         errno.ENOSPC: "No space left on device: '/lake/t'. The disk is full",

@@ -21,6 +21,7 @@ import pytest
 from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CredentialsUnavailable, JobError, JobLost, SparkUnavailable, UnknownColumn
+from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.runners.warm import server as servers
 from airflow_txlog.runners.warm.folders import Process, Server, Slot, base_folder, try_lock
 from airflow_txlog.runners.warm.runner import WarmRunner
@@ -232,18 +233,22 @@ def test_the_last_server_may_end_after_a_job_has_its_session(base: Path) -> None
     held.end(is_well=False)
 
 
-def test_a_job_whose_server_ends_while_it_connects_runs_on_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("can_connect_run_it", [True, False])
+def test_a_job_whose_server_ends_while_it_connects_runs_on_another_or_on_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, can_connect_run_it: bool
 ) -> None:
     code = f"""
 import os, sys
 from airflow_txlog.contract.job import JobResult, read_spec, write_document
-from airflow_txlog.errors import SparkUnavailable
+from airflow_txlog.errors import InvalidJobSpec, SparkUnavailable
 from airflow_txlog.runners.warm.server import stop_all
 spec = read_spec(sys.argv[-1])
 told = {{"operation": "delete", "table_uri": spec.table_uri}}
-if os.path.exists({str(tmp_path / "again")!r}):
+if sys.argv[1] == "own" or os.path.exists({str(tmp_path / "again")!r}) and {can_connect_run_it}:
     result = JobResult(status="nothing_to_do", **told)
+elif os.path.exists({str(tmp_path / "again")!r}):
+    error = InvalidJobSpec("Not over Connect.", is_local_only=True)
+    result = JobResult(status="failed", error=error.to_dict(), **told)
 else:
     open({str(tmp_path / "again")!r}, "w").close()
     stop_all()
@@ -252,11 +257,17 @@ else:
 write_document(spec.result_uri, result.to_json())
 """
     monkeypatch.setattr("airflow_txlog.runners.warm.runner.JOB", (sys.executable, "-c", code))
+    own = partial(ChildProcessRunner, (sys.executable, "-c", code, "own"))
+    monkeypatch.setattr(
+        "airflow_txlog.runners.warm.runner.ChildProcessRunner",
+        lambda *given, **named: ChildProcessRunner(*given, **named) if given else own(),
+    )
     Table.create(str(tmp_path / "t"), pa.schema([("a", pa.bool_())]))
     spec = job_spec(operation="delete", table_uri=str(tmp_path / "t"), arguments={"predicate": "abs(a) = 1"})
     lines: list[str] = []
     assert WarmRunner().run(spec, log=lines.append).status == "nothing_to_do"
     assert [line for line in lines if "Another one is started" in line]
+    assert any("gets a Spark of its own" in line for line in lines) is not can_connect_run_it
 
 
 def test_a_session_is_not_free_while_the_child_of_a_dead_task_has_it() -> None:
