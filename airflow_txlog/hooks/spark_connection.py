@@ -76,8 +76,15 @@ def _connect_server(connection: Any) -> ConnectServer:
 
 
 def _spark_submit(conn_id: str) -> SparkSubmit:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
+    try:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    except ImportError as error:
+        raise InvalidJobSpec(
+            f'runner="submit" needs Airflow\'s Spark provider where tasks run, which cannot be imported ({error}): '
+            "pip install apache-airflow-providers-apache-spark, at a version whose pyspark-client is that of pyspark. "
+            "Nothing was started.",
+            argument="runner",
+        ) from error
     # Without a name: settings reach Spark by a file alone.
     try:
         hook = SparkSubmitHook(conn_id=conn_id, name="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -143,6 +144,12 @@ def test_a_connection_that_the_hook_refuses_says_why(monkeypatch: pytest.MonkeyP
         open_spark_connection("submit", "kubernetes")
     with pytest.raises(InvalidJobSpec, match="'old_binary': The spark-binary extra can be one of"):
         open_spark_connection("submit", "old_binary")
+
+
+def test_airflows_spark_provider_is_asked_for_by_name_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "airflow.providers.apache.spark.hooks.spark_submit", None)
+    with pytest.raises(InvalidJobSpec, match="pip install apache-airflow-providers-apache-spark"):
+        open_spark_connection("submit", "kubernetes")
 
 
 def test_a_cluster_that_does_not_exist_is_an_error_and_no_yarn() -> None:
