@@ -17,7 +17,7 @@ from airflow_txlog.errors import InvalidInput, from_dict
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.waiting import condition_of
 from airflow_txlog.locations import is_absolute, shown
-from airflow_txlog.operators.arguments.given import has_template
+from airflow_txlog.operators.arguments.given import has_template, path_text
 from airflow_txlog.operators.arguments.templates import TemplatedOperator
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy
 
@@ -91,7 +91,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.table_uri = table_uri
+        self.table_uri = path_text(table_uri)
         self.version = version
         self.newer_than = newer_than
         self.since = since
@@ -107,11 +107,12 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         self._checked: dict[str, Any] | None = None
         # What needs no rendering is refused when the DAG is parsed.
         given = {name: getattr(self, name) for name in _CONDITION}
-        is_literal = isinstance(table_uri, str) and not has_template(table_uri)
-        if txlog_conn_id is None and is_literal and not is_absolute(table_uri):
+        named = self.table_uri if isinstance(self.table_uri, str) else None
+        is_known = named is None or txlog_conn_id is None
+        if is_known and not has_template(self.table_uri) and not (named and is_absolute(named)):
             raise InvalidInput(
                 f"table_uri must be an absolute path or a URI, or with a txlog_conn_id a name under its base; found "
-                f"{shown(table_uri)!r}."
+                f"{self.table_uri if named is None else shown(named)!r}."
             )
         self._given = [name for name, value in given.items() if value is not None]
         condition_of(**{name: _STANDS_FOR[name] if has_template(value) else value for name, value in given.items()})

@@ -66,6 +66,10 @@ def test_a_path_and_numbers_among_spark_settings_are_taken_as_texts() -> None:
     assert (spec.table_uri, spec.spark_conf) == ("/lake/t", {"spark.sql.ansi.enabled": "false"})
 
 
+def test_a_path_is_taken_as_a_text_by_a_sensor_too() -> None:
+    assert TableVersionSensor(task_id="x", table_uri=Path("/lake/t"), version=1).table_uri == "/lake/t"  # type: ignore[arg-type]
+
+
 class _Ti:
     dag_id, task_id, run_id, map_index, try_number, max_tries, id = "d", "t", "r", -1, 1, 0, "an id"
 
@@ -99,6 +103,7 @@ class _Ti:
         (lambda: VacuumOperator(**T, inventory="in.csv"), "found 'in.csv'"),
         (lambda: DeltaUpdateOperator(**T, set={}), "a non-empty mapping of columns to SQL"),
         (lambda: TableVersionSensor(**T), "one of version, newer_than and since"),
+        (lambda: TableVersionSensor(task_id="x", table_uri=None, version=1), "found None"),  # type: ignore[arg-type]
         (lambda: TableVersionSensor(**T, version="last"), "version must be a version number"),
     ],
 )
