@@ -13,6 +13,7 @@ from importlib import metadata
 from importlib.util import find_spec
 
 from airflow_txlog.errors import JobError, TxlogError
+from airflow_txlog.jobs.spark.causes import describe
 from airflow_txlog.storage.local_files import stat_linked
 
 # Spark keeps its own temporary files there too, unless it is given another folder.
@@ -95,8 +96,6 @@ def not_started(error: Exception) -> TxlogError:
         cause = f"{type(error).__name__}: {error}"
         message = f"PySpark cannot be imported ({cause}). Install it: {INSTALL}. Nothing was read."
     else:
-        from airflow_txlog.jobs.spark.causes import describe  # noqa: PLC0415 - needs the PySpark that may be broken
-
         cause = describe(error)
         message = f"Spark could not be started: {cause}. {start_advice(cause)}"
     return JobError(message, cause_type=type(error).__name__)

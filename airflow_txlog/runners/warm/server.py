@@ -39,6 +39,7 @@ from airflow_txlog.jobs.spark.shipping import HAS, executor_zip
 from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import job_environment
+from airflow_txlog.runners.credentials_endpoint import credentials_environment
 from airflow_txlog.runners.warm.folders import (
     Place,
     Server,
@@ -226,8 +227,6 @@ def offering_credentials(server: Server, connection: str | None) -> Iterator[Non
     if connection is None:
         yield
         return
-    from airflow_txlog.runners.credentials_endpoint import credentials_environment
-
     path = Path(server.folder, "credentials", SYSTEM_CLOCK.unique_id())
     with credentials_environment(connection) as endpoint:
         try:
