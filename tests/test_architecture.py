@@ -73,7 +73,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "get_provider_info": (),
 }
 # What the extras for object stores install: imported where such a store is opened.
-CLIENTS = ("s3fs", "botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "adlfs", "azure")
+CLIENTS = ("botocore", "urllib3", "google", "azure", "requests")
 CLIENT_MODULES = tuple(f"airflow_txlog.storage.{name}" for name in ("s3", "gcs", "azure"))
 OTHERS: dict[str, tuple[str, ...]] = {
     "": (),

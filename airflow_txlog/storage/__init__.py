@@ -11,6 +11,8 @@ import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from airflow_txlog.errors import UnsupportedStore
@@ -44,39 +46,26 @@ def _open_local(uri: str, access: Access) -> Store:
     return LocalStore(path, access)
 
 
-def _open_s3(uri: str, access: Access) -> Store:
+def _open_remote(kind: str, uri: str, access: Access) -> Store:
     try:
-        from airflow_txlog.storage.s3 import open_s3
+        module = import_module(f"airflow_txlog.storage.{kind}")
     except ModuleNotFoundError as error:
-        raise _not_installed(uri, "s3", error) from error
-    return open_s3(uri, access)
-
-
-def _open_gcs(uri: str, access: Access) -> Store:
-    try:
-        from airflow_txlog.storage.gcs import open_gcs
-    except ModuleNotFoundError as error:
-        raise _not_installed(uri, "gcs", error) from error
-    return open_gcs(uri, access)
-
-
-def _open_azure(uri: str, access: Access) -> Store:
-    try:
-        from airflow_txlog.storage.azure import open_azure
-    except ModuleNotFoundError as error:
-        raise _not_installed(uri, "azure", error) from error
-    return open_azure(uri, access)
+        raise UnsupportedStore(
+            f"UnsupportedStore: {uri} needs the package {error.name}, which is not installed on {os.uname().nodename}. "
+            f"Install airflow-provider-txlog[{kind}] where tasks and executors run. Nothing was read or written.",
+            uri=uri,
+            filesystem=kind,
+        ) from error
+    store: Store = module.open_at(uri, access)
+    return store
 
 
 STORES: dict[str, Callable[[str, Access], Store]] = {
     LOCAL: _open_local,
     "memory": MemoryStore,
-    "s3": _open_s3,
-    "s3a": _open_s3,
-    "s3n": _open_s3,
-    "gs": _open_gcs,
-    "gcs": _open_gcs,
-    **dict.fromkeys(("abfss", "abfs", "wasbs", "wasb", "az"), _open_azure),
+    **dict.fromkeys(("s3", "s3a", "s3n"), partial(_open_remote, "s3")),
+    **dict.fromkeys(("gs", "gcs"), partial(_open_remote, "gcs")),
+    **dict.fromkeys(("abfss", "abfs", "wasbs", "wasb", "az"), partial(_open_remote, "azure")),
 }
 """What opens a URI of each scheme; that of a path is LOCAL."""
 
@@ -138,15 +127,6 @@ def open_named_file(uri: str, access: Access) -> Any:
     folder, slash, name = (local_path(uri) or uri).rpartition("/")
     linked = dataclasses.replace(access, allow_absolute_paths=True)
     return open_store((folder or slash) or ".", linked).open_input(name)
-
-
-def _not_installed(uri: str, extra: str, error: ModuleNotFoundError) -> UnsupportedStore:
-    return UnsupportedStore(
-        f"UnsupportedStore: {uri} needs the package {error.name}, which is not installed on {os.uname().nodename}. "
-        f"Install airflow-provider-txlog[{extra}] where tasks and executors run. Nothing was read or written.",
-        uri=uri,
-        filesystem=extra,
-    )
 
 
 def _refused(uri: str, filesystem: str, why: str) -> UnsupportedStore:

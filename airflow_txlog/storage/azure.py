@@ -1,7 +1,7 @@
-"""Containers of Azure Blob Storage, which are also those of Data Lake Storage Gen2, over adlfs.
+"""Containers of Azure Blob Storage, which are also those of Data Lake Storage Gen2, over Azure's own SDK.
 
-adlfs gives the connection: its credentials, event loop and the client of Azure's SDK. The requests are made on that
-client, one a call, without the SDK's own repeating. Put-if-absent is one Put Blob with `If-None-Match: *`.
+The requests are made on its client, one a call, without its own repeating. Put-if-absent is one Put Blob with
+`If-None-Match: *`.
 
 Both services hold the same blobs, and have one root here, the one of Data Lake Storage. An account with a hierarchical
 namespace lists its directories among the blobs: they are left out.
@@ -10,39 +10,42 @@ Source: docs/decisions/put-if-absent.md; Blob service REST API, "Put Blob", "Put
 
 from __future__ import annotations
 
-import base64
 import errno
 import functools
 import logging
 import os
 import re
-import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import ssl
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import aiohttp
-from adlfs import AzureBlobFileSystem
+import requests
 from azure.core import MatchConditions
 from azure.core.exceptions import AzureError, ClientAuthenticationError
-from azure.storage.blob import BlobBlock
-from azure.storage.blob.aio import BlobPrefix
+from azure.core.pipeline.transport import RequestsTransport
+from azure.identity import ClientSecretCredential, DefaultAzureCredential
+from azure.storage.blob import BlobBlock, BlobPrefix, BlobServiceClient
+from requests.adapters import HTTPAdapter
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
+from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, split
 from airflow_txlog.storage.access import credentials_of, read_options
 from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
+    CONNECTIONS,
     READ_S,
+    Bucket,
     Check,
     Connection,
     Content,
     FoundObject,
     Listed,
-    UnfinishedUpload,
+    NameTaken,
     answer_error,
     answer_lacks,
     bare_etag,
@@ -50,7 +53,6 @@ from airflow_txlog.storage.bucket import (
     needed,
     no_bucket,
     no_credentials,
-    raise_as,
     refusal,
     whole_seconds_ms,
 )
@@ -99,7 +101,7 @@ class _Place(NamedTuple):
     path: str
 
 
-def open_azure(uri: str, access: Access) -> Store:
+def open_at(uri: str, access: Access) -> Store:
     """The store at `abfss://container@account.dfs.core.windows.net/folder`, or `az://container/folder`.
 
     Raises UnsupportedStore, InvalidInput.
@@ -167,107 +169,109 @@ def _connection(
     return Connection(lambda: _open(account, cloud, given, credentials), caller_of(given, credentials), server)
 
 
-def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCredentials | None) -> AzureBlobFileSystem:
-    host = {"account_host": f"{account}.blob.{cloud}", **given, "account_name": account}
+def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCredentials | None) -> BlobServiceClient:
+    uri = f"{SCHEME}://{account}.dfs.{cloud}"
     if credentials is not None and given.get("account_name", account) != account:
         # A connection's key or SAS is for its own account: no other host gets to see it.
         raise UnsupportedStore(
             f"UnsupportedStore: the table is in the storage account {account}, and the connection "
             f"{credentials.connection!r} is of {given['account_name']}. Nothing was read or written.",
-            uri=f"{SCHEME}://{account}.dfs.{cloud}",
+            uri=uri,
         )
-    arguments = host | ({} if credentials is None else azure_arguments(credentials))
-    key = arguments.get("account_key")
+    # What a connection gives is not mixed with what the environment holds.
+    secrets = _own_secrets(given) if credentials is None else azure_arguments(credentials)
+    trusted = ssl.get_default_verify_paths()
+    transport = RequestsTransport(
+        session=_session(), session_owner=False, connection_verify=trusted.cafile or trusted.capath or True
+    )
     try:
-        if key:
-            base64.b64decode(key, validate=True)
-            # At a host that does not name it, the client has to be given the account.
-            arguments["account_key"] = {"account_name": account, "account_key": key}
-        opened = AzureBlobFileSystem if credentials is None else _OfConnection
-        filesystem = opened(**arguments, skip_instance_cache=True, use_listings_cache=False)
+        if text := secrets.get("connection_string"):
+            client = BlobServiceClient.from_connection_string(text, transport=transport)
+        else:
+            server = f"https://{given.get('account_host', f'{account}.blob.{cloud}')}"
+            credential = _credential(account, given, secrets)
+            sas = f"?{secrets['sas_token'].removeprefix('?')}" if credential is None and "sas_token" in secrets else ""
+            client = BlobServiceClient(server + sas, credential, transport=transport)
     except ValueError:
         # Its text may hold what was given.
         why = f"the key, the SAS or the connection string for the storage account {account} is malformed; copy it again"
         if credentials is not None:
             raise unavailable(credentials.connection, why) from None
         raise PermissionError(errno.EACCES, why) from None
-    if filesystem.credential is not None and _IDENTITY_LOGGER.level == logging.NOTSET:
-        # Where none of its ways leads to credentials it logs twenty lines, and our error says it in one.
-        _IDENTITY_LOGGER.setLevel(logging.ERROR)
-    _leave_open_in_forks(filesystem)
-    named = filesystem.service_client.account_name
-    if named not in (None, account):
+    if client.account_name not in (None, account):
         raise UnsupportedStore(
             f"UnsupportedStore: the table is in the storage account {account}, and the connection string that this "
-            f"process was given, in its options or its environment, is that of {named}. Nothing was read or written.",
-            uri=f"{SCHEME}://{account}.dfs.{cloud}",
+            "process was given, in its options or its environment, is that of "
+            f"{client.account_name}. Nothing was read or written.",
+            uri=uri,
         )
-    return filesystem
+    return client
 
 
-class _OfConnection(AzureBlobFileSystem):  # type: ignore[misc]
-    """With the secret that it is given: where the environment holds another one, adlfs would take that first."""
-
-    def __init__(self, **given: Any) -> None:
-        self._given = given
-        super().__init__(**given)
-
-    def do_connect(self) -> None:
-        for name in ("connection_string", "account_key", "sas_token"):
-            setattr(self, name, self._given.get(name))
-        super().do_connect()
+def _session() -> requests.Session:
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
+    # Else requests would replace the client's own header by a password that ~/.netrc has for the host.
+    session.auth = lambda request: request
+    return session
 
 
-def _leave_open_in_forks(filesystem: AzureBlobFileSystem) -> None:
-    """Keep a forked process from closing this client when it ends.
-
-    adlfs does so on the loop of the process that opened it, which does not run in the other: it would never end.
-    """
-    registered = list(getattr(weakref.finalize, "_registry", ()))
-    closings = [each for each in registered if (each.peek() or (None,))[0] is filesystem]
-
-    def leave() -> None:
-        for each in closings:
-            each.atexit = False
-
-    os.register_at_fork(after_in_child=leave)
+def _own_secrets(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options of a store have, and for what they lack the environment."""
+    names = ("connection_string", "account_key", "sas_token", "tenant_id", "client_id", "client_secret")
+    found = {name: given.get(name) or os.environ.get(f"AZURE_STORAGE_{name.upper()}") for name in names}
+    return {name: value for name, value in found.items() if value}
 
 
-class AzureBucket:
-    """One container. Implements `Bucket`."""
+def _credential(account: str, given: Mapping[str, Any], secrets: Mapping[str, Any]) -> Any:
+    """Return what Azure's client takes, None for a SAS and for `anon`. Raises ValueError for a malformed key."""
+    if "credential" in secrets:
+        return secrets["credential"]
+    if key := secrets.get("account_key"):
+        b64decode(key, validate=True)
+        # At a host that does not name it, the client has to be given the account.
+        return {"account_name": account, "account_key": key}
+    if "sas_token" in secrets:
+        return None
+    if "client_id" in secrets:
+        return ClientSecretCredential(
+            secrets.get("tenant_id", ""), secrets["client_id"], secrets.get("client_secret", "")
+        )
+    is_anonymous = os.environ.get("AZURE_STORAGE_ANON", "").lower() not in ("false", "0", "f", "")
+    if given.get("anon", is_anonymous):
+        return None
+    if _IDENTITY_LOGGER.level == logging.NOTSET:
+        # Where none of its ways leads to credentials it logs twenty lines, and our error says it in one.
+        _IDENTITY_LOGGER.setLevel(logging.ERROR)
+    return DefaultAzureCredential()
 
-    part_bytes = 8 * 1024 * 1024
+
+class AzureBucket(Bucket):
+    """One container."""
+
     # A batch of deletes has not been seen to work on a server that can be had for tests.
     deletes_at_once = 1
     page_keys = 5000
 
     def __init__(self, place: _Place, connection: Connection) -> None:
-        self.uri = f"{SCHEME}://{place.container}@{place.account}.dfs.{place.cloud}"
-        self._name = place.container
-        self._connection = connection
+        uri = f"{SCHEME}://{place.container}@{place.account}.dfs.{place.cloud}"
+        super().__init__(uri, place.container, connection)
 
-    def get(self, key: str, start: int = 0, end: int | None = None) -> Content:
-        of_all = (start, end) == (0, None)
+    def get(self, key: str, start: int = 0, end: int | None = None, check: Check | None = None) -> Content:
+        of_all, where = (start, end) == (0, None), f"{self.uri}/{key}"
         asked = {} if of_all else {"offset": start, "length": None if end is None else end - start}
-        content: Content = self._request("GET", key, functools.partial(self._read, key, asked))
-        return content
 
-    def get_all(self, keys: Sequence[str], check: Check) -> Sequence[Content | BaseException]:
-        answers = self._connection.run_all([functools.partial(self._read, key, {}, check) for key in keys])
-        return [
-            self._meant(answer, "GET", key) if isinstance(answer, Exception) else answer
-            for key, answer in zip(keys, answers, strict=True)
-        ]
+        def read() -> Content:
+            # The SDK reads up to 32 MiB by the first request, and the rest of the same content by further ones.
+            stream = self._blob(key).download_blob(**asked, max_concurrency=_PARTS_READ_AT_ONCE, **_CALL)
+            whole = int(_given(stream.properties, "content_range", where).rpartition("/")[2])
+            if check is not None:
+                check(whole)
+            etag = bare_etag(_given(stream.properties, "etag", where))
+            return Content(data=stream.readall(), size_bytes=whole, etag=etag)
 
-    async def _read(self, key: str, asked: Mapping[str, Any], check: Check | None = None) -> Content:
-        # The SDK reads up to 32 MiB by the first request, and the rest of the same content by further ones.
-        stream = await self._blob(key).download_blob(**asked, max_concurrency=_PARTS_READ_AT_ONCE, **_CALL)
-        where = f"{self.uri}/{key}"
-        whole = int(_given(stream.properties, "content_range", where).rpartition("/")[2])
-        if check is not None:
-            check(key, whole)
-        etag = bare_etag(_given(stream.properties, "etag", where))
-        return Content(data=await stream.readall(), size_bytes=whole, etag=etag)
+        return self._asked("GET", key, read)
 
     def get_tail(self, key: str, length: int) -> Content:
         # The service knows no range from the end.
@@ -283,7 +287,7 @@ class AzureBucket:
 
     def head(self, key: str) -> FoundObject | None:
         try:
-            found = self._request("HEAD", key, lambda: self._blob(key).get_blob_properties(**_CALL))
+            found = self._asked("HEAD", key, lambda: self._blob(key).get_blob_properties(**_CALL))
         except FileNotFoundError:
             return None
         return None if _is_directory(found) else _found(key, found, f"{self.uri}/{key}")
@@ -297,16 +301,12 @@ class AzureBucket:
         return Listed(objects=objects, prefixes=prefixes), following
 
     def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
-        self._request(
-            "PUT",
-            key,
-            lambda: self._blob(key).upload_blob(data, length=len(data), overwrite=not if_absent, **_CALL),
-            is_conditional=if_absent,
-        )
+        blob = self._blob(key)
+        self._put(key, if_absent, lambda: blob.upload_blob(data, length=len(data), overwrite=not if_absent, **_CALL))
 
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         try:
-            self._request("DELETE", keys[0], lambda: self._blob(keys[0]).delete_blob(**_CALL))
+            self._asked("DELETE", keys[0], lambda: self._blob(keys[0]).delete_blob(**_CALL))
         except FileNotFoundError:
             return {}
         return {}
@@ -318,76 +318,97 @@ class AzureBucket:
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
         key, name, _ = upload
         block = f"{name}-{number:05d}"
-        self._request("PUT", key, lambda: self._blob(key).stage_block(block, data, length=len(data), **_CALL))
+        self._asked("PUT", key, lambda: self._blob(key).stage_block(block, data, length=len(data), **_CALL))
         return block
 
     def complete(self, upload: Any, parts: Sequence[Any]) -> None:
         key, _, if_absent = upload
         condition = {"match_condition": MatchConditions.IfMissing} if if_absent else {}
-        blocks = [BlobBlock(each) for each in parts]
-        self._request(
-            "PUT",
-            key,
-            lambda: self._blob(key).commit_block_list(blocks, **condition, **_CALL),
-            is_conditional=if_absent,
-        )
+        blob, blocks = self._blob(key), [BlobBlock(each) for each in parts]
+        self._put(key, if_absent, lambda: blob.commit_block_list(blocks, **condition, **_CALL))
 
     def abort(self, upload: Any) -> None:
         """Nothing: the service drops blocks that no blob has after a week, or when a blob of the name is made."""
-
-    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        """None, for the same reason."""
-        return iter(())
 
     def now_ms(self, prefix: str) -> int:
         _, _, headers = self._page(prefix, None, False, 1)
         return whole_seconds_ms(parsedate_to_datetime(needed(headers, "Date", f"{self.uri}/{prefix}")))
 
     def unproved_server(self) -> str | None:
-        server: str = self._request("connect", "", self._host)
+        server: str = self._asked("connect", "", lambda: self._client().primary_hostname)
         return None if server.endswith(_CLOUDS) else server
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
+    def _client(self) -> Any:
+        return self._connection.client()
+
     def _blob(self, key: str) -> Any:
-        return self._connection.filesystem().service_client.get_blob_client(self._name, key)
+        return self._client().get_blob_client(self._name, key)
 
-    async def _host(self) -> str:
-        return str(self._connection.filesystem().service_client.primary_hostname)
-
-    def _page(self, prefix: str, token: Any, is_deep: bool, keys: int) -> tuple[list[Any], Any, dict[str, str]]:
+    def _page(self, prefix: str, token: Any, is_deep: bool, keys: int) -> tuple[list[Any], Any, Mapping[str, str]]:
         """A page's blobs and prefixes without directories, the next page's token, and the answer's headers."""
-        headers: dict[str, str] = {}
+        # Kept as they come: their names are in any case.
+        headers: Mapping[str, str] = {}
 
-        async def read() -> tuple[list[Any], Any]:
-            container = self._connection.filesystem().service_client.get_container_client(self._name)
+        def keep(answer: Any) -> None:
+            nonlocal headers
+            headers = answer.http_response.headers
+
+        def read() -> tuple[list[Any], Any]:
+            container = self._client().get_container_client(self._name)
             pages = (container.list_blobs if is_deep else container.walk_blobs)(
                 name_starts_with=prefix,
                 include=["metadata"],
                 results_per_page=keys,
-                raw_response_hook=lambda answer: headers.update(answer.http_response.headers),
+                raw_response_hook=keep,
                 **_CALL,
             ).by_page(token)
-            page = await anext(pages)
-            return [each async for each in page], pages.continuation_token
+            return list(next(pages)), pages.continuation_token
 
-        found, following = self._request("LIST", prefix, read)
+        found, following = self._asked("LIST", prefix, read)
         return [each for each in found if not _is_directory(each)], following, headers
 
-    def _request(
-        self, method: str, key: str, request: Callable[[], Awaitable[Any]], *, is_conditional: bool = False
-    ) -> Any:
-        async def answer() -> Any:
-            return await request()
+    def _put(self, key: str, if_absent: bool, request: Callable[[], Any]) -> None:
+        def put() -> None:
+            try:
+                request()
+            except AzureError as error:
+                status, code = _answer_of(error)
+                # A lease, a snapshot or a policy is refused by 409 and 412 too.
+                if if_absent and (status == 412 or (status == 409 and code in _TAKEN)):
+                    raise NameTaken(f"{self.uri}/{key}") from error
+                raise
 
-        try:
-            return self._connection.run(answer)
-        except Exception as error:
-            raise_as(self._meant(error, method, key, is_conditional), error)
+        self._asked("PUT", key, put)
 
-    def _meant(self, error: Exception, method: str, key: str, is_conditional: bool = False) -> Exception:
-        meant = _as_os_error(error, method, f"{self.uri}/{key}", is_conditional)
-        return self._connection.error(meant, error, _RIGHTS.get(method, ""))
+    def _meant(self, error: Exception, method: str, where: str) -> Exception:
+        status, code = _answer_of(error)
+        if code == "ContainerNotFound":
+            return no_bucket(where, SCHEME)
+        if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.EREMOTEIO):
+            return error  # ours already
+        if status is None and isinstance(error, ClientAuthenticationError):
+            return no_credentials("Azure", method, where)
+        if type(error) is ValueError:
+            # How the SDK says that a header is missing, by which it knows how long a blob is.
+            return answer_lacks("something that it must have", where)
+        if status is None and not isinstance(error, AzureError | OSError):
+            return error
+        if status in (409, 412):
+            return refusal(status, code, method, where)
+        # The body of a good answer that breaks off.
+        is_broken = status is not None and status < 300
+        return answer_error(None if is_broken else status, code or type(error).__name__, method, where)
+
+    def _right(self, method: str, key: str) -> str:
+        return _RIGHTS.get(method, "")
+
+
+def _answer_of(error: Exception) -> tuple[int | None, str]:
+    """Return the status of an answer and the service's word for what is wrong, as far as there are any."""
+    code = getattr(error, "error_code", None) or ""
+    return getattr(error, "status_code", None), str(getattr(code, "value", code))
 
 
 def _found(key: str, properties: Any, where: str) -> FoundObject:
@@ -407,29 +428,3 @@ def _given(properties: Any, name: str, where: str) -> Any:
 
 def _is_directory(found: Any) -> bool:
     return str((getattr(found, "metadata", None) or {}).get("hdi_isfolder", "")).lower() == "true"
-
-
-def _as_os_error(error: Exception, method: str, where: str, is_conditional: bool) -> Exception:
-    if isinstance(error, CredentialsUnavailable):
-        return error
-    status = getattr(error, "status_code", None)
-    code = getattr(error, "error_code", None) or ""
-    code = str(getattr(code, "value", code))
-    if code == "ContainerNotFound":
-        return no_bucket(where, SCHEME)
-    if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.EREMOTEIO):
-        return error  # ours already
-    if status is None and isinstance(error, ClientAuthenticationError):
-        return no_credentials("Azure", method, where)
-    if type(error) is ValueError:
-        # How the SDK says that a header is missing, by which it knows how long a blob is.
-        return answer_lacks("something that it must have", where)
-    if status is None and not isinstance(error, AzureError | aiohttp.ClientError | OSError | TimeoutError):
-        return error
-    if status in (409, 412):
-        # A lease, a snapshot or a policy is refused by these too.
-        is_taken = is_conditional and (status == 412 or code in _TAKEN)
-        return answer_error(412, "", method, where) if is_taken else refusal(status, code, method, where)
-    # The body of a good answer that breaks off.
-    is_broken = status is not None and status < 300
-    return answer_error(None if is_broken else status, code or type(error).__name__, method, where)

@@ -7,26 +7,43 @@ client a process, the meaning of a status, and the question whether a server kee
 
 from __future__ import annotations
 
-import asyncio
 import errno
+import logging
 import os
+import ssl
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn, Protocol
+from typing import Any, TypeVar
 
-from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
 from airflow_txlog.storage.credentials import KeptCredentials
 from airflow_txlog.storage.local_files import temporary_path
 
 CONNECT_S, READ_S, LONGEST_S = 5, 15, 300
 """For how long a connection, the next bytes of an answer, and its last are waited for."""
+CONNECTIONS = 64
+"""How many connections a client keeps open: one for each thread that may ask."""
 
 _BUSY = frozenset({408, 409, 425, 429})
 # What a server will not learn by being asked again.
 _NOT_KNOWN = frozenset({501, 505})
+
+
+# All three clients send through urllib3, which logs each URL: that of a SAS, and of an upload to Google, is a secret.
+logging.getLogger("urllib3.connectionpool").addFilter(
+    lambda record: not any(name in record.getMessage() for name in ("sig=", "upload_id="))
+)
+_AT_ONCE = 8
+_PIECE_BYTES = 1024 * 1024
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 class NameTaken(Exception):
@@ -76,38 +93,45 @@ class UnfinishedUpload:
     started_ms: int
 
 
-Check = Callable[[str, int], None]
-"""Is called with an object's key and its size in bytes. It raises where that is too many."""
+Check = Callable[[int], None]
+"""Takes the size of an object in bytes, and raises where that is too many."""
 
 
-class Bucket(Protocol):
+class Bucket(ABC):
     """Requests to one bucket, one a call, from any thread, also after a fork.
 
     Every method raises PermissionError, UnsupportedStore where there is no such bucket, NotAnswered, and OSError with
     an errno for any other answer; never an exception of the client's own.
     """
 
-    uri: str
-    """`s3://bucket`."""
-    part_bytes: int
+    part_bytes = 8 * 1024 * 1024
     """How large the parts of a large file are."""
-    deletes_at_once: int
+    deletes_at_once = 1
     """How many objects one request can delete."""
-    page_keys: int
+    page_keys = 1000
     """How many objects a page of a listing has at most."""
 
-    def get(self, key: str, start: int = 0, end: int | None = None) -> Content:
-        """Bytes `start` to `end`. Raises FileNotFoundError."""
+    def __init__(self, uri: str, name: str, connection: Connection) -> None:
+        self.uri = uri
+        """`s3://bucket`."""
+        self._name = name
+        self._connection = connection
 
-    def get_all(self, keys: Sequence[str], check: Check) -> Sequence[Content | BaseException]:
-        """Whole objects, asked for at once, or what `get` raises and `check`, which is called before bytes are read."""
+    # --- what a cloud has its own way of ----------------------------------------------------------------------------
 
+    @abstractmethod
+    def get(self, key: str, start: int = 0, end: int | None = None, check: Check | None = None) -> Content:
+        """Return bytes `start` to `end`. Call `check` before they are read. Raises FileNotFoundError."""
+
+    @abstractmethod
     def get_tail(self, key: str, length: int) -> Content:
         """The last bytes, all where the object has fewer. Raises FileNotFoundError."""
 
+    @abstractmethod
     def head(self, key: str) -> FoundObject | None:
         """None where there is no such object."""
 
+    @abstractmethod
     def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> tuple[Listed, Any]:
         """One page of the objects whose key begins with `prefix`, by key, and the next page's token, None at the end.
 
@@ -115,35 +139,84 @@ class Bucket(Protocol):
         one of the page's prefixes.
         """
 
+    @abstractmethod
     def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
         """One request. Raises NameTaken where `if_absent` and the name is taken."""
 
+    @abstractmethod
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         """Delete up to `deletes_at_once` objects; those that are gone count as deleted. The failures by key."""
 
+    @abstractmethod
     def start_upload(self, key: str, *, if_absent: bool) -> Any:
         """Begin a file of several parts, which no reader sees before it is completed.
 
         Raises NameTaken where `if_absent`, the name is taken and the store says so already now.
         """
 
+    @abstractmethod
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
         """Part `number`, from 1 on: of `part_bytes`, or the last. What comes back is handed to `complete`."""
 
+    @abstractmethod
     def complete(self, upload: Any, parts: Sequence[Any]) -> None:
         """Make the object of its parts. Raises NameTaken as far as the store knows the condition here."""
 
+    @abstractmethod
     def abort(self, upload: Any) -> None:
         """Drop the parts. One that is completed or dropped already is no error."""
 
     def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        """The uploads under a prefix that have not ended; none where the store ends them by itself."""
+        """Yield the uploads under a prefix that have not ended; none where the store ends them by itself."""
+        return iter(())
 
+    @abstractmethod
     def now_ms(self, prefix: str) -> int:
         """The server's clock, in whole seconds, as the times of its objects."""
 
+    @abstractmethod
     def unproved_server(self) -> str | None:
         """The server's address, where it may take the condition of a put and not heed it; None for the cloud itself."""
+
+    @abstractmethod
+    def _meant(self, error: Exception, method: str, where: str) -> Exception:
+        """Return what an error of the client means."""
+
+    @abstractmethod
+    def _right(self, method: str, key: str) -> str:
+        """Return the right that a request needs, for people."""
+
+    # --- what all share ---------------------------------------------------------------------------------------------
+
+    def _asked(self, method: str, key: str, request: Callable[[], _Answer]) -> _Answer:
+        """Return what a request returns. Raises what its error means."""
+        try:
+            return request()
+        except Exception as error:
+            known = isinstance(error, NameTaken | NotAnswered | CredentialsUnavailable)
+            meant = error if known else self._meant(error, method, f"{self.uri}/{key}")
+            meant = self._connection.error(meant, error, self._right(method, key))
+            if meant is error:
+                raise
+            raise meant from error
+
+
+class RangedBucket(Bucket):
+    """A bucket of a service that takes a `Range` as HTTP has it."""
+
+    def get(self, key: str, start: int = 0, end: int | None = None, check: Check | None = None) -> Content:
+        byte_range = f"bytes={start}-{'' if end is None else end - 1}"
+        return self._get(key, {} if (start, end) == (0, None) else {"Range": byte_range}, check)
+
+    def get_tail(self, key: str, length: int) -> Content:
+        try:
+            return self._get(key, {"Range": f"bytes=-{length}"})
+        except EmptyRange:
+            return self._get(key, {})
+
+    @abstractmethod
+    def _get(self, key: str, asked: dict[str, str], check: Check | None = None) -> Content:
+        """Return what a GET with these headers answers."""
 
 
 _PROVED: set[tuple[str, str]] = set()
@@ -191,7 +264,7 @@ def bare_etag(text: str) -> str:
 
 
 class Connection:
-    """A file system of fsspec for this process: one is of no use in a process that was forked from its own."""
+    """The client of a store for this process: one is of no use in a process that was forked from its own."""
 
     def __init__(self, make: Callable[[], Any], caller: str = "", server: str = "") -> None:
         """`caller` and `server`: whose credentials are sent where, as errors name them."""
@@ -201,8 +274,8 @@ class Connection:
         self._made: dict[int, Any] = {}
         self._locks: dict[int, threading.Lock] = {}
 
-    def filesystem(self) -> Any:
-        """The file system, made when it is first asked for. Raises what its client raises."""
+    def client(self) -> Any:
+        """Return the client. The first call makes it, and raises what the client raises."""
         process = os.getpid()
         if process not in self._made:
             with self._locks.setdefault(process, threading.Lock()):
@@ -210,44 +283,10 @@ class Connection:
                     self._made[process] = self._make()
         return self._made[process]
 
-    def run(self, request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
-        """What a request returns that is made on the client's event loop.
-
-        Raises RuntimeError on that loop's own thread, where the collector may run a destructor: it would wait for
-        itself for ever, and every other request of this process with it.
-        """
-        return self._on_loop(_within_limit(request, *arguments))
-
-    def run_all(self, requests: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> Sequence[Any]:
-        """What each request returns or raises. They are under way at the same time, and handed over together: a
-        thread for each takes more CPU time."""
-
-        async def together() -> list[Any]:
-            return await asyncio.gather(*map(_within_limit, requests), return_exceptions=True)
-
-        try:
-            answers: list[Any] = self._on_loop(together())
-        except Exception as error:
-            return [error] * len(requests)
-        return answers
-
-    def _on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            loop = self.filesystem().loop
-        except BaseException:
-            coroutine.close()
-            raise
-        # None on a thread that runs no loop.
-        if asyncio._get_running_loop() is loop:
-            coroutine.close()
-            raise RuntimeError("A store was asked for something on the thread that carries its requests.")
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
-
     def error(self, meant: Exception, cause: Exception, needs: str = "") -> Exception:
         """An error of a request, with what mends it: whose credentials they were, the right it needs, the server."""
         if isinstance(meant, NotAnswered):
-            # By its name, as a file system of fsspec need not have aiohttp: raised before a request is sent.
-            if any(of.__name__ == "ClientSSLError" for each in _causes(cause) for of in type(each).__mro__):
+            if any(_is_of_handshake(each) for each in _causes(cause)):
                 return OSError(errno.EREMOTEIO, _NO_TLS.format(self._server or "the server"), meant.filename)
             if self._server and self._server not in str(meant.strerror):
                 meant.strerror = f"{meant.strerror} by {self._server}"
@@ -255,6 +294,20 @@ class Connection:
             right = f", which needs {needs}" if needs and "refused" in meant.strerror else ""
             meant.strerror = f"{meant.strerror}. It was asked with {self._caller}{right}"
         return meant
+
+
+def side_by_side(ask: Callable[[_Asked], _Answer], about: Sequence[_Asked]) -> Iterator[_Answer]:
+    """Yield what `ask` returns or raises for each, in their order. Eight requests at most are under way at once."""
+    if len(about) < 2:
+        yield from map(ask, about)
+        return
+    # A page of a thousand names takes an object store some 50 ms.
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="txlog-storage")
+    try:
+        yield from pool.map(ask, about)
+    finally:
+        # A task that is interrupted does not wait for answers that it no longer wants.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def caller_of(options: Mapping[str, Any], credentials: KeptCredentials | None) -> str:
@@ -270,10 +323,19 @@ def caller_of(options: Mapping[str, Any], credentials: KeptCredentials | None) -
     return f"the {given[0]} of storage_options" if given else "this process's own identity (no storage_conn_id)"
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those behind it, which some clients hold as an argument or an attribute alone."""
+    yield error
+    for each in (error.__cause__ or error.__context__, getattr(error, "inner_exception", None), *error.args):
+        if isinstance(each, BaseException):
+            yield from _causes(each)
+
+
+def _is_of_handshake(error: BaseException) -> bool:
+    """Return whether there is no TLS with this server: raised before anything of a request is sent."""
+    if not isinstance(error, ssl.SSLError):
+        return False
+    return any(frame.f_code.co_name == "do_handshake" for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 _NO_TLS = (
@@ -283,21 +345,19 @@ _NO_TLS = (
 )
 
 
-async def _within_limit(request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
-    try:
-        async with asyncio.timeout(LONGEST_S) as limit:
-            return await request(*arguments)
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise NotAnswered(errno.EAGAIN, f"a request took more than {LONGEST_S} seconds") from error
+def body_of(read: Callable[[int], bytes], size_bytes: int | None = None) -> bytes:
+    """Return the whole body of an answer. `size_bytes`: how long it is, where that is known.
 
-
-def raise_as(meant: Exception, error: Exception) -> NoReturn:
-    """Raise what an error of a client means, which may be the error itself."""
-    if meant is error:
-        raise error
-    raise meant from error
+    Raises NotAnswered for a body that is cut short or takes more than LONGEST_S.
+    """
+    pieces, start_s = [], SYSTEM_CLOCK.monotonic_s()
+    while piece := read(_PIECE_BYTES):
+        pieces.append(piece)
+        if SYSTEM_CLOCK.monotonic_s() - start_s > LONGEST_S:
+            raise NotAnswered(errno.EAGAIN, f"an answer took more than {LONGEST_S} seconds")
+    if size_bytes is not None and sum(map(len, pieces)) != size_bytes:
+        raise NotAnswered(errno.EAGAIN, "an answer was cut short")
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def answer_error(status: int | None, code: str, method: str, where: str) -> Exception:

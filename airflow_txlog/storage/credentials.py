@@ -9,7 +9,6 @@ The invariant: credentials are in memory alone. They are in no description, no p
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import json
@@ -112,11 +111,6 @@ class KeptCredentials:
         with self._lock:
             return self.at_hand() or self._renewed()
 
-    async def current_async(self) -> Credentials:
-        """`current`, for an event loop, which goes on meanwhile."""
-        held = self.at_hand()
-        return await asyncio.to_thread(self.current) if held is None else held
-
     def _renewed(self) -> Credentials:
         now_ms = self._clock.now_ms()
         try:
@@ -176,8 +170,8 @@ def _named(error: Exception) -> str:
 
 
 def google_token(credentials: KeptCredentials) -> Any:
-    """What `GCSFileSystem(token=…)` takes: credentials of google-auth that are renewed here. Not to be pickled."""
-    from google.auth.credentials import Credentials as Base  # noqa: PLC0415 - there with gcsfs alone
+    """Return credentials of google-auth that are renewed here. They cannot be pickled."""
+    from google.auth.credentials import Credentials as Base  # noqa: PLC0415 - only a store on Google has it
 
     class Renewed(Base):
         @property
@@ -195,7 +189,7 @@ def google_token(credentials: KeptCredentials) -> Any:
 
 
 def azure_arguments(credentials: KeptCredentials) -> dict[str, Any]:
-    """What `AzureBlobFileSystem(…)` takes. An access token is renewed; a key or a SAS is good as long as it is."""
+    """Return what opens a store on Azure. An access token is renewed; a key or a SAS is good as long as it is."""
     values = dict(credentials.current().values)
     return {"credential": _AzureToken(credentials)} if "token" in values else values
 
@@ -208,23 +202,14 @@ class _AccessToken(NamedTuple):
 
 
 class _AzureToken:
-    """The `AsyncTokenCredential` that Azure's clients ask at their requests."""
+    """The `TokenCredential` that Azure's clients ask at their requests."""
 
     def __init__(self, credentials: KeptCredentials) -> None:
         self._kept = credentials
 
-    async def get_token(self, *scopes: str, **given: Any) -> _AccessToken:
-        found = await self._kept.current_async()
+    def get_token(self, *scopes: str, **given: Any) -> _AccessToken:
+        found = self._kept.current()
         return _AccessToken(found.values["token"], (found.expires_ms or 0) // 1000)
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-    async def __aenter__(self) -> _AzureToken:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        """Nothing is open."""
 
 
 # --- the endpoint ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
-"""Buckets of Google Cloud Storage, over gcsfs.
+"""Buckets of Google Cloud Storage, over urllib3 with Google's own authentication.
 
-gcsfs gives the connection: its credentials, session and event loop. The requests are those of the JSON API, one a call,
-made on that session below gcsfs's own repeating. Put-if-absent is one upload with `ifGenerationMatch=0`.
+The requests are those of the JSON API, one a call. Put-if-absent is one upload with `ifGenerationMatch=0`.
 Source: docs/decisions/put-if-absent.md; Cloud Storage JSON API reference, "Objects" and "Resumable uploads".
 """
 
@@ -12,46 +11,48 @@ import errno
 import functools
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import ssl
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-# With it, gcsfs asks by gRPC what kind of bucket it has, before the first request: 60 seconds where there is no gRPC.
-os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-
-import aiohttp
-from gcsfs.core import GCSFileSystem
+import google.auth
+from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.transport.urllib3 import AuthorizedHttp
 from google.oauth2.credentials import Credentials as AccessToken
+from urllib3 import PoolManager, Timeout
+from urllib3.exceptions import HTTPError
 
+from airflow_txlog import __version__
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.locations import Access, split
+from airflow_txlog.locations import Access
 from airflow_txlog.storage.access import credentials_of, read_options
 from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
+    CONNECTIONS,
     READ_S,
     Check,
     Connection,
     Content,
-    EmptyRange,
     FoundObject,
     Listed,
-    UnfinishedUpload,
+    RangedBucket,
     answer_error,
+    body_of,
     caller_of,
     needed,
     no_bucket,
     no_credentials,
-    raise_as,
     whole_seconds_ms,
 )
 from airflow_txlog.storage.credentials import GOOGLE, KeptCredentials, google_token
-from airflow_txlog.storage.objects import ObjectStore
+from airflow_txlog.storage.objects import open_objects
 
 SCHEME = "gs"
 OPTIONS: dict[str, type] = {
@@ -61,26 +62,23 @@ OPTIONS: dict[str, type] = {
     "requester_pays": bool,
     "token": str,
 }
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=READ_S)
-# What gcsfs takes as a way to credentials.
-_WAYS = frozenset({"anon", "google_default", "cache", "cloud"})
+# One try a call, as ours are counted against one deadline.
+_CALL: dict[str, Any] = {
+    "timeout": Timeout(connect=CONNECT_S, read=READ_S),
+    **dict.fromkeys(("retries", "redirect", "preload_content"), False),
+    "decode_content": True,
+}
+_HEADERS = {"User-Agent": f"airflow-txlog/{__version__}", "Accept-Encoding": "gzip, deflate"}
+_SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _GOOGLE = ".googleapis.com"
 _RESUME, _CANCELLED = 308, 499
 
 
-def open_gcs(uri: str, access: Access) -> Store:
-    """The store at `gs://bucket/folder`, or `gcs:`. Raises UnsupportedStore, InvalidInput."""
+def open_at(uri: str, access: Access) -> Store:
+    """Return the store at `gs://bucket/folder`, or `gcs:`. Raises UnsupportedStore, InvalidInput."""
     options = read_options("Google Cloud Storage", access.storage_options, OPTIONS)
     connection = _connection(tuple(sorted(options.items())), credentials_of(access, GOOGLE))
-
-    def bucket_of(text: str) -> tuple[GcsBucket, str]:
-        _, name, path = split(text)
-        if not name:
-            raise UnsupportedStore(f"UnsupportedStore: {text!r} names no bucket; write gs://bucket/folder.", uri=text)
-        return GcsBucket(name, connection, options), path.strip("/")
-
-    bucket, folder = bucket_of(uri)
-    return ObjectStore(bucket, folder, access, bucket_of=bucket_of)
+    return open_objects(uri, access, lambda name: GcsBucket(name, connection, options))
 
 
 @functools.lru_cache(maxsize=16)
@@ -89,25 +87,41 @@ def _connection(options: tuple[tuple[str, Any], ...], credentials: KeptCredentia
     return Connection(lambda: _open(given, credentials), caller_of(given, credentials), given.get("endpoint_url", ""))
 
 
-def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> GCSFileSystem:
-    # Without "google_default", gcsfs would go on without credentials where it finds none.
-    token = "anon" if given.get("anon") else given.get("token", "google_default")
+@dataclass(frozen=True, slots=True)
+class _Client:
+    http: Any
+    """Has `urlopen` of urllib3, which adds the credentials."""
+    server: str
+    project: str | None
+    """Of the process's own identity."""
+
+
+def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> _Client:
+    token, project = given.get("token"), None
     if credentials is not None:
-        token = google_token(credentials)
-    elif token not in _WAYS and not os.path.exists(token):
-        # As a text, gcsfs would send it to Google's tokeninfo first, as part of a URL, which errors quote.
-        token = AccessToken(token)  # type: ignore[no-untyped-call]
-    try:
-        return GCSFileSystem(
-            token=token,
-            access="read_write",
-            endpoint_url=given.get("endpoint_url"),
-            skip_instance_cache=True,
-            use_listings_cache=False,
-        )
-    except ValueError:
-        # Its text may hold what was given.
-        raise PermissionError(errno.EACCES, "the token of storage_options names a file that holds no key") from None
+        found = google_token(credentials)
+    elif given.get("anon"):
+        found = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    elif token is None:
+        found, project = google.auth.default(scopes=_SCOPES)
+    elif os.path.exists(token):
+        try:
+            found, _ = google.auth.load_credentials_from_file(token, scopes=_SCOPES)  # type: ignore[no-untyped-call]
+        except (GoogleAuthError, ValueError, AttributeError):
+            # Its text may hold what was given.
+            why = "the token of storage_options names a file that holds no key"
+            raise PermissionError(errno.EACCES, why) from None
+    else:
+        found = AccessToken(token)  # type: ignore[no-untyped-call]
+    pool = PoolManager(maxsize=CONNECTIONS, ssl_context=ssl.create_default_context())
+    # A request that is refused is not sent again, as ours are counted.
+    http = AuthorizedHttp(found, pool, max_refresh_attempts=0)  # type: ignore[no-untyped-call]
+    server = given.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST")
+    if not server:
+        server = f"https://storage.{os.environ.get('GOOGLE_CLOUD_UNIVERSE_DOMAIN', 'googleapis.com')}"
+    elif "://" not in server:
+        server = f"http://{server}"
+    return _Client(http, server.rstrip("/"), project)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +136,7 @@ class _Answer:
 
 
 @dataclass(slots=True)
-class _Session:
+class _Upload:
     """A resumable upload. `tried` is the number of the last part that was sent, in full or not."""
 
     url: str
@@ -130,36 +144,14 @@ class _Session:
     tried: int = 0
 
 
-class GcsBucket:
-    """One bucket. Implements `Bucket`."""
+class GcsBucket(RangedBucket):
+    """One bucket."""
 
-    # Parts are multiples of 256 KiB, but for the last one.
-    part_bytes = 8 * 1024 * 1024
     deletes_at_once = 100
-    page_keys = 1000
 
     def __init__(self, name: str, connection: Connection, options: Mapping[str, Any]) -> None:
-        self.uri = f"{SCHEME}://{name}"
-        self._name = name
-        self._connection = connection
+        super().__init__(f"{SCHEME}://{name}", name, connection)
         self._options = options
-
-    def get(self, key: str, start: int = 0, end: int | None = None) -> Content:
-        byte_range = f"bytes={start}-{'' if end is None else end - 1}"
-        return self._get(key, {} if (start, end) == (0, None) else {"Range": byte_range})
-
-    def get_all(self, keys: Sequence[str], check: Check) -> Sequence[Content | BaseException]:
-        try:
-            requests = [functools.partial(self._read, *self._asked(key, {}), check) for key in keys]
-        except Exception as error:
-            return [error] * len(keys)
-        return self._connection.run_all(requests)
-
-    def get_tail(self, key: str, length: int) -> Content:
-        try:
-            return self._get(key, {"Range": f"bytes=-{length}"})
-        except EmptyRange:
-            return self._get(key, {})
 
     def head(self, key: str) -> FoundObject | None:
         try:
@@ -208,7 +200,7 @@ class GcsBucket:
         answer = self._request(
             "POST", f"/upload{self._objects}", given, key=key, headers=_JSON, data=b"{}", needs_bucket=True
         )
-        return _Session(needed(answer.headers, "Location", f"{self.uri}/{key}"), key)
+        return _Upload(needed(answer.headers, "Location", f"{self.uri}/{key}"), key)
 
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
         if len(data) != self.part_bytes:
@@ -237,16 +229,12 @@ class GcsBucket:
         accepted = (404, 410, _CANCELLED)
         self._request("DELETE", upload.url, None, key=upload.key, accepted=accepted)
 
-    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        """None: the service drops an upload that is a week old, and lists none."""
-        return iter(())
-
     def now_ms(self, prefix: str) -> int:
         answer = self._request("GET", self._objects, {"prefix": prefix, "maxResults": 1, "fields": "nextPageToken"})
         return whole_seconds_ms(parsedate_to_datetime(needed(answer.headers, "Date", f"{self.uri}/{prefix}")))
 
     def unproved_server(self) -> str | None:
-        server = self._server()
+        server = self._client().server
         return None if (urlsplit(server).hostname or "").endswith(_GOOGLE) else server
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -261,39 +249,24 @@ class GcsBucket:
     def _query(self, given: Mapping[str, Any]) -> str:
         given = dict(given)
         if self._options.get("requester_pays"):
-            given["userProject"] = self._options.get("project") or self._connection.filesystem().project
+            given["userProject"] = self._options.get("project") or self._client().project or ""
         return f"?{urlencode(given, quote_via=quote)}" if given else ""
 
-    def _server(self) -> str:
-        try:
-            return str(self._connection.filesystem()._location).rstrip("/")
-        except Exception as error:
-            self._raise(error, "connect", self.uri)
+    def _client(self) -> _Client:
+        client: _Client = self._asked("connect", "", self._connection.client)
+        return client
 
-    def _get(self, key: str, headers: dict[str, str]) -> Content:
-        content: Content = self._connection.run(self._read, *self._asked(key, headers))
-        return content
-
-    def _asked(self, key: str, headers: dict[str, str]) -> tuple[str, str, dict[str, str]]:
-        url = self._server() + self._object(key) + self._query({"alt": "media"})
-        return key, url, self._headers("GET", key, headers)
-
-    async def _read(self, key: str, url: str, sent: dict[str, str], check: Check | None = None) -> Content:
+    def _get(self, key: str, headers: dict[str, str], check: Check | None = None) -> Content:
+        answer = self._request("GET", self._object(key), {"alt": "media"}, key=key, headers=headers, check=check)
         where = f"{self.uri}/{key}"
-
-        def check_size(found: Mapping[str, str]) -> None:
-            if check is not None:
-                check(key, _whole_size(found, where))
-
-        answer = await self._answer("GET", url, sent, None, key, check=check_size)
         etag = needed(answer.headers, "x-goog-generation", where)
         return Content(data=answer.body, size_bytes=_whole_size(answer.headers, where), etag=etag)
 
-    def _upload(self, upload: _Session, content_range: str, data: bytes, accepted: Collection[int] = ()) -> _Answer:
+    def _upload(self, upload: _Upload, content_range: str, data: bytes, accepted: Collection[int] = ()) -> _Answer:
         headers = {"Content-Range": content_range}
         return self._request("PUT", upload.url, None, key=upload.key, headers=headers, data=data, accepted=accepted)
 
-    def _stored(self, upload: _Session) -> int:
+    def _stored(self, upload: _Upload) -> int:
         """How many bytes of an upload have come."""
         return _end_of(self._upload(upload, "bytes */*", b"", accepted=(_RESUME,)))
 
@@ -308,74 +281,51 @@ class GcsBucket:
         data: bytes | None = None,
         accepted: Collection[int] = (),
         needs_bucket: bool = False,
+        check: Check | None = None,
     ) -> _Answer:
-        """One request, by a path of the server and a query, or by a whole URL without one."""
-        url = path if query is None else self._server() + path + self._query(query)
-        sent = self._headers(method, key, headers or {})
-        answer: _Answer = self._connection.run(self._answer, method, url, sent, data, key, accepted, needs_bucket)
-        return answer
+        """One request, by a path of the server and a query, or by a whole URL without one.
 
-    def _headers(self, method: str, key: str, given: Mapping[str, str]) -> dict[str, str]:
-        try:
-            # Credentials that are to be renewed are renewed in this thread: the loop is for the requests of all.
-            sent: dict[str, str] = self._connection.filesystem()._get_headers(given)
-        except Exception as error:
-            self._raise(error, method, f"{self.uri}/{key}")
-        return sent
+        `accepted` are statuses beside those of success. Not found is no bucket where `needs_bucket`, or without a key.
+        """
+        client, where = self._client(), f"{self.uri}/{key}"
+        url = path if query is None else client.server + path + self._query(query)
+        sent = {**_HEADERS, **(headers or {})}
 
-    async def _answer(
-        self,
-        method: str,
-        url: str,
-        sent: Mapping[str, str],
-        data: bytes | None,
-        key: str,
-        accepted: Collection[int] = (),
-        needs_bucket: bool = False,
-        check: Callable[[Mapping[str, str]], None] | None = None,
-    ) -> _Answer:
-        """`accepted` are statuses beside those of success. Not found is no bucket where `needs_bucket`, or without a
-        key."""
-        where = f"{self.uri}/{key}"
-        try:
-            answer = await self._send(method, url, sent, data, check)
-        except Exception as error:
-            self._raise(error, method, where)
+        def send() -> _Answer:
+            with closing(client.http.urlopen(method, url, body=data, headers=sent, **_CALL)) as found:
+                if check is not None and found.status < 300:
+                    check(_whole_size(found.headers, where))
+                is_known = "Content-Length" in found.headers and "Content-Encoding" not in found.headers
+                body = body_of(found.read, int(found.headers["Content-Length"]) if is_known else None)
+                return _Answer(found.status, found.headers, body)
+
+        answer = self._asked(method, key, send)
         if answer.status < 300 or answer.status in accepted:
             return answer
         if answer.status == 404 and (needs_bucket or not key or b"bucket does not exist" in answer.body):
             raise no_bucket(where, SCHEME)
         meant = answer_error(answer.status, _reason(answer.body), method, where)
-        raise self._connection.error(meant, meant, _right(method, key))
+        raise self._connection.error(meant, meant, self._right(method, key))
 
-    def _raise(self, error: Exception, method: str, where: str) -> NoReturn:
-        raise_as(self._connection.error(_as_os_error(error, method, where), error), error)
+    def _meant(self, error: Exception, method: str, where: str) -> Exception:
+        if isinstance(error, PermissionError):
+            return error
+        if isinstance(error, GoogleAuthError):
+            if isinstance(error, TransportError) or error.retryable:
+                return answer_error(None, type(error).__name__, method, where)
+            return no_credentials("Google Cloud Storage", method, where)
+        if isinstance(error, HTTPError | OSError):
+            return answer_error(None, type(error).__name__, method, where)
+        return error
 
-    async def _send(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        data: bytes | None,
-        check: Callable[[Mapping[str, str]], None] | None,
-    ) -> _Answer:
-        session = await self._connection.filesystem()._set_session()
-        async with session.request(
-            method, url, headers=headers, data=data, timeout=_TIMEOUT, allow_redirects=False
-        ) as answer:
-            if check is not None and answer.status < 300:
-                check(answer.headers)
-            return _Answer(answer.status, answer.headers.copy(), await answer.read())
+    def _right(self, method: str, key: str) -> str:
+        rights = {"POST": "storage.objects.create", "PUT": "storage.objects.create", "DELETE": "storage.objects.delete"}
+        return rights.get(method, "storage.objects.get" if key else "storage.objects.list")
 
 
 _FIELDS = "name,size,timeCreated,generation"
 _BYTES = {"Content-Type": "application/octet-stream"}
 _JSON = {"Content-Type": "application/json", "X-Upload-Content-Type": "application/octet-stream"}
-
-
-def _right(method: str, key: str) -> str:
-    rights = {"POST": "storage.objects.create", "PUT": "storage.objects.create", "DELETE": "storage.objects.delete"}
-    return rights.get(method, "storage.objects.get" if key else "storage.objects.list")
 
 
 def _condition(if_absent: bool) -> dict[str, str]:
@@ -419,17 +369,3 @@ def _reason(body: bytes) -> str:
         return str(json.loads(body)["error"]["errors"][0]["reason"])
     except (ValueError, KeyError, TypeError, IndexError):
         return ""
-
-
-def _as_os_error(error: Exception, method: str, where: str) -> Exception:
-    if isinstance(error, PermissionError):  # CredentialsUnavailable among them
-        return error
-    # What gcsfs says of credentials has its own class, with Google's as the cause.
-    cause = error.__cause__ if type(error).__module__.startswith("gcsfs.") else error
-    if isinstance(cause, GoogleAuthError):
-        if isinstance(cause, TransportError) or getattr(cause, "retryable", False):
-            return answer_error(None, type(cause).__name__, method, where)
-        return no_credentials("Google Cloud Storage", method, where)
-    if isinstance(error, aiohttp.ClientError | OSError | TimeoutError):
-        return answer_error(None, type(error).__name__, method, where)
-    return error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -123,6 +124,11 @@ class Upload:
         if upload is not None:
             with suppress(OSError):
                 self._bucket.abort(upload)
+
+    def drop(self) -> None:
+        """Discard on another thread: the collector may run on one that holds a lock of the client, and waits for it."""
+        if self._upload is not None:
+            start_new_thread(self.discard, ())
 
     def _send(self, size: int) -> None:
         if self._upload is None:

@@ -15,7 +15,6 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from typing import Any, TypeVar
 
@@ -24,16 +23,16 @@ import pyarrow as pa
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.limits import LOG_FILE
-from airflow_txlog.locations import Access, is_inside
+from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo, NothingSent
 from airflow_txlog.storage.bucket import (
     Bucket,
-    Content,
     FoundObject,
     Listed,
     NameTaken,
     NotAnswered,
     check_conditions,
+    side_by_side,
 )
 from airflow_txlog.storage.confine import check_may_read
 from airflow_txlog.storage.local_files import inner_parts
@@ -45,8 +44,6 @@ log = logging.getLogger(__name__)
 DEADLINE_S = 60.0
 """For how long a request is repeated, the time of its tries included, but for the last one."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _REPORTED_S = 0.1, 5.0, 5.0
-# Folders that are listed at once: a page of a thousand names takes an object store some 50 ms.
-_LISTED_AT_ONCE = 8
 
 _Answer = TypeVar("_Answer")
 
@@ -112,24 +109,15 @@ class ObjectStore:
         return store
 
     def read(self, path: str) -> bytes:
-        return next(self.read_all([path]))
+        key = self._key(path)
 
-    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
-        def check(key: str, size_bytes: int) -> None:
-            path = key.removeprefix(self._prefix)
+        def check(size_bytes: int) -> None:
             LOG_FILE.check(size_bytes, path, self._root, path)
 
-        keys = [self._key(path) for path in paths]
-        for key, answer in zip(keys, self._bucket.get_all(keys, check), strict=True):
-            first = [answer]
+        return self._repeated(lambda: self._bucket.get(key, check=check)).data
 
-            def answered(key: str = key, first: builtins.list[Content | BaseException] = first) -> Content:
-                found = first.pop() if first else self._bucket.get_all([key], check)[0]
-                if isinstance(found, BaseException):
-                    raise found
-                return found
-
-            yield self._repeated(answered).data
+    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
+        return side_by_side(self.read, paths)
 
     def list(self, directory: str, *, start_from: str | None = None) -> builtins.list[FileInfo]:
         prefix = self._prefix + ("/".join(inner_parts(directory)) + "/" if directory else "")
@@ -151,12 +139,8 @@ class ObjectStore:
             pages = self._pages(folder, start_from=None, is_deep=True)
             return [info for page in pages for info in self._infos(page)]
 
-        pool = ThreadPoolExecutor(_LISTED_AT_ONCE, thread_name_prefix="txlog-list")
-        try:
-            for infos in pool.map(below, folders):
-                yield from infos
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for infos in side_by_side(below, folders):
+            yield from infos
 
     def stat(self, path: str) -> FileInfo | None:
         bucket, key = self._to_read(path)
@@ -196,7 +180,7 @@ class ObjectStore:
             except NameTaken as error:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self._root}/{path}") from error
 
-        return Output(upload, publish=publish, discard=upload.discard)
+        return Output(upload, publish=publish, discard=upload.discard, drop=upload.drop)
 
     def open_input(self, path: str) -> pa.NativeFile:
         bucket, key = self._to_read(path)
@@ -310,3 +294,17 @@ class ObjectStore:
 
 def _file_info(path: str, found: FoundObject) -> FileInfo:
     return FileInfo(path=path, size_bytes=found.size_bytes, modified_ms=found.modified_ms, etag=found.etag)
+
+
+def open_objects(uri: str, access: Access, bucket: Callable[[str], Bucket]) -> ObjectStore:
+    """Return the store at `scheme://bucket/folder`. `bucket`: by its name. Raises UnsupportedStore."""
+
+    def bucket_of(text: str) -> tuple[Bucket, str]:
+        scheme, name, path = split(text)
+        if not name:
+            raise UnsupportedStore(
+                f"UnsupportedStore: {text!r} names no bucket; write {scheme}://bucket/folder.", uri=text
+            )
+        return bucket(name), path.strip("/")
+
+    return ObjectStore(*bucket_of(uri), access, bucket_of=bucket_of)

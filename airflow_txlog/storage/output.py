@@ -16,11 +16,21 @@ from typing import Any
 class Output:
     """A writable binary file object, enough of one for pyarrow; use it as a context manager."""
 
-    def __init__(self, sink: Any, publish: Callable[[], None], discard: Callable[[], None]) -> None:
-        """`publish` makes what is in `sink` appear, and closes it; `discard` closes it and leaves nothing behind."""
+    def __init__(
+        self,
+        sink: Any,
+        publish: Callable[[], None],
+        discard: Callable[[], None],
+        drop: Callable[[], None] | None = None,
+    ) -> None:
+        """`publish` makes what is in `sink` appear, and closes it; `discard` closes it and leaves nothing behind.
+
+        `drop`: in place of `discard` where it must not be called by the collector.
+        """
         self._sink = sink
         self._publish = publish
         self._discard = discard
+        self._drop = drop or discard
         self._is_closed = False
 
     @property
@@ -86,7 +96,6 @@ class Output:
     def __del__(self) -> None:
         # An object that failed in its constructor has no state to drop.
         if not getattr(self, "_is_closed", True):
-            # The collector may run in the thread of the store's own client, which refuses a request from there
-            # (`Connection.run`): then the parts of an upload are left to a VACUUM.
+            self._is_closed = True
             with suppress(Exception):
-                self.discard()
+                self._drop()

@@ -1,8 +1,6 @@
-"""Buckets of Amazon S3, and of what speaks its protocol, over s3fs.
+"""Buckets of Amazon S3, and of what speaks its protocol, over Amazon's own client, botocore.
 
-s3fs gives the connection: its options, credentials and event loop. The requests are made on its client, because its
-own file methods ask twice (HEAD before GET), repeat what the client repeats already, and publish a file whose writer
-has failed. Put-if-absent is one PutObject with `If-None-Match: *`.
+Put-if-absent is one PutObject with `If-None-Match: *`.
 
 A server that is not Amazon's may take that header and not heed it (`bucket.check_conditions`).
 Source: docs/decisions/put-if-absent.md; Amazon S3 API reference, "Conditional requests".
@@ -15,18 +13,16 @@ import hashlib
 import os
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import botocore
-from aiobotocore.credentials import AioCredentials
-from aiobotocore.session import AioSession
+from botocore import UNSIGNED
 from botocore.config import Config
-from botocore.credentials import ReadOnlyCredentials
+from botocore.credentials import Credentials, ReadOnlyCredentials
 from botocore.exceptions import (
     BotoCoreError,
     FlexibleChecksumError,
@@ -38,36 +34,38 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NotConnected
 from botocore.handlers import add_expect_header
 from botocore.parsers import ResponseParserError
+from botocore.session import Session
 from botocore.utils import parse_timestamp
-from s3fs import S3FileSystem
+from urllib3.exceptions import HTTPError
 
 from airflow_txlog import __version__
-from airflow_txlog.errors import CredentialsUnavailable, InvalidInput, UnsupportedStore
-from airflow_txlog.locations import Access, split
+from airflow_txlog.errors import InvalidInput, UnsupportedStore
+from airflow_txlog.locations import Access
 from airflow_txlog.storage.access import credentials_of, read_options
 from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
+    CONNECTIONS,
     READ_S,
     Check,
     Connection,
     Content,
-    EmptyRange,
     FoundObject,
     Listed,
+    RangedBucket,
     UnfinishedUpload,
     answer_error,
     bare_etag,
+    body_of,
     caller_of,
     needed,
     no_bucket,
     no_credentials,
-    raise_as,
     refusal,
     whole_seconds_ms,
 )
 from airflow_txlog.storage.credentials import AWS, KeptCredentials
-from airflow_txlog.storage.objects import ObjectStore
+from airflow_txlog.storage.objects import open_objects
 
 SCHEME = "s3"
 OPTIONS: dict[str, type] = {
@@ -87,6 +85,7 @@ _STYLES = ("path", "virtual", "auto")
 _CLIENT: dict[str, Any] = {
     "retries": {"total_max_attempts": 1},
     "connect_timeout": CONNECT_S,
+    "max_pool_connections": CONNECTIONS,
     # The arguments are ours.
     "parameter_validation": False,
     # What the server's log says of us; botocore would put its own together anew for each request.
@@ -96,8 +95,11 @@ if "request_checksum_calculation" in Config.OPTION_DEFAULTS:
     # Since botocore 1.36 a body over HTTPS is sent in chunks that end with a checksum, which servers that are not
     # Amazon's refuse, or keep with its frames. Ours is `_checked`, which every server knows.
     _CLIENT["request_checksum_calculation"] = "when_required"
-# What a proxy makes of an answer; not all of them are a BotoCoreError.
-_CUT_SHORT = (ResponseParserError, IncompleteReadError, FlexibleChecksumError)
+_NETWORK = (
+    *(HTTPClientError, NotConnected, HTTPError, OSError),
+    # What a proxy makes of an answer; not all of them are a BotoCoreError.
+    *(ResponseParserError, IncompleteReadError, FlexibleChecksumError),
+)
 # Where an object is not there, Amazon refuses to say so without the right to list.
 _TO_READ = "s3:GetObject, and s3:ListBucket where the object is not there"
 _RIGHTS = {
@@ -114,23 +116,15 @@ _RIGHTS = {
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 
-def open_s3(uri: str, access: Access) -> Store:
-    """The store at `s3://bucket/folder`, or `s3a:` and `s3n:`. Raises UnsupportedStore, InvalidInput."""
+def open_at(uri: str, access: Access) -> Store:
+    """Return the store at `s3://bucket/folder`, or `s3a:` and `s3n:`. Raises UnsupportedStore, InvalidInput."""
     options = read_options("S3", access.storage_options, OPTIONS)
     if options.get("timeout_s", READ_S) <= 0:
         raise InvalidInput("storage_options: timeout_s must be a number of seconds above zero. Nothing was read.")
     if options.get("addressing_style", "path") not in _STYLES:
         raise InvalidInput(f"storage_options: addressing_style is one of {', '.join(_STYLES)}. Nothing was read.")
     connection = _connection(tuple(sorted(options.items())), credentials_of(access, AWS))
-
-    def bucket_of(text: str) -> tuple[S3Bucket, str]:
-        _, name, path = split(text)
-        if not name:
-            raise UnsupportedStore(f"UnsupportedStore: {text!r} names no bucket; write s3://bucket/folder.", uri=text)
-        return S3Bucket(name, connection, bool(options.get("requester_pays"))), path.strip("/")
-
-    bucket, folder = bucket_of(uri)
-    return ObjectStore(bucket, folder, access, bucket_of=bucket_of)
+    return open_objects(uri, access, lambda name: S3Bucket(name, connection, bool(options.get("requester_pays"))))
 
 
 @functools.lru_cache(maxsize=16)
@@ -140,18 +134,28 @@ def _connection(options: tuple[tuple[str, Any], ...], credentials: KeptCredentia
     return Connection(lambda: _open(given, credentials), caller_of(given, credentials), given.get("endpoint_url", ""))
 
 
-def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> S3FileSystem:
+def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> Any:
     config: dict[str, Any] = {**_CLIENT, "read_timeout": given.get("timeout_s", READ_S)}
     if "addressing_style" in given:
         config["s3"] = {"addressing_style": given["addressing_style"]}
-    same = ("endpoint_url", "anon", "requester_pays", "key", "secret", "token")
-    arguments = {name: given[name] for name in same if name in given}
-    if "region" in given:
-        arguments["client_kwargs"] = {"region_name": given["region"]}
-    session = AioSession(profile=given.get("profile")) if credentials is None else _Session(credentials)
+    if given.get("anon"):
+        config["signature_version"] = UNSIGNED
+    session = Session(profile=given.get("profile")) if credentials is None else _Session(credentials)
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
-    arguments["session"] = session
-    return S3FileSystem(**arguments, config_kwargs=config, skip_instance_cache=True, use_listings_cache=False)
+    # The session's credentials are asked for here.
+    client = session.create_client(
+        "s3",
+        region_name=given.get("region"),
+        endpoint_url=given.get("endpoint_url"),
+        aws_access_key_id=given.get("key"),
+        aws_secret_access_key=given.get("secret"),
+        aws_session_token=given.get("token"),
+        config=Config(**config),
+    )
+    # A put would first ask whether it may go on: one way more, and a silent server is waited for for ever.
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
+    return client
 
 
 def _parse_time(text: Any) -> datetime:
@@ -165,54 +169,37 @@ def _parse_time(text: Any) -> datetime:
     return guessed
 
 
-class _Session(AioSession):  # type: ignore[misc]
+class _Session(Session):  # type: ignore[misc]
     """A client's session that has the credentials of a connection, and no others. It cannot be pickled."""
 
     def __init__(self, credentials: KeptCredentials) -> None:
         super().__init__()
         self._kept = credentials
 
-    async def get_credentials(self) -> AioCredentials:
+    def get_credentials(self) -> Credentials:
         return _SigningCredentials(self._kept)
 
 
-class _SigningCredentials(AioCredentials):  # type: ignore[misc]
+class _SigningCredentials(Credentials):  # type: ignore[misc]
     """Asked for at every request, when it is signed. Those of botocore fetch each time below ten minutes of life."""
 
     def __init__(self, credentials: KeptCredentials) -> None:
         super().__init__("", "", method="txlog")
         self._kept = credentials
 
-    async def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        values = (await self._kept.current_async()).values
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
+        values = self._kept.current().values
         return ReadOnlyCredentials(values["access_key"], values["secret_key"], values.get("token"))
 
 
-class S3Bucket:
-    """One bucket. Implements `Bucket`."""
+class S3Bucket(RangedBucket):
+    """One bucket."""
 
-    part_bytes = 8 * 1024 * 1024
     deletes_at_once = 1000
-    page_keys = 1000
 
     def __init__(self, name: str, connection: Connection, requester_pays: bool) -> None:
-        self.uri = f"{SCHEME}://{name}"
-        self._name = name
-        self._connection = connection
+        super().__init__(f"{SCHEME}://{name}", name, connection)
         self._payer = {"RequestPayer": "requester"} if requester_pays else {}
-
-    def get(self, key: str, start: int = 0, end: int | None = None) -> Content:
-        byte_range = f"bytes={start}-{'' if end is None else end - 1}"
-        return self._get(key, {} if (start, end) == (0, None) else {"Range": byte_range})
-
-    def get_all(self, keys: Sequence[str], check: Check) -> Sequence[Content | BaseException]:
-        return self._connection.run_all([functools.partial(self._read, key, {}, check) for key in keys])
-
-    def get_tail(self, key: str, length: int) -> Content:
-        try:
-            return self._get(key, {"Range": f"bytes=-{length}"})
-        except EmptyRange:
-            return self._get(key, {})
 
     def head(self, key: str) -> FoundObject | None:
         try:
@@ -308,93 +295,55 @@ class S3Bucket:
         return whole_seconds_ms(parsedate_to_datetime(date))
 
     def unproved_server(self) -> str | None:
-        endpoint: str = self._connection.run(self._endpoint)
-        if not self._connection.run(self._knows_condition):
+        client = self._asked("connect", "", self._connection.client)
+        # An older description of the service lacks the condition, and then the put fails on it obscurely.
+        if "IfNoneMatch" not in client.meta.service_model.operation_model("PutObject").input_shape.members:
             raise UnsupportedStore(
                 f"UnsupportedStore: botocore {botocore.__version__}, which is installed on {os.uname().nodename}, does "
                 "not know the condition of a put (If-None-Match), without which two writers could make one version of "
-                f"a table in {self.uri}. Nothing was committed. Install aiobotocore>=2.18, as "
+                f"a table in {self.uri}. Nothing was committed. Install botocore>=1.36, as "
                 "airflow-provider-txlog[s3] asks for.",
                 uri=self.uri,
                 filesystem=SCHEME,
             )
+        endpoint: str = client.meta.endpoint_url
         return None if (urlsplit(endpoint).hostname or "").endswith(_AMAZON) else endpoint
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _get(self, key: str, arguments: dict[str, Any]) -> Content:
-        content: Content = self._connection.run(self._read, key, arguments)
-        return content
-
-    async def _read(self, key: str, arguments: dict[str, Any], check: Check | None = None) -> Content:
-        answer, where = await self._answer("get_object", {"Key": key, **arguments}), f"{self.uri}/{key}"
-        async with answer["Body"] as body:
+    def _get(self, key: str, arguments: dict[str, Any], check: Check | None = None) -> Content:
+        answer, where = self._request("get_object", Key=key, **arguments), f"{self.uri}/{key}"
+        with closing(answer["Body"]) as body:
             whole = answer.get("ContentRange", "").rpartition("/")[2] or needed(answer, "ContentLength", where)
             if check is not None:
-                check(key, int(whole))
-            try:
-                data = await body.read()
-            except Exception as error:
-                self._raise(error, "get_object", where)
+                check(int(whole))
+            data = self._asked("get_object", key, lambda: body_of(body.read))
         return Content(data=data, size_bytes=int(whole), etag=bare_etag(needed(answer, "ETag", where)))
 
     def _request(self, method: str, **arguments: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = self._connection.run(self._answer, method, arguments)
-        return answer
+        def send() -> dict[str, Any]:
+            answer: dict[str, Any] = getattr(self._connection.client(), method)(
+                Bucket=self._name, **arguments, **self._payer
+            )
+            return answer
 
-    async def _answer(self, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        try:
-            client = await self._client()
-            answer: dict[str, Any] = await getattr(client, method)(Bucket=self._name, **arguments, **self._payer)
-        except Exception as error:
-            where = f"{self.uri}/{arguments.get('Key') or arguments.get('Prefix', '')}"
-            self._raise(error, method, where)
-        return answer
+        return self._asked(method, arguments.get("Key") or arguments.get("Prefix", ""), send)
 
-    def _raise(self, error: Exception, method: str, where: str) -> NoReturn:
-        raise_as(self._connection.error(_as_os_error(error, method, where), error, _RIGHTS.get(method, "")), error)
+    def _meant(self, error: Exception, method: str, where: str) -> Exception:
+        answer = getattr(error, "response", None) or {}
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        code = str(answer.get("Error", {}).get("Code", ""))
+        if code == "NoSuchBucket":
+            return no_bucket(where, SCHEME)
+        if isinstance(error, NoCredentialsError | PartialCredentialsError):
+            return no_credentials("S3", method, where)
+        if status is None and not isinstance(error, _NETWORK):
+            # A profile that is missing, a sign-on that has ended, a name that no bucket can have: nothing was sent.
+            return refusal(None, type(error).__name__, method, where) if isinstance(error, BotoCoreError) else error
+        return answer_error(status, code or ("" if status else type(error).__name__), method, where)
 
-    async def _client(self) -> Any:
-        # The session's credentials and, where no region is given, the bucket's region are asked for here.
-        filesystem = self._connection.filesystem()
-        await filesystem.set_session()
-        client = await filesystem.get_s3(self._name)
-        if not hasattr(client, "asks_no_leave"):
-            # A put would first ask whether it may go on: one way more, and a silent server is waited for for ever.
-            client.meta.events.unregister("before-call.s3", add_expect_header)
-            client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
-            client.asks_no_leave = True
-        return client
-
-    async def _endpoint(self) -> str:
-        try:
-            client = await self._client()
-        except Exception as error:
-            self._raise(error, "connect", self.uri)
-        return str(client.meta.endpoint_url)
-
-    async def _knows_condition(self) -> bool:
-        """Whether the client's description of the service has the condition; an older one fails on it obscurely."""
-        client = await self._client()
-        put = client.meta.service_model.operation_model("PutObject")
-        return "IfNoneMatch" in put.input_shape.members
-
-
-def _as_os_error(error: Exception, method: str, where: str) -> Exception:
-    if isinstance(error, CredentialsUnavailable):
-        return error
-    answer = getattr(error, "response", None) or {}
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    code = str(answer.get("Error", {}).get("Code", ""))
-    if code == "NoSuchBucket":
-        return no_bucket(where, SCHEME)
-    if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        return no_credentials("S3", method, where)
-    network = HTTPClientError | NotConnected | aiohttp.ClientError | OSError | TimeoutError
-    if status is None and not isinstance(error, network) and not isinstance(error, _CUT_SHORT):
-        # A profile that is missing, a sign-on that has ended, a name that no bucket can have: nothing was sent.
-        return refusal(None, type(error).__name__, method, where) if isinstance(error, BotoCoreError) else error
-    return answer_error(status, code or ("" if status else type(error).__name__), method, where)
+    def _right(self, method: str, key: str) -> str:
+        return _RIGHTS.get(method, "")
 
 
 def _checked(data: bytes) -> dict[str, Any]:

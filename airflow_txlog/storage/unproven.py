@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -26,7 +25,7 @@ from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.storage.bucket import Connection
+from airflow_txlog.storage.bucket import Connection, side_by_side
 from airflow_txlog.storage.confine import check_may_read
 from airflow_txlog.storage.local_files import inner_parts, temporary_path
 from airflow_txlog.storage.output import Output
@@ -89,13 +88,7 @@ class UnprovenStore:
         return data
 
     def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
-        # fsspec's own loop knows no such call for all of its file systems.
-        pool = ThreadPoolExecutor(max(len(paths), 1), thread_name_prefix="txlog-read")
-        try:
-            yield from pool.map(self.read, paths)
-        finally:
-            # A task that is interrupted does not wait for answers that it no longer wants.
-            pool.shutdown(wait=False, cancel_futures=True)
+        return side_by_side(self.read, paths)
 
     def list(self, directory: str, *, start_from: str | None = None) -> builtins.list[FileInfo]:
         fs, folder = self._at(directory)
@@ -216,7 +209,7 @@ class UnprovenStore:
 
     def _at(self, path: str) -> tuple[Any, str]:
         """The file system, which has forgotten what it listed, and its name of a file or a folder of the table."""
-        fs, folder = self._connection.filesystem()
+        fs, folder = self._connection.client()
         fs.invalidate_cache()
         inner = "/".join(inner_parts(path)) if path else ""
         return fs, f"{folder}/{inner}" if inner else folder
@@ -236,7 +229,7 @@ class UnprovenStore:
         return path
 
     def _info(self, found: Mapping[str, Any]) -> FileInfo:
-        fs, folder = self._connection.filesystem()
+        fs, folder = self._connection.client()
         path = str(found["name"]).lstrip("/").removeprefix(f"{folder.lstrip('/')}/")
         return FileInfo(path=path, size_bytes=int(found["size"]), modified_ms=_modified_ms(fs, found))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import ssl
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp.connector
 import pyarrow as pa
 import pytest
 
@@ -134,8 +132,6 @@ def _azure_over_tls(monkeypatch: pytest.MonkeyPatch, request: Request) -> str:
     server = OverTls(azure.endpoint(), folder).__enter__()
     request.addfinalizer(lambda: server.__exit__(None, None, None))
     monkeypatch.setenv("SSL_CERT_FILE", str(server.authority))
-    trusting = ssl.create_default_context(cafile=server.authority)
-    monkeypatch.setattr(aiohttp.connector, "_SSL_CONTEXT_VERIFIED", trusting)
     return f"{server.endpoint.removeprefix('https://')}/{account}"
 
 

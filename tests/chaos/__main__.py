@@ -118,7 +118,7 @@ class Processes:
         self._kinds = {f"writer-{number}": "engine" for number in range(writers)} | {"job-0": "jobs"}
         self._writers = [name for name, kind in self._kinds.items() if kind == "engine"]
         self._forks = multiprocessing.get_context("forkserver")
-        self._forks.set_forkserver_preload(["tests.chaos.process", "airflow_txlog.jobs.planner", "s3fs"])
+        self._forks.set_forkserver_preload(["tests.chaos.process", "airflow_txlog.jobs.planner", "botocore.session"])
         self._pieces_at_start = dict.fromkeys(self._kinds, 0)
         self._running = {name: self._start(name) for name in self._kinds}
         self.kills_at_work = 0

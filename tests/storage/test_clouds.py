@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-import aiohttp
 import pyarrow as pa
 import pytest
 from google.auth.exceptions import DefaultCredentialsError
+from urllib3.connectionpool import HTTPConnectionPool
+from urllib3.exceptions import ProtocolError
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
@@ -36,15 +37,15 @@ LAKE = {"account_name": "lake", "account_key": KEY}
 
 @pytest.fixture
 def requests_sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every request of the three clients, which are all aiohttp's."""
+    """Every request of the three clients, which are all urllib3's."""
     sent: list[str] = []
-    request = aiohttp.ClientSession._request
+    request = HTTPConnectionPool.urlopen
 
-    async def counted(session: aiohttp.ClientSession, method: str, *rest: Any, **more: Any) -> Any:
+    def counted(pool: HTTPConnectionPool, method: str, *rest: Any, **more: Any) -> Any:
         sent.append(method)
-        return await request(session, method, *rest, **more)
+        return request(pool, method, *rest, **more)
 
-    monkeypatch.setattr(aiohttp.ClientSession, "_request", counted)
+    monkeypatch.setattr(HTTPConnectionPool, "urlopen", counted)
     return sent
 
 
@@ -193,11 +194,11 @@ def test_who_pays_is_said_to_google_at_each_request(monkeypatch: pytest.MonkeyPa
     assert isinstance(store, ObjectStore)
     sent: list[str] = []
 
-    async def request(session: aiohttp.ClientSession, method: str, url: Any, *rest: Any, **more: Any) -> Any:
-        sent.append(f"{url} {more.get('data')}")
-        raise aiohttp.ClientConnectionError
+    def request(pool: HTTPConnectionPool, method: str, url: str, body: Any, **more: Any) -> Any:
+        sent.append(f"{url} {body}")
+        raise ProtocolError("lost")
 
-    monkeypatch.setattr(aiohttp.ClientSession, "_request", request)
+    monkeypatch.setattr(HTTPConnectionPool, "urlopen", request)
     asked: list[Callable[[], object]] = [
         lambda: store._bucket.put("t/x", b"", if_absent=True),
         lambda: store._bucket.start_upload("t/x", if_absent=True),
@@ -432,12 +433,12 @@ def test_an_answer_of_azure_that_lacks_a_header_is_an_error_of_the_store(
     answer = SimpleNamespace(**{**held, missing: None})
 
     class Blob:
-        async def download_blob(self, **asked: Any) -> Any:
+        def download_blob(self, **asked: Any) -> Any:
             if answer.content_range is None:
                 raise ValueError("Required Content-Range response header is missing or malformed.")
             return SimpleNamespace(properties=answer, readall=None)
 
-        async def get_blob_properties(self, **asked: Any) -> Any:
+        def get_blob_properties(self, **asked: Any) -> Any:
             return answer
 
     bucket = open_store("az://c/t", Access(storage_options=LAKE))._bucket  # type: ignore[attr-defined]
@@ -471,7 +472,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[Any]]:
 def test_a_part_of_which_the_service_kept_the_beginning_is_sent_on(answers: tuple[list[str], list[Any]]) -> None:
     sent, script = answers
     made = gcs.GcsBucket("bucket", Connection(lambda: None), {})
-    session, part = gcs._Session("http://upload", "t/x"), made.part_bytes
+    session, part = gcs._Upload("http://upload", "t/x"), made.part_bytes
     script += [part // 2, part]
     made.put_part(session, 1, bytes(part))
     assert sent == [f"bytes 0-{part - 1}/*", f"bytes {part // 2}-{part - 1}/*"]
@@ -480,7 +481,7 @@ def test_a_part_of_which_the_service_kept_the_beginning_is_sent_on(answers: tupl
 def test_a_part_whose_answer_was_lost_is_not_sent_twice(answers: tuple[list[str], list[Any]]) -> None:
     sent, script = answers
     made = gcs.GcsBucket("bucket", Connection(lambda: None), {})
-    session, part = gcs._Session("http://upload", "t/x"), made.part_bytes
+    session, part = gcs._Upload("http://upload", "t/x"), made.part_bytes
     script += [part, NotAnswered("lost"), 2 * part]
     made.put_part(session, 1, bytes(part))
     with pytest.raises(NotAnswered):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
+import queue
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-import fsspec.asyn
 import pytest
 
 from airflow_txlog.engine.log.visibility import Visibility
@@ -114,25 +115,25 @@ def test_a_large_file_that_fails_or_finds_its_name_taken_leaves_nothing(store: S
     assert store.abort_unfinished(store.now_ms() + 60_000) == 0
 
 
-def test_a_file_that_the_clients_own_thread_drops_holds_nothing_up(object_store: Store) -> None:
-    """The collector runs on any thread, and an upload is given up by a request."""
+def test_a_large_file_that_is_dropped_is_given_up_and_not_by_the_thread_that_drops_it(
+    object_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector runs on any thread, also on one that holds a lock of the client."""
     assert isinstance(object_store, ObjectStore)
-    dropped = [object_store.open_new("large")]
-    dropped[0].write(bytes_of(1, 2 * object_store._bucket.part_bytes + 1))
+    bucket = object_store._bucket
+    abort, given_up_by = bucket.abort, queue.SimpleQueue[int]()
 
-    async def drop() -> None:
-        dropped.clear()
+    def given_up(upload: Any) -> None:
+        abort(upload)
+        given_up_by.put(threading.get_ident())
 
-    loop = fsspec.asyn.get_loop()
-    asyncio.run_coroutine_threadsafe(drop(), loop).result(timeout=60)
-    object_store.put("small", b"1")
-    assert names(object_store) == ["small"]
-
-    async def ask() -> bytes:
-        return object_store.read("small")
-
-    with pytest.raises(RuntimeError, match="on the thread that carries its requests"):
-        asyncio.run_coroutine_threadsafe(ask(), loop).result(timeout=60)
+    monkeypatch.setattr(bucket, "abort", given_up)
+    dropped = object_store.open_new("large")
+    dropped.write(bytes_of(1, 2 * bucket.part_bytes + 1))
+    del dropped
+    assert given_up_by.get(timeout=60) != threading.get_ident()
+    assert object_store.abort_unfinished(object_store.now_ms() + 60_000) == 0
+    assert names(object_store) == []
 
 
 def test_a_file_is_read_by_ranges(store: Store) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import logging
-import ssl
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-import aiohttp
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from airflow_txlog.clock import SystemClock
 from airflow_txlog.errors import InvalidInput
@@ -30,10 +30,17 @@ class Client:
         self._answer = answer
 
     def __getattr__(self, method: str) -> Any:
-        async def ask(**arguments: Any) -> Any:
+        def ask(**arguments: Any) -> Any:
             return self._answer(method)
 
         return ask
+
+
+class Silent(BaseHTTPRequestHandler):
+    """A server without TLS."""
+
+    def log_message(self, *message: object) -> None:
+        """Nothing."""
 
 
 class Waits(SystemClock):
@@ -50,10 +57,7 @@ class Waits(SystemClock):
 
 
 def store_that(answer: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    async def client(of: s3.S3Bucket) -> Client:
-        return Client(answer)
-
-    monkeypatch.setattr(s3.S3Bucket, "_client", client)
+    monkeypatch.setattr(bucket.Connection, "client", lambda self: Client(answer))
     store = open_store("s3://bucket/t", Access(storage_options=KEYS))
     assert isinstance(store, ObjectStore)
     return store
@@ -90,21 +94,21 @@ def test_the_owner_of_the_credentials_is_named() -> None:
     assert "AZURE_CLIENT_ID" in str(no_credentials("Azure", "GET", "abfss://x"))
 
 
-def test_http_and_https_mixed_up_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    key: Any = aiohttp.client_reqrep.ConnectionKey("lake.example", 9000, True, True, None, None, None)
-
-    async def fail(*arguments: Any, **more: Any) -> Any:
-        raise aiohttp.ClientConnectorSSLError(key, ssl.SSLError(1, "wrong version number"))
-
-    monkeypatch.setattr(aiohttp.ClientSession, "_request", fail)
-    for uri, options in (
-        ("s3://bucket/t", KEYS | {"endpoint_url": "https://lake.example:9000"}),
-        ("gs://bucket/t", {"anon": True, "endpoint_url": "https://lake.example:9000"}),
-        ("az://box/t", {"account_name": "acc", "account_host": "lake.example:9000", "account_key": "AAAA"}),
-    ):
-        with pytest.raises(OSError, match=r"no TLS connection to https://lake\.example:9000") as caught:
-            open_store(uri, Access(storage_options=options)).read("a")
-        assert caught.value.errno == errno.EREMOTEIO
+def test_http_and_https_mixed_up_is_said_at_once() -> None:
+    with HTTPServer(("127.0.0.1", 0), Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"127.0.0.1:{server.server_port}"
+        try:
+            for uri, options in (
+                ("s3://bucket/t", KEYS | {"endpoint_url": f"https://{host}"}),
+                ("gs://bucket/t", {"anon": True, "endpoint_url": f"https://{host}"}),
+                ("az://box/t", {"account_name": "acc", "account_host": host, "account_key": "AAAA"}),
+            ):
+                with pytest.raises(OSError, match=rf"no TLS connection to https://{host}") as caught:
+                    open_store(uri, Access(storage_options=options)).read("a")
+                assert caught.value.errno == errno.EREMOTEIO
+        finally:
+            server.shutdown()
 
 
 @pytest.mark.parametrize("given", [{"endpoint_url": "lake.example:9000"}, {"addressing_style": "paths"}])
@@ -117,7 +121,7 @@ def test_a_server_that_does_not_answer_is_named_and_the_wait_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def silent(method: str) -> Any:
-        raise aiohttp.ClientConnectionError
+        raise EndpointConnectionError(endpoint_url="http://lake.example:9000")
 
     store, clock = store_that(silent, monkeypatch), Waits()
     store._clock = clock
@@ -143,7 +147,7 @@ def test_a_commit_whose_store_did_not_answer_before_it_was_put_is_refused(monkey
     def silent(method: str) -> Any:
         asked.append(method)
         if method == "put_object":
-            raise aiohttp.ClientConnectionError
+            raise EndpointConnectionError(endpoint_url="http://lake.example:9000")
         return denied(method) if method != "list_objects_v2" else {"ResponseMetadata": {}}
 
     monkeypatch.setattr(bucket, "_PROVED", set())

@@ -127,7 +127,7 @@ MISSING = """
 import sys
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.storage import PLAIN, open_store
-for package, uri in (("s3fs", "s3://b/t"), ("gcsfs", "gs://b/t"), ("adlfs", "abfss://b@lake.dfs.core.windows.net/t")):
+for package, uri in (("botocore", "s3://b/t"), ("google", "gs://b/t"), ("azure", "abfss://b@lake.dfs.core.windows.net/t")):
     sys.modules[package] = None
     try:
         open_store(uri, PLAIN)
@@ -142,9 +142,9 @@ def test_the_extra_that_a_store_needs_is_named_where_its_client_is_missing() -> 
     assert [
         re.findall(r"needs the package (\w+).* Install airflow-provider-txlog\[(\w+)\]", each) for each in said
     ] == [
-        [("s3fs", "s3")],
-        [("gcsfs", "gcs")],
-        [("adlfs", "azure")],
+        [("botocore", "s3")],
+        [("google", "gcs")],
+        [("azure", "azure")],
     ]
 
 

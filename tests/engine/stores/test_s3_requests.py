@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.errors import CommitStateUnknown
 from airflow_txlog.storage import Access, open_store
-from airflow_txlog.storage.bucket import NotAnswered
+from airflow_txlog.storage.bucket import Connection, Content, NotAnswered
 from airflow_txlog.storage.objects import ObjectStore
 from airflow_txlog.storage.s3 import S3Bucket
 from tests.helpers import s3
@@ -89,10 +89,10 @@ def test_a_server_that_is_gone_from_a_put_on_is_waited_for_within_one_deadline(m
     store, dead = (open_store(uri, Access(storage_options=each)) for each in (s3.options(), nowhere))
     assert isinstance(store, ObjectStore)
     assert isinstance(dead, ObjectStore)
-    client, put = S3Bucket._client, S3Bucket.put
+    client, put = Connection.client, S3Bucket.put
 
-    async def client_then(bucket: S3Bucket) -> Any:
-        return await client(dead._bucket if gone else bucket)
+    def client_then(connection: Connection) -> Any:
+        return client(dead._bucket._connection if gone else connection)
 
     def put_then(bucket: S3Bucket, key: str, data: bytes, *, if_absent: bool) -> None:
         nonlocal gone
@@ -100,7 +100,7 @@ def test_a_server_that_is_gone_from_a_put_on_is_waited_for_within_one_deadline(m
         put(bucket, key, data, if_absent=if_absent)
 
     Table.create(uri, SCHEMA, storage_options=s3.options())
-    monkeypatch.setattr(S3Bucket, "_client", client_then)
+    monkeypatch.setattr(Connection, "client", client_then)
     monkeypatch.setattr(S3Bucket, "put", put_then)
     store._clock = clock
     tx = Table(store, clock=clock).begin()
@@ -115,21 +115,23 @@ def test_a_put_that_is_refused_is_a_refusal_also_where_the_read_that_bears_it_ou
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = Table.create(s3.new_folder(), SCHEMA, storage_options=s3.options())
-    get_all, is_busy = S3Bucket.get_all, True
+    get, is_busy = S3Bucket.get, True
 
     def refuse(*arguments: Any, **more: Any) -> None:
         raise OSError(errno.EREMOTEIO, "put_object failed (400)")
 
-    def busy_once(bucket: S3Bucket, keys: Sequence[str], check: Any) -> Sequence[Any]:
+    def busy_once(bucket: S3Bucket, *arguments: Any, **more: Any) -> Content:
         nonlocal is_busy
-        was_busy, is_busy = is_busy, False
-        return [NotAnswered(errno.EAGAIN, "busy")] if was_busy else get_all(bucket, keys, check)
+        if is_busy:
+            is_busy = False
+            raise NotAnswered(errno.EAGAIN, "busy")
+        return get(bucket, *arguments, **more)
 
     tx = table.begin()
     tx.add(path="x", size=1)
     monkeypatch.setattr("airflow_txlog.storage.objects.check_conditions", lambda *arguments: None)
     monkeypatch.setattr(S3Bucket, "put", refuse)
-    monkeypatch.setattr(S3Bucket, "get_all", busy_once)
+    monkeypatch.setattr(S3Bucket, "get", busy_once)
     with pytest.raises(OSError, match="put_object failed"):
         tx.commit("WRITE")
     assert not is_busy
