@@ -152,7 +152,6 @@ SHARED_NAMES = {
     "local spark": "what does a job's work; a store, and what drives Spark",
     "schema snapshot": "the subject of the folder, and its first module",
     "commit content": "of the table's next version, of a checkpoint; and a job's way to it",
-    "changes": "which rows changed: computed by the engine, and staged by a task",
     "deletion_vectors": "their format; what a commit says of them; how a job makes them",
     "partitions columns statistics": "the values in the log, and what a file's or a job's own are",
     "reading writing rows schema": "of checkpoints and of Parquet files; of the table; of a job's description",

@@ -341,7 +341,7 @@ FAULTS = (
     Fault(
         name="update-reported-as-a-delete",
         breaks="a reader of the change data feed sees an updated row go and not change",
-        file="airflow_txlog/datafiles/tasks/changes.py",
+        file="airflow_txlog/datafiles/tasks/images.py",
         old="pc.if_else(is_update, UPDATE_PREIMAGE, DELETE)",
         new="pc.if_else(is_update, DELETE, DELETE)",
         tests=(CHANGE_ROWS,),
@@ -512,10 +512,10 @@ FAULTS = (
     Fault(
         name="saved-source-rows-of-any-content",
         breaks="a retry merges rows that were put in place of the source's",
-        file="airflow_txlog/datafiles/digests.py",
+        file="airflow_txlog/datafiles/parquet/output.py",
         old="    return found.hexdigest() == digest\n",
         new="    return True\n",
-        tests=("tests/datafiles/test_digests.py",),
+        tests=("tests/datafiles/parquet/test_digests.py",),
     ),
     # --- credentials ------------------------------------------------------------------------------------------------
     Fault(

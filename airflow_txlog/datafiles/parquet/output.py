@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -18,7 +19,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_txlog.datafiles.digests import DigestingOutput
 from airflow_txlog.datafiles.parquet.conversion import hides_nulls, without_hidden_nulls
 from airflow_txlog.datafiles.parquet.dictionaries import without_spare_values
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
@@ -31,6 +31,8 @@ from airflow_txlog.storage.output import Output
 ROW_GROUP_BYTES = 128 * 1024 * 1024
 
 
+# What is read at once where a digest is taken.
+_DIGESTED_BYTES = 8 * 1024 * 1024
 # What the protocol has writers choose where delta.parquet.compression.codec does not say.
 DEFAULT_CODEC = "ZSTD"
 
@@ -96,6 +98,38 @@ class StagedFile:
     def from_json(cls, text: str) -> StagedFile:
         """What `to_json` wrote."""
         return cls(**json.loads(text))
+
+
+class DigestingOutput:
+    """A binary file to write, as pyarrow wants one, that hashes what passes through it on its way to `sink`."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self._hash = hashlib.sha256()
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        """Hash and write all of the data."""
+        self._hash.update(data)
+        self._sink.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """The bytes written so far."""
+        return int(self._sink.tell())
+
+    def flush(self) -> None:
+        """Hand on what the sink still holds back."""
+        self._sink.flush()
+
+    def close(self) -> None:
+        """Close the sink."""
+        self.closed = True
+        self._sink.close()
+
+    def digest(self) -> str:
+        """64 hexadecimal digits, of all that was written."""
+        return self._hash.hexdigest()
 
 
 class RowGroupWriter:
@@ -223,3 +257,20 @@ def _writable(table: pa.Table) -> pa.Table:
             chunks = [without_hidden_nulls(chunk) for chunk in table.column(number).chunks]
             table = table.set_column(number, field, pa.chunked_array(chunks, field.type))
     return without_spare_values(table)
+
+
+def has_digest(store: Store, path: str, size_bytes: int, digest: str) -> bool:
+    """Whether a file with exactly these bytes is there. Reads it whole, unless its size differs."""
+    try:
+        source = store.open_input(path)
+    except OSError:
+        return False
+    found = hashlib.sha256()
+    with source:
+        if source.size() != size_bytes:
+            return False
+        left = size_bytes
+        while left and (chunk := source.read(min(left, _DIGESTED_BYTES))):
+            found.update(chunk)
+            left -= len(chunk)
+    return found.hexdigest() == digest

@@ -163,7 +163,7 @@ class FileKey(NamedTuple):
 class PartitionedWriter:
     """Splits rows by partition and segment, and writes the files of each. One task's, not shared between threads.
 
-    Rows may have a change type (see `tasks.changes.routed`): those go to files of change rows instead, or as well.
+    Rows may have a change type (see `change_rows.routed`): those go to files of change rows instead, or as well.
     """
 
     def __init__(self, layout: Layout, store: Store | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What was found, packed by the task that found it: rows of a file as a bitmap, and pairs as `packed_pairs` has them.
+"""What was found, packed by the task that found it: rows of a file as a bitmap, and pairs as `positions` has them.
 
 Steps of tasks, and callables for `mapInArrow` over what Spark has found. The invariants: memory is bounded by a million
 addresses; what the driver collects is a value for each file, not a row for each match; every match comes out once,
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import pairs_by_file
-from airflow_txlog.datafiles.deletion_vectors.positions import packed_by_file
+from airflow_txlog.datafiles.deletion_vectors.positions import packed_by_file, pairs_by_file
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, use_one_thread
 
 FILE_COLUMN = "_txlog_file"

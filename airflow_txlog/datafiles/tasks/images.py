@@ -1,11 +1,11 @@
 """What Spark's Python workers run to write new images of rows: some columns from Spark, the source or what an author's
-plain text says, the others from the file.
+plain text says, the others from the file. And change rows of those that leave their files.
 
 Only the columns that Spark computes go through the JVM; the rest of each row is read by the task that writes it,
 which copies the rows that stay while it reads. The invariants are those of `scan_and_write`, and: each computed row
 comes with its address, and is put beside the row of the file that has this address; a row that is missing, or in
 another order than the plan's, fails the task.
-Source: docs/decisions/positions-not-rows.md; soundness A17.
+Source: docs/decisions/positions-not-rows.md; soundness A17; protocol, "Change Data Files".
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
-from airflow_txlog.datafiles.parquet.writing import PartitionedWriter
-from airflow_txlog.datafiles.tasks.changes import of_type
+from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.tasks.copies import CopyTask
+from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
+    CLAUSE_COLUMN,
     FileScan,
+    Task,
     records,
     task_numbers,
     use_one_thread,
@@ -146,6 +150,30 @@ class ImageTask(CopyTask):
         images = (image for rows in rows_of(*of) for image in images_of(rows))
         for image in images if self.change_type is None else of_type(self.change_type, images):
             writer.write(image)
+
+
+def leaving_task(bins: Bins, layout: Layout, updates: frozenset[int] = frozenset()) -> Task:
+    """The task that writes change rows of the rows at the plan's positions, which leave their files.
+
+    Of a file without positions it is every row that no deletion vector deletes. `layout` is the table's. `updates` are
+    the clauses of the plan that update a row, whose old image it is; any other, or none, deletes it.
+    """
+    scan = FileScan(bins=bins, schema=layout.schema, rows="only", with_clause=True, with_segment=True)
+    return Task(source=scan, steps=(functools.partial(_by_clause, updates),), layout=layout.for_changes())
+
+
+def _by_clause(updates: frozenset[int], rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    numbers = pa.array(list(updates), pa.int32())
+    for batch in rows:
+        is_update = pc.is_in(batch.column(CLAUSE_COLUMN), value_set=numbers)
+        types = pc.if_else(is_update, UPDATE_PREIMAGE, DELETE)
+        yield batch.drop_columns([CLAUSE_COLUMN]).append_column(CHANGE_TYPE_FIELD, types)
+
+
+def of_type(change_type: str, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows, which are change rows of this type too."""
+    for batch in rows:
+        yield batch.append_column(CHANGE_TYPE_FIELD, pa.repeat(pa.scalar(change_type, pa.string()), batch.num_rows))
 
 
 def out_of_order() -> JobError:

@@ -16,17 +16,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import CLAUSE, SOURCE_ROW, unpack_pairs, whole
+from airflow_txlog.datafiles.deletion_vectors.positions import CLAUSE, SOURCE_ROW, unpack_pairs, whole
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.errors import JobError
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
 
 # One row a data file; `path` is what the table's store calls it.
-# `deleted` is the bitmap of the rows that its deletion vector deletes, as
-# `deletion_vectors.rows.RowPositions` reads it: a list of a billion deleted rows would not fit a driver. `positions` is
-# `positions.pack`, of rows that are not deleted. `pairs` (`packed_pairs`) has the source row and the clause of each of
-# them; without it one `clause` acts on them all, and none of them met a source row.
+# `deleted` is the bitmap of the rows that its deletion vector deletes, as `rows.RowPositions` reads it: a list of a
+# billion deleted rows would not fit a driver. `positions` is `positions.pack`, of rows that are not deleted.
+# `pairs` (`positions.pack_pairs`) has the source row and the clause of each of them; without it one `clause` acts on
+# them all, and none of them met a source row.
 # `segment` is the number of the segment that new images of the file's rows belong to; where `is_copied`, the task that
 # writes the images copies the file's other rows too. Columns named `constant:<column>` follow: the partition values,
 # typed.

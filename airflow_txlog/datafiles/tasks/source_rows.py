@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import whole
+from airflow_txlog.datafiles.deletion_vectors.positions import whole
 from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, gathered

@@ -16,8 +16,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import whole
-from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, whole
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.compaction import RowIds
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN

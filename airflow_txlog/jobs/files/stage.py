@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
-from airflow_txlog.datafiles.tasks.changes import leaving_task
 from airflow_txlog.datafiles.tasks.copies import CopyTask
-from airflow_txlog.datafiles.tasks.images import ImageTask, SentColumns, out_of_order
+from airflow_txlog.datafiles.tasks.images import ImageTask, SentColumns, leaving_task, out_of_order
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import (

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.contract.wording import files_text
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import POSITION, pack_pairs, unpack_pairs
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION, pack_pairs, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.jobs.context import LogContext

@@ -27,11 +27,10 @@ import pyarrow as pa
 
 import airflow_txlog
 from airflow_txlog.contract.wording import files_text, plural
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import unpack_pairs
+from airflow_txlog.datafiles.deletion_vectors.positions import unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.digests import has_digest
 from airflow_txlog.datafiles.failures import text_of
-from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.output import StagedFile, has_digest
 from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
 from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.staged import confined, may_be_swept

@@ -16,17 +16,18 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import (
+from airflow_txlog.datafiles.deletion_vectors.positions import (
     CLAUSE,
     PAIRS,
     POSITION,
     SOURCE_ROW,
+    pack,
     pack_pairs,
+    packed_by_file,
     united_pairs,
     unpack_pairs,
     whole,
 )
-from airflow_txlog.datafiles.deletion_vectors.positions import pack, packed_by_file
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.found_rows import FILE_COLUMN, PACKED_SCHEMA, PAIRS_COLUMN
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN

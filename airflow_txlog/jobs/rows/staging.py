@@ -19,7 +19,7 @@ import pyarrow as pa
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.datafiles.tasks.changes import of_type
+from airflow_txlog.datafiles.tasks.images import of_type
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError

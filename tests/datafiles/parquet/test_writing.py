@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import PAIRS, pack_pairs
-from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.deletion_vectors.positions import PAIRS, pack, pack_pairs
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet import writing
 from airflow_txlog.datafiles.parquet.output import StagedFile

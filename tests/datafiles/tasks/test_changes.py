@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import PAIRS, pack_pairs
-from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.deletion_vectors.positions import PAIRS, pack, pack_pairs
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PARQUET_ID_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
-from airflow_txlog.datafiles.tasks.changes import leaving_task
+from airflow_txlog.datafiles.tasks.images import leaving_task
 from airflow_txlog.datafiles.tasks.plans import Bins, in_parts
 from airflow_txlog.datafiles.tasks.scan_and_write import Task, WriteTask, staged_or_error
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, TxlogError

@@ -7,8 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import unpack_pairs
-from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks import found_rows
 from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, PAIRS_SCHEMA, pairs_packed, rows_packed

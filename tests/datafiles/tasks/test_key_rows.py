@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import unpack_pairs
+from airflow_txlog.datafiles.deletion_vectors.positions import unpack_pairs
 from airflow_txlog.datafiles.tasks import found_rows, key_rows
 from airflow_txlog.datafiles.tasks.found_rows import pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys

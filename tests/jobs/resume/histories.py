@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import PAIRS, pack_pairs, unpack_pairs
+from airflow_txlog.datafiles.deletion_vectors.positions import PAIRS, pack_pairs, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment

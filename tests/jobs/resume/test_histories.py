@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 import pyarrow.compute as pc
 import pytest
 
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import CLAUSE, pack_pairs, unpack_pairs
+from airflow_txlog.datafiles.deletion_vectors.positions import CLAUSE, pack_pairs, unpack_pairs
 from airflow_txlog.jobs.context import SavedInputs
 from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules

@@ -20,7 +20,7 @@ import pyarrow as pa
 from airflow_txlog.contract.operations import Delete, KeySource, KeyValues
 from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.deletion_vectors.packed_pairs import whole
+from airflow_txlog.datafiles.deletion_vectors.positions import whole
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys

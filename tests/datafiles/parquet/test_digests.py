@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles import digests
-from airflow_txlog.datafiles.digests import DigestingOutput, has_digest
+from airflow_txlog.datafiles.parquet import output as parquet_output
+from airflow_txlog.datafiles.parquet.output import DigestingOutput, has_digest
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.storage import LocalStore
 from tests.helpers.files import place_of, store_of
@@ -45,7 +45,7 @@ def test_the_digest_is_of_what_was_written_and_not_of_what_lies_there_afterwards
 
 @pytest.mark.parametrize("data", [b"", b"x", b"x" * 10_000])
 def test_exactly_the_bytes_have_the_digest(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "_CHUNK_BYTES", 999)
+    monkeypatch.setattr(parquet_output, "_DIGESTED_BYTES", 999)
     store, file = LocalStore(str(tmp_path)), tmp_path / "f"
     file.write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
