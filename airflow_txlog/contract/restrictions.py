@@ -51,7 +51,7 @@ _OF_FILES = """basepath ignorecorruptfiles ignoreinvalidpartitionpaths ignoremis
     pathglobfilter recursivefilelookup timezone"""
 _OF_TEXT = """charset columnnameofcorruptrecord dateformat enabledatetimeparsingfallback encoding linesep locale mode
     multiline samplingratio singlevariantcolumn timeformat timestampformat timestampntzformat"""
-_OPTIONS = {
+OPTIONS = {
     "parquet": frozenset(f"{_OF_FILES} datetimerebasemode int96rebasemode mergeschema".split()),
     "orc": frozenset(f"{_OF_FILES} mergeschema".split()),
     "csv": frozenset(
@@ -89,7 +89,7 @@ def check_restrictions(operation: Operation, spark_conf: Mapping[str, str], unre
             if not isinstance(view, FileView):
                 continue
             for name in view.options:
-                if name.lower() not in _OPTIONS[view.format]:
+                if name.lower() not in OPTIONS[view.format]:
                     raise _refused(
                         f"{place}.options.{name}",
                         "options",

@@ -45,7 +45,8 @@ from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source
 from airflow_txlog.jobs.operations.write.job import check_partitioning, spelled
 from airflow_txlog.jobs.operations.write.replaced import check_has_partitions
 from airflow_txlog.jobs.resume.commit import check_may_remove_rows
-from airflow_txlog.jobs.source.rows_here import check_is_there, columns_by_footer
+from airflow_txlog.jobs.source.columns import found_with_columns
+from airflow_txlog.jobs.source.listing import check_is_there
 from airflow_txlog.jobs.source.tables import check_table_is_there, snapshot_of_view
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
@@ -273,10 +274,10 @@ class _Checks:
             return None
         if isinstance(source, TableView):
             return snapshot_of_view(self.context, source, self.snapshot)[0].delta_schema
-        is_parquet = isinstance(source, FileView) and source.format == "parquet" and source.schema is None
-        if is_parquet and isinstance(source, FileView):
-            return columns_by_footer(self.context, source, argument)
-        return None
+        if not isinstance(source, FileView) or not source.may_be_plain:
+            return None
+        known = found_with_columns(self.context, source, argument)
+        return None if known is None else known[1].for_spark
 
     def _look_for(self, source: AnySource, argument: str) -> bool:
         """Look for the files and tables of a source; return False where the job may not need them any more.

@@ -95,10 +95,12 @@ class LocalExecutor:
         self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot
     ) -> FoundSource:
         from airflow_txlog.jobs.executor.local_rows import FoundHere  # noqa: PLC0415 - only with a source
-        from airflow_txlog.jobs.source.rows_here import source_here  # noqa: PLC0415
+        from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here  # noqa: PLC0415
 
         # Of keys one column is read, and of any other source all of them.
-        found = source_here(context, described, argument, target, reads_all=argument == "source")
+        found = rows_here(context, described, argument, target, reads_all=argument == "source")
+        if not isinstance(found, RowsHere):
+            raise NeedsSpark(found.why)
         return FoundHere(context, found)
 
     def new_rows(self, context: JobContext, gate: SqlGate) -> NewRows:

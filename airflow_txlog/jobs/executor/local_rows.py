@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_txlog.contract.operations import FileView, Write
+from airflow_txlog.contract.operations import Write
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
@@ -22,7 +22,7 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.stage import stage
 from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan
-from airflow_txlog.jobs.source.rows_here import PlainFiles, SourceHere, plain_source
+from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class FoundHere:
     """A source of Parquet files, or one of our tables. See `FoundSource`."""
 
     _context: JobContext
-    _found: SourceHere
+    _found: RowsHere
 
     @property
     def reads_target(self) -> bool:
@@ -45,14 +45,15 @@ class FoundHere:
         return self._found.columns
 
     def values_of(self, choose: Callable[[Sequence[str]], str], what: str) -> pa.ChunkedArray:
-        scan = self._found.scan
+        scan = self._found.scan(self._context)
         name = choose(self.columns.names)
         only = replace(scan, schema=pa.schema([scan.schema.field(name)]))
         return self._context.executor.run([Task(source=only)], only.output_schema, what).column(0)
 
     def materialize(self, parameters: Collection[str]) -> MaterializedSource:
-        found = self._found
-        return materialize_scan(self._context, found.scan, found.columns, parameters, reads_target=found.reads_target)
+        context, found = self._context, self._found
+        scan = found.scan(context)
+        return materialize_scan(context, scan, found.columns, parameters, reads_target=found.reads_target)
 
 
 class PlainRows:
@@ -65,17 +66,16 @@ class PlainRows:
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._files: PlainFiles | None = None
+        self._files: RowsHere | None = None
         self._target: tuple[StructType, RowRules] | None = None
 
     def build(self, target: Snapshot | None) -> SchemaJson:
-        """The columns by the files' footers. Raises NeedsSpark, and what `plain_source` raises."""
-        view = self._context.record(Write).source
-        assert isinstance(view, FileView)
-        self._files = plain_source(self._context, view, "source")
-        lineage = self._context.lineage
-        lineage.views, lineage.sizes = {"": self._files.columns.names}, {"": dict(self._files.plan.size)}
-        columns: SchemaJson = json.loads(schema_to_json(self._files.columns))
+        """The columns by the files' footers. Raises NeedsSpark, and what `rows_here` raises."""
+        rows = rows_here(self._context, self._context.record(Write).source, "source", target)
+        if not isinstance(rows, RowsHere):
+            raise NeedsSpark(rows.why)
+        self._files = rows
+        columns: SchemaJson = json.loads(schema_to_json(rows.columns))
         return columns
 
     def accept(self, metadata: Metadata) -> StructType:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.decoded_sizes import decoded_bytes
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.row_values import ConstantValue
+from airflow_txlog.engine.table.schema.type_widening import is_widening
 from airflow_txlog.engine.table.schema.types import (
     MAX_DECIMAL_PRECISION,
     ArrayType,
@@ -37,11 +39,13 @@ from airflow_txlog.jobs.source.footers import (
     Notes,
     NotSpark,
     columns_of_footer,
-    has_nanoseconds,
-    no_column_type,
+    is_in_nanoseconds,
     notes_of,
+    pairs_of,
+    unread,
     without_void,
 )
+from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, find_files
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.limits import cost_of
 from airflow_txlog.locations import readable
@@ -50,9 +54,6 @@ from airflow_txlog.storage import Store
 MAX_FILES = 2_000
 """The footers of more files are not looked at: by one of them the columns are known, as Spark knows them."""
 _READERS = 8
-_WHOLE_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
-# How many digits a decimal has before its point that holds every number of a type, to Spark.
-_WHOLE_DIGITS = {Primitive.BYTE: 10, Primitive.SHORT: 10, Primitive.INTEGER: 10, Primitive.LONG: 20}
 # Which of the two a file holds makes no difference to Spark, and to Arrow it does.
 _ALIKE_TO_SPARK = (
     frozenset((Primitive.STRING, Primitive.BINARY)),
@@ -76,15 +77,19 @@ class SourceFooter:
     path: str
     columns: StructType | None
     why: str | None = None
-    refusal: NoColumnType | None = None
+    error: Exception | None = None
+    """Why there are no columns, or no notes: the file cannot be opened, or only Spark knows how to read it."""
     notes: Notes | None = None
-    """None for notes that only Spark can follow."""
     num_rows: int = 0
-    size_bytes: int = 0
     cost: int = 0
     in_nanoseconds: frozenset[str] = frozenset()
-    held: frozenset[str] = frozenset()
-    """The names in small letters, of the columns that the file has."""
+    """The names in small letters of the columns that hold such times."""
+    names: tuple[str, ...] = ()
+    """The columns that the file has, whatever Spark has noted of it."""
+
+    def has(self, name: str) -> bool:
+        """Whether the file has a column of this name, in any case."""
+        return name.lower() in map(str.lower, self.names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,42 +98,77 @@ class SourceColumns:
 
     `only_spark`: why only Spark knows the columns or reads these rows. `only_here`: why Spark does not read the files,
     and this package does. Neither: both read the same. `padded` are texts of the type `char(n)`, with n.
-    `defaults`: what a column has where a file lacks it. `costs`: of reading each file.
+    `defaults`: what a column has where a file lacks it. `costs`: of reading each file whose footer was read, by path.
     """
 
     columns: StructType
-    costs: tuple[int, ...] = ()
+    costs: Mapping[str, int] = field(default_factory=dict)
     padded: Mapping[str, int] = field(default_factory=dict)
     defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
     only_spark: str | None = None
     only_here: str | None = None
-    is_odd: bool = False
-    """Whether the file that has the columns cannot be opened, or has columns or notes that only Spark can read."""
+    error: TxlogError | None = None
+    """Of the file that has the columns: it cannot be opened, or has columns or notes that only Spark can read."""
+    for_spark: StructType | None = None
+    """The columns that Spark would find, and may be given; None where it has notes to go by, and looks itself."""
     lacking: str | None = None
     """A column that a file lacks, and whose default only Spark can evaluate."""
     apart: InvalidJobSpec | None = None
     """The error for files of which no type holds all values of a column, unless nothing reads that column."""
 
 
-def footers_of(store: Store, files: Mapping[str, int | None]) -> list[SourceFooter]:
-    """Return the footers of these files, of which the sizes are given as far as they are known, in their order.
+def columns_in_footers(found: SourceFiles, argument: str, besides: Iterable[str] = ()) -> SourceColumns:
+    """Return the columns of a source with files that are not empty; `besides`: names of those that folders name.
+
+    Raises InvalidJobSpec (`argument`) for a type that no column can have, and what the store raises.
+    """
+    files = found.sizes
+    # Spark takes the columns from the summary beside the files, or from the first file, as Java orders texts.
+    asked = found.summary or min(files, key=lambda path: path.encode("utf-16-be"))
+    footers = _footers_of(found.store, {**(files if len(files) <= MAX_FILES else {}), asked: files.get(asked)})
+    first = next(footer for footer in footers if footer.path == asked)
+    return _columns_of(found.store, [footer for footer in footers if footer.path in files], first, argument, besides)
+
+
+def found_with_columns(context: JobContext, view: FileView, argument: str) -> tuple[SourceFiles, SourceColumns] | None:
+    """Return a view's Parquet files and the columns in their footers, which Spark would start a job to look into.
+
+    None where only Spark can say which files or columns there are. Raises InvalidJobSpec (`argument`) for a type that
+    no column can have.
+    """
+    try:
+        found = find_files(context, view, argument)
+    except (TxlogError, OSError):
+        return None
+    if (
+        isinstance(found, OnlySpark)
+        or not found.files
+        or any(each.values or not each.size_bytes for each in found.files)
+    ):
+        return None
+    with contextlib.suppress(OSError):
+        return found, columns_in_footers(found, argument)
+    return None
+
+
+def columns_as_given(found: SourceFiles, columns: StructType, notes: Notes) -> SourceColumns:
+    """Return these columns, in which Spark reads the files; `only_spark` where a file has others."""
+    footers = _footers_of(found.store, found.sizes)
+    for footer in footers:
+        held = None if footer.columns is None or footer.why is not None else without_void(footer.columns)
+        if held is None or not all(_type_in(held, each.name) == each.type for each in columns):
+            return SourceColumns(columns=columns, only_spark=_not_certain(found.store, footer.path))
+    costs = {footer.path: footer.cost for footer in footers}
+    return SourceColumns(columns=columns, costs=costs, padded=notes.chars)
+
+
+def _footers_of(store: Store, files: Mapping[str, int | None]) -> list[SourceFooter]:
+    """The footers of these files, of which the sizes are given as far as they are known, in their order.
 
     A file that cannot be opened, and one that only Spark reads, has no columns. Raises what the store raises.
     """
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(lambda path: _footer_of(store, path, files[path]), files))
-
-
-def first_of(store: Store, summary: str | None, footers: Sequence[SourceFooter]) -> SourceFooter:
-    """Return the footer that Spark takes the columns from: of the summary beside the files, or of the first file."""
-    if summary is not None:
-        return footers_of(store, {summary: None})[0]
-    return min(footers, key=lambda footer: in_java(footer.path))
-
-
-def in_java(path: str) -> bytes:
-    """What orders paths as Java orders texts."""
-    return path.encode("utf-16-be")
 
 
 def padded_columns(context: JobContext, chars: Mapping[str, int]) -> Mapping[str, int]:
@@ -138,18 +178,15 @@ def padded_columns(context: JobContext, chars: Mapping[str, int]) -> Mapping[str
     return chars if is_padded and not is_text else {}
 
 
-def columns_of_source(
-    store: Store, footers: Sequence[SourceFooter], first: SourceFooter, argument: str, besides: Iterable[str] = ()
+def _columns_of(
+    store: Store, footers: Sequence[SourceFooter], first: SourceFooter, argument: str, besides: Iterable[str]
 ) -> SourceColumns:
-    """Return the columns of `first` as all files can be read; `besides`: names of columns that come from elsewhere.
-
-    Raises InvalidJobSpec (`argument`) for a type that no column can have.
-    """
-    if first.refusal is not None:
-        raise no_column_type(readable(store.root, first.path), first.refusal, argument)
-    if first.columns is None or first.notes is None:
-        why = first.why or _odd_notes(store, first)
-        return SourceColumns(columns=first.columns or StructType(()), only_spark=why, is_odd=True)
+    """The columns of `first` as all files can be read."""
+    if first.error is not None or first.columns is None or first.notes is None:
+        error = unread(readable(store.root, first.path), first.error or NotSpark(), argument)
+        if isinstance(first.error, NoColumnType):
+            raise error
+        return SourceColumns(columns=StructType(()), only_spark=first.why or _odd_notes(store, first), error=error)
     reasons = [footer.why for footer in footers if footer.why is not None]
     own, apart = frozenset(name.lower() for name in besides), None
     fields = []
@@ -175,13 +212,14 @@ def columns_of_source(
         reasons.append(_odd_notes(store, first))
     return SourceColumns(
         columns=shown,
-        costs=tuple(footer.cost for footer in footers),
+        costs={footer.path: footer.cost for footer in footers},
         padded=first.notes.chars,
         defaults=defaults,
         only_spark=reasons[0] if reasons else None,
         only_here=_why_only_here(store, footers, shown),
         lacking=unknown,
         apart=apart,
+        for_spark=shown if apart is None and tuple(shown.names) == first.names and not first.notes.is_any else None,
     )
 
 
@@ -198,25 +236,26 @@ def _footer_of(store: Store, path: str, size_bytes: int | None) -> SourceFooter:
     try:
         with open_data_file(DataFile(store=store, path=path, size_bytes=size_bytes)) as parquet:
             size_bytes = parquet.source.size()
-            columns, notes = columns_of_footer(parquet), None
-            with contextlib.suppress(NotSpark):
+            columns, notes, odd = columns_of_footer(parquet), None, None
+            try:
                 notes = notes_of(parquet)
-            names = parquet.schema_arrow.names
+            except NotSpark as error:
+                odd = error
+            held = parquet.schema_arrow
             is_legacy = calendar_of(parquet).is_legacy
             return SourceFooter(
                 path=path,
                 columns=columns,
                 why=_not_certain(store, path) if is_legacy else None,
+                error=odd,
                 notes=notes,
                 num_rows=parquet.metadata.num_rows,
-                size_bytes=size_bytes,
                 cost=cost_of(size_bytes, decoded_bytes(parquet)),
-                in_nanoseconds=frozenset(name.lower() for name in names if has_nanoseconds(parquet, name)),
-                held=frozenset(name.lower() for name in names),
+                in_nanoseconds=frozenset(each.name.lower() for each in held if is_in_nanoseconds(each.type)),
+                names=tuple(held.names),
             )
     except (TxlogError, NotSpark) as error:
-        refusal = error if isinstance(error, NoColumnType) else None
-        return SourceFooter(path=path, columns=None, why=_not_certain(store, path), refusal=refusal)
+        return SourceFooter(path=path, columns=None, why=_not_certain(store, path), error=error)
 
 
 def _not_certain(store: Store, path: str) -> str:
@@ -230,7 +269,7 @@ def _why_only_here(store: Store, footers: Sequence[SourceFooter], columns: Struc
             other = None if footer.columns is None or not footer.num_rows else footer.columns.find(name)
             if name.lower() in footer.in_nanoseconds:
                 return f"the file {readable(store.root, footer.path)} has column {name!r} in nanoseconds"
-            if other is not None and any(_is_null_of_another_type(*pair) for pair in _pairs(column.type, other.type)):
+            if other is not None and any(_is_null_of_another_type(*pair) for pair in pairs_of(column.type, other.type)):
                 return f"the file {readable(store.root, footer.path)} has nothing but null in column {name!r}"
     return None
 
@@ -238,21 +277,6 @@ def _why_only_here(store: Store, footers: Sequence[SourceFooter], columns: Struc
 def _is_null_of_another_type(wanted: DataType, held: DataType) -> bool:
     # Spark takes a column of nulls for whole numbers.
     return held is Primitive.VOID and wanted not in (Primitive.INTEGER, Primitive.LONG)
-
-
-def _pairs(wanted: DataType, held: DataType) -> Iterator[tuple[DataType, DataType]]:
-    """The types and those inside of them that stand at the same place."""
-    yield wanted, held
-    if isinstance(wanted, ArrayType) and isinstance(held, ArrayType):
-        yield from _pairs(wanted.element, held.element)
-    elif isinstance(wanted, MapType) and isinstance(held, MapType):
-        yield from _pairs(wanted.key, held.key)
-        yield from _pairs(wanted.value, held.value)
-    elif isinstance(wanted, StructType) and isinstance(held, StructType):
-        for member in wanted:
-            other = held.find(member.name)
-            if other is not None:
-                yield from _pairs(member.type, other.type)
 
 
 def _together(one: DataType, other: DataType) -> DataType:
@@ -273,7 +297,8 @@ def _together(one: DataType, other: DataType) -> DataType:
     if frozenset((one, other)) in _ALIKE_TO_SPARK:
         raise _ForSpark
     for narrow, wide in ((one, other), (other, one)):
-        if _is_wider(narrow, wide):
+        # Spark and this package read in the wider type what a table may be widened from.
+        if is_widening(narrow, wide):
             return wide
     if isinstance(one, DecimalType) and isinstance(other, DecimalType):
         scale = max(one.scale, other.scale)
@@ -286,22 +311,6 @@ def _together(one: DataType, other: DataType) -> DataType:
     raise _Apart if is_known or isinstance(one, nested) or isinstance(other, nested) else _ForSpark
 
 
-def _is_wider(narrow: DataType, wide: DataType) -> bool:
-    """Whether every value of the one type is one of the other, and both Spark and this package read it so."""
-    if narrow in _WHOLE_BITS:
-        if wide in _WHOLE_BITS:
-            return _WHOLE_BITS[narrow] < _WHOLE_BITS[wide]
-        if isinstance(wide, DecimalType):
-            return wide.precision - wide.scale >= _WHOLE_DIGITS[narrow]
-        return wide is Primitive.DOUBLE and narrow is not Primitive.LONG
-    if isinstance(narrow, DecimalType) and isinstance(wide, DecimalType):
-        return wide.scale >= narrow.scale and wide.precision - wide.scale >= narrow.precision - narrow.scale
-    return (narrow, wide) in (
-        (Primitive.FLOAT, Primitive.DOUBLE),
-        (Primitive.DATE, Primitive.TIMESTAMP_NTZ),
-    )
-
-
 def _defaults(
     notes: Notes, footers: Sequence[SourceFooter], columns: StructType
 ) -> tuple[dict[str, pa.Scalar], str | None]:
@@ -309,7 +318,7 @@ def _defaults(
     found: dict[str, pa.Scalar] = {}
     for name, text in notes.defaults.items():
         column = columns.find(name)
-        if column is None or all(name.lower() in each.held for each in footers if each.columns is not None):
+        if column is None or all(each.has(name) for each in footers if each.columns is not None):
             continue
         value = default_value(text, column)
         if value is None:

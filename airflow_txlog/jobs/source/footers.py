@@ -8,7 +8,7 @@ Source: Spark, ParquetToSparkSchemaConverter and OrcUtils.toCatalystSchema.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
-from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.datafiles.tasks.rows_without_log import ORC_TYPE_KEY, reading_source
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
-from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.engine.table.schema.schema import FROM_ARROW, parse_schema
 from airflow_txlog.engine.table.schema.types import (
     ArrayType,
     DataType,
@@ -35,27 +35,14 @@ from airflow_txlog.engine.table.schema.types import (
     walk_fields,
     walk_types,
 )
-from airflow_txlog.errors import CorruptTable, InvalidJobSpec, SchemaMismatch, UnsupportedFeature
+from airflow_txlog.errors import CorruptTable, InvalidJobSpec, SchemaMismatch, TxlogError, UnsupportedFeature
 from airflow_txlog.storage import Store
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-_PLAIN: tuple[tuple[pa.DataType, Primitive], ...] = (
-    (pa.bool_(), Primitive.BOOLEAN),
-    (pa.int8(), Primitive.BYTE),
-    (pa.int16(), Primitive.SHORT),
-    (pa.int32(), Primitive.INTEGER),
-    (pa.int64(), Primitive.LONG),
-    (pa.uint8(), Primitive.SHORT),
-    (pa.uint16(), Primitive.INTEGER),
-    (pa.uint32(), Primitive.LONG),
-    (pa.float32(), Primitive.FLOAT),
-    (pa.float64(), Primitive.DOUBLE),
-    (pa.string(), Primitive.STRING),
-    (pa.binary(), Primitive.BINARY),
-    (pa.date32(), Primitive.DATE),
-)
+# No Parquet file has the first two, and a column of nulls is of no type of its own.
+_NOT_SO = frozenset((pa.float16(), pa.date64(), pa.null()))
 # What ORC keeps of a column's type, where that is not the type's name in the format.
-_SIMPLE_NAMES = {
+_ORC_NAMES: dict[DataType, str] = {
     Primitive.BYTE: "tinyint",
     Primitive.SHORT: "smallint",
     Primitive.INTEGER: "int",
@@ -92,24 +79,12 @@ class Notes:
     """What Spark has noted of columns beside their types, by their names.
 
     `chars`: the n of a text that is `char(n)`, which Spark pads when it reads it. `defaults`: as SQL, what a column has
-    in a file that lacks it.
+    in a file that lacks it. `is_any`: there is a note, whether it changes what is read or not.
     """
 
     chars: Mapping[str, int] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
-
-
-def parquet_schema(store: Store, path: str, argument: str) -> StructType:
-    """The columns of a Parquet file. Raises InvalidJobSpec (`argument`), InvalidInput, UnsupportedFeature."""
-    file = DataFile(store=store, path=path)
-    with reading_source(file.name, "Parquet"), open_data_file(file) as parquet:
-        try:
-            notes_of(parquet)
-            return schema_of_footer(parquet)
-        except NoColumnType as error:
-            raise no_column_type(file.name, error, argument) from error
-        except NotSpark as error:
-            raise _refused(file.name, str(error), argument) from error
+    is_any: bool = False
 
 
 def orc_schema(store: Store, path: str, argument: str) -> StructType:
@@ -120,12 +95,7 @@ def orc_schema(store: Store, path: str, argument: str) -> StructType:
     try:
         return _struct(_column(field, is_orc=True) for field in schema)
     except NotSpark as error:
-        raise _refused(file.name, str(error), argument) from error
-
-
-def schema_of_footer(parquet: pq.ParquetFile) -> StructType:
-    """The columns of an open Parquet file as Spark shows them; nanoseconds as microseconds. Raises NotSpark."""
-    return without_void(columns_of_footer(parquet))
+        raise unread(file.name, error, argument) from error
 
 
 def without_void(columns: StructType) -> StructType:
@@ -145,15 +115,11 @@ def _without_void(kind: DataType) -> DataType:
     return kind
 
 
-def has_nanoseconds(parquet: pq.ParquetFile, column: str) -> bool:
-    """Whether a column, by its own name, holds times that Spark refuses to read."""
-    return _is_in_nanoseconds(parquet.schema_arrow.field(column).type)
-
-
-def _is_in_nanoseconds(kind: pa.DataType) -> bool:
+def is_in_nanoseconds(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds times that Spark refuses to read."""
     if pa.types.is_timestamp(kind):
         return bool(kind.unit == "ns")
-    return any(_is_in_nanoseconds(kind.field(index).type) for index in range(kind.num_fields))
+    return any(is_in_nanoseconds(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def columns_of_footer(parquet: pq.ParquetFile) -> StructType:
@@ -194,16 +160,14 @@ def columns_of_footer(parquet: pq.ParquetFile) -> StructType:
     return stated
 
 
-def has_notes(parquet: pq.ParquetFile) -> bool:
-    """Whether Spark has noted more of a column than its type, such as that a text is a CHAR. Raises NotSpark."""
-    written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
-    return written is not None and any(field.metadata for field in walk_fields(_noted(written)))
-
-
 def notes_of(parquet: pq.ParquetFile) -> Notes:
     """What Spark goes by of the notes in a file. Raises NotSpark for those that only Spark can follow."""
     written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
-    return Notes() if written is None else notes_in({f.name: f.metadata for f in _noted(written)})
+    if written is None:
+        return Notes()
+    columns = _noted(written)
+    is_any = any(field.metadata for field in walk_fields(columns))
+    return replace(notes_in({field.name: field.metadata for field in columns}), is_any=is_any)
 
 
 def notes_in(metadata: Mapping[str, Mapping[str, Any]]) -> Notes:
@@ -284,18 +248,28 @@ def _is_held(stated: DataType, held: DataType, *, has_int96: bool) -> bool:
     """Whether a file holds what Spark's schema states, or less: its columns may be those of a later writer, who copied
     the schema from a file of Spark's. What the file lacks is null to Spark and to Arrow.
     """
-    if isinstance(stated, StructType) and isinstance(held, StructType):
-        pairs = ((field.type, held.find(field.name)) for field in stated)
-        return all(other is None or _is_held(kind, other.type, has_int96=has_int96) for kind, other in pairs)
-    if isinstance(stated, ArrayType) and isinstance(held, ArrayType):
-        return _is_held(stated.element, held.element, has_int96=has_int96)
-    if isinstance(stated, MapType) and isinstance(held, MapType):
-        is_key_held = _is_held(stated.key, held.key, has_int96=has_int96)
-        return is_key_held and _is_held(stated.value, held.value, has_int96=has_int96)
-    # INT96 is an instant to Spark; Arrow shows it as a time without a zone.
-    is_int96 = has_int96 and stated is Primitive.TIMESTAMP and held is Primitive.TIMESTAMP_NTZ
-    # A column of nulls is of no type of its own.
-    return is_int96 or held is Primitive.VOID or stated == held
+    for one, other in pairs_of(stated, held):
+        # INT96 is an instant to Spark; Arrow shows it as a time without a zone. A column of nulls has no type.
+        is_int96 = has_int96 and one is Primitive.TIMESTAMP and other is Primitive.TIMESTAMP_NTZ
+        is_same_kind = isinstance(one, StructType | ArrayType | MapType) and type(one) is type(other)
+        if not (is_int96 or is_same_kind or other is Primitive.VOID or one == other):
+            return False
+    return True
+
+
+def pairs_of(wanted: DataType, held: DataType) -> Iterator[tuple[DataType, DataType]]:
+    """Yield the two types, and the types inside of them that have the same place."""
+    yield wanted, held
+    if isinstance(wanted, ArrayType) and isinstance(held, ArrayType):
+        yield from pairs_of(wanted.element, held.element)
+    elif isinstance(wanted, MapType) and isinstance(held, MapType):
+        yield from pairs_of(wanted.key, held.key)
+        yield from pairs_of(wanted.value, held.value)
+    elif isinstance(wanted, StructType) and isinstance(held, StructType):
+        for member in wanted:
+            other = held.find(member.name)
+            if other is not None:
+                yield from pairs_of(member.type, other.type)
 
 
 def _noted(text: bytes) -> StructType:
@@ -337,16 +311,8 @@ def _type(field: pa.Field, *, is_orc: bool) -> DataType:
     marked = (field.metadata or {}).get(ORC_TYPE_KEY, b"").decode()
     if is_a.is_dictionary(kind):
         return _type(field.with_type(kind.value_type), is_orc=is_orc)
-    if is_a.is_large_string(kind) or is_a.is_string_view(kind):
-        return Primitive.STRING
-    if is_a.is_large_binary(kind) or is_a.is_binary_view(kind) or is_a.is_fixed_size_binary(kind):
+    if is_a.is_fixed_size_binary(kind):
         return Primitive.BINARY
-    for plain, found in _PLAIN:
-        name = _SIMPLE_NAMES.get(found, found.value)
-        if kind == plain and not (marked and marked != "timestamp_ntz" and marked != name):
-            return found
-    if is_a.is_uint64(kind):
-        return DecimalType(20, 0)
     if is_a.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
         return DecimalType(kind.precision, kind.scale)
     if is_a.is_null(kind) and not is_orc:
@@ -359,6 +325,9 @@ def _type(field: pa.Field, *, is_orc: bool) -> DataType:
         return MapType(_inner(kind.key_field, is_orc), _inner(kind.item_field, is_orc))
     if is_a.is_struct(kind) and kind.num_fields:
         return _struct(StructField(each.name, _inner(each, is_orc)) for each in kind)
+    found = None if is_a.is_timestamp(kind) or kind in _NOT_SO else FROM_ARROW.get(kind)
+    if found is not None and marked in ("", "timestamp_ntz", _ORC_NAMES.get(found, getattr(found, "value", None))):
+        return found
     raise NotSpark(f"column {field.name!r} of the type {marked or kind}")
 
 
@@ -368,18 +337,22 @@ def _inner(field: pa.Field, is_orc: bool) -> DataType:
     return _type(field, is_orc=is_orc)
 
 
-def no_column_type(name: str, error: NoColumnType, argument: str) -> InvalidJobSpec:
-    """The error for a source's file with a type that nothing reads; `name` is that of the file."""
-    return InvalidJobSpec(
-        f"{argument}: the file {name} has {error}, which neither Spark nor a Delta table has. Have the column written "
-        f"as {error.instead}, or name the columns that you need as schema. Nothing was read.",
-        argument=argument,
-    )
-
-
-def _refused(name: str, what: str, argument: str) -> InvalidJobSpec:
-    return InvalidJobSpec(
-        f"{argument}: the file {name} has {what}, and this package does not know how Spark reads it. Give the columns "
-        "that you need as schema, or have the file written with other types. Nothing was read.",
-        argument=argument,
-    )
+def unread(name: str, error: Exception, argument: str) -> TxlogError:
+    """Return the error for the file of this name of a source, whose footer, or what it says, raised `error`."""
+    if isinstance(error, NoColumnType):
+        return InvalidJobSpec(
+            f"{argument}: the file {name} has {error}, which neither Spark nor a Delta table has. Have the column "
+            f"written as {error.instead}, or name the columns that you need as schema. Nothing was read.",
+            argument=argument,
+        )
+    if isinstance(error, NotSpark):
+        return InvalidJobSpec(
+            f"{argument}: the file {name} has {error}, and this package does not know how Spark reads it. Give the "
+            "columns that you need as schema, or have the file written with other types. Nothing was read.",
+            argument=argument,
+        )
+    try:
+        with reading_source(name, "Parquet"):
+            raise error
+    except TxlogError as found:
+        return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -21,11 +22,13 @@ from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, FileScan, Task
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound
+from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
 from airflow_txlog.jobs.files.stage import collect_records, load, records_of
-from airflow_txlog.jobs.source.listing import SourceFiles, find_files, is_listed_here
+from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_as_given, found_with_columns
+from airflow_txlog.jobs.source.footers import NotSpark, notes_in
+from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, files_in_store, find_files, is_listed_here
 from airflow_txlog.jobs.source.materialized import (
     WRITING_SOURCE,
     MaterializedSource,
@@ -37,13 +40,21 @@ from airflow_txlog.jobs.source.materialized import (
     unmatched_plan,
     with_row_id,
 )
-from airflow_txlog.jobs.source.raw_tables import check_no_table, check_view, reads_table
-from airflow_txlog.jobs.source.rows_here import files_on_disk, plain_files, size_on_this_disk
+from airflow_txlog.jobs.source.rows_here import RowsHere, rows_of_files, why_spark_reads
 from airflow_txlog.jobs.source.stores import check_no_file_functions, read_files
-from airflow_txlog.jobs.source.tables import snapshot_of_view
+from airflow_txlog.jobs.source.tables import check_no_table, check_view, reads_table, snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
+from airflow_txlog.jobs.spark.session import is_classic, names_this_disk
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
-from airflow_txlog.jobs.sql.schemas import as_spark_schema, nullable_columns, spark_schema
+from airflow_txlog.jobs.sql.schemas import (
+    as_spark_schema,
+    engine_schema,
+    nullable_columns,
+    spark_schema,
+    without_metadata,
+)
+from airflow_txlog.locations import LOCAL
+from airflow_txlog.storage.local_files import stat_linked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,25 +164,8 @@ def _view(
         return _table_view(context, view, target)
     try:
         if is_listed_here(view.paths, argument):
-            return _read_here(context, view, find_files(context, view, argument), argument)
-        on_disk = files_on_disk(context, view, argument)
-        if on_disk is not None and on_disk.source.apart is not None:
-            if reads_all:
-                raise on_disk.source.apart
-            # A query may do without that column.
-            context.log(f"warning: {on_disk.source.apart.message.removesuffix(' Nothing was read.')}")
-        if on_disk is not None and on_disk.is_read_here:
-            context.log(f"{argument}: this package reads the files, and not Spark: {on_disk.source.only_here}")
-            return _read_here(context, view, on_disk.found, argument)
-        reader = context.spark.read.format(view.format).options(**view.options)
-        by_footer = None if on_disk is None else on_disk.for_spark
-        columns = view.schema if by_footer is None else as_spark_schema(by_footer)
-        if columns is not None:
-            reader = reader.schema(columns)
-        frame = reader.load(list(view.paths))
-        check_types(frame, argument)
-        _ = frame.schema
-        check_view(context.spark, frame, view.paths, context.root, argument)
+            return _read_here(context, view, files_in_store(context, view, argument), argument)
+        return _on_disk(context, view, argument, reads_all=reads_all)
     except PySparkException as error:
         refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
         raise refusal(
@@ -179,13 +173,77 @@ def _view(
             "changed.",
             argument=argument,
         ) from error
-    size = size_on_this_disk(context, frame)
-    return Source(frame=frame, reads_target=False, size=size, scan=partial(plain_files, context, view, frame))
 
 
-def _read_here(context: JobContext, view: FileView, found: SourceFiles, argument: str) -> Source:
+def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: bool) -> Source:
+    """Files that Spark reads, or refuses and this package reads."""
+    is_plain = view.format == "parquet" and names_this_disk(context.spark)
+    known = found_with_columns(context, view, argument) if is_plain and view.schema is None else None
+    columns: str | StructType | None = view.schema
+    if known is not None:
+        found, source = known
+        if source.apart is not None:
+            if reads_all:
+                raise source.apart
+            # A query may do without that column.
+            context.log(f"warning: {source.apart.message.removesuffix(' Nothing was read.')}")
+        elif source.only_here is not None and source.only_spark is None:
+            context.log(f"{argument}: this package reads the files, and not Spark: {source.only_here}")
+            return _read_here(context, view, found, argument, source)
+        columns = None if source.for_spark is None else as_spark_schema(source.for_spark)
+    reader = context.spark.read.format(view.format).options(**view.options)
+    if columns is not None:
+        reader = reader.schema(columns)
+    frame = reader.load(list(view.paths))
+    check_types(frame, argument)
+    _ = frame.schema
+    check_view(context.spark, frame, view.paths, context.root, argument)
+    scan = partial(_scan_of, context, view, frame, known) if is_plain else lambda: None
+    size = _size_of(frame) if is_classic(context.spark) else {}
+    return Source(frame=frame, reads_target=False, size=size, scan=scan)
+
+
+def _scan_of(
+    context: JobContext, view: FileView, frame: DataFrame, known: tuple[SourceFiles, SourceColumns] | None
+) -> FileScan | None:
+    """What reads the rows of a frame over Parquet files of a disk without Spark; None where only Spark can."""
+    if context.arrow_error is not None or (known is None and view.schema is None):
+        return None
+    try:
+        columns = engine_schema(frame.schema)
+        if known is None:
+            found = find_files(context, view, "source")
+            if isinstance(found, OnlySpark) or why_spark_reads(found) is not None:
+                return None
+            source = columns_as_given(found, columns, notes_in({each.name: each.metadata for each in frame.schema}))
+        else:
+            found, source = known
+            if why_spark_reads(found) is not None or not _are_alike(as_spark_schema(source.columns), frame.schema):
+                return None
+    except (TxlogError, NotSpark, OSError):
+        return None
+    rows = rows_of_files(context, found, replace(source, columns=columns))
+    return rows.scan(context) if isinstance(rows, RowsHere) else None
+
+
+def _are_alike(one: StructType, other: StructType) -> bool:
+    return without_metadata(one, nullable=True) == without_metadata(other, nullable=True)
+
+
+def _size_of(frame: DataFrame) -> dict[str, int]:
+    """The number of `files` that Spark has listed and their `bytes`; none where one is elsewhere, or they are many."""
+    places = [urlsplit(uri) for uri in frame.inputFiles()]
+    if len(places) > MAX_FILES or any(place.scheme != LOCAL or place.netloc for place in places):
+        return {}
+    sizes = [found.st_size for place in places if (found := stat_linked(unquote(place.path))) is not None]
+    return {"bytes": sum(sizes), "files": len(sizes)} if sizes and len(sizes) == len(places) else {}
+
+
+def _read_here(
+    context: JobContext, view: FileView, found: SourceFiles, argument: str, source: SourceColumns | None = None
+) -> Source:
     check_no_table(found, context.root, argument)
-    frame, scan = read_files(context, view, found, argument)
+    frame, scan = read_files(context, view, found, argument, source)
     size = {"bytes": sum(file.size_bytes for file in found.files), "files": len(found.files)}
     return Source(frame=frame, reads_target=False, size=size, scan=lambda: scan, is_read_here=True)
 

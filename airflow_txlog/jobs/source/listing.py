@@ -1,57 +1,52 @@
-"""The files of a source that this package reads: found by the source's paths and options as Spark finds its own.
+"""The files of a source, in any store, found by the source's paths and options as Spark finds them.
 
 A path is a file, a folder or a glob. Of a folder the files directly in it are read, and those in folders named
-`column=value` below it; names that begin with "_" or "." are hidden. The invariant: the files are listed once, and
-every step of the source reads exactly those.
-Source: Spark, InMemoryFileIndex and HadoopFSUtils; Hadoop, GlobPattern and GlobExpander.
+`column=value` below it; names that begin with "_" or "." are hidden. Files on a disk are left to Spark where it may
+find others; files in another store it does not reach, and what may differ there is refused. The invariant: the files
+are listed once, and every step of the source reads exactly those.
+Source: Spark, InMemoryFileIndex and HadoopFSUtils.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from airflow_txlog.contract.operations import FileView
+from airflow_txlog.contract.restrictions import OPTIONS
+from airflow_txlog.datafiles.partitioning import NULL_DIRECTORY
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.source.places import check_reachable
-from airflow_txlog.locations import LOCAL, scheme_of, split
+from airflow_txlog.jobs.source.globs import GLOB, fixed_part, is_certain, patterns_of
+from airflow_txlog.jobs.source.places import check_reachable, with_folders_above
+from airflow_txlog.jobs.spark.installation import has_settings_of_its_own
+from airflow_txlog.locations import LOCAL, local_path, scheme_of, split
 from airflow_txlog.storage import STORES, Access, Store, open_store
+from airflow_txlog.storage.local_files import holds_nothing, names_below
 
-_GLOB = re.compile(r"[*?\[\]{}\\]")
-# In a class of characters everything but a range is taken as it stands.
-_IN_CLASS, _ESCAPE = re.compile(r"([\[\]\\^&~|])"), r"\\\1"
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+MAX_NAMES = 20_000
+"""A folder of a disk with more names below it is left to Spark, which looks level by level: a glob may begin in a
+folder that holds half a disk."""
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 # As Spark's own check of names.
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
 # Files that hold the footers of the files beside them and no rows, the first to be asked first.
 _SUMMARIES = ("_common_metadata", "_metadata")
 # Where a stream of Spark's notes which files it has finished: Spark reads these alone, and their columns from there.
-STREAM_LOG = "_spark_metadata"
-# What stands for more to Hadoop than the character itself.
-_ODD_ESCAPE = re.compile(r"\\[A-Za-z0-9]|\[[^\]]*\\")
+_STREAM_LOG = "_spark_metadata"
+# What Hadoop reads of a glob on a disk in ways of its own.
+_ODD_IN_GLOB = frozenset("\\{}[]")
 
-# Options by their names in small letters. Those that look for files are ours, those of the parsers Spark's.
+# Options by their names in small letters. Those that look for files are honoured here, those of the parsers by Spark's.
 LOOKUP_OPTIONS = frozenset({"pathglobfilter", "recursivefilelookup", "basepath"})
-_TEXT = """mode columnnameofcorruptrecord dateformat timestampformat timestampntzformat locale timezone
-    enabledatetimeparsingfallback multiline linesep encoding charset"""
-_CSV = """sep delimiter quote escape chartoescapequoteescaping comment header inferschema preferdate emptyvalue
-    nullvalue nanvalue positiveinf negativeinf ignoreleadingwhitespace ignoretrailingwhitespace maxcolumns
-    maxcharspercolumn inputbuffersize unescapedquotehandling"""
-_JSON = """primitivesasstring prefersdecimal allowcomments allowunquotedfieldnames allowsinglequotes
-    allownumericleadingzeros allownonnumericnumbers allowbackslashescapinganycharacter allowunquotedcontrolchars
-    dropfieldifallnull infertimestamp"""
-_PARSED: dict[str, frozenset[str]] = {
-    "csv": frozenset(f"{_TEXT} {_CSV}".split()),
-    "json": frozenset(f"{_TEXT} {_JSON}".split()),
-    "parquet": frozenset(),
-    "orc": frozenset(),
-}
+_NOT_HONOURED = """columnpruning datetimerebasemode enforceschema ignorecorruptfiles ignoreinvalidpartitionpaths
+    ignoremissingfiles int96rebasemode mergeschema modifiedafter modifiedbefore samplingratio singlevariantcolumn
+    timeformat useunsaferow"""
 # Options of which these values change nothing here.
 WITHOUT_EFFECT = {
     "mergeschema": ("false",),
@@ -63,7 +58,10 @@ WITHOUT_EFFECT = {
     "int96rebasemode": ("exception", "corrected"),
 }
 # Settings of a session of which another value changes what Spark reads.
-_SETTINGS = {
+_SETTINGS: dict[str, dict[str, str]] = {
+    "csv": {},
+    "json": {},
+    "orc": {"spark.sql.orc.mergeSchema": "false"},
     "parquet": {
         "spark.sql.parquet.mergeSchema": "false",
         "spark.sql.parquet.binaryAsString": "false",
@@ -73,30 +71,21 @@ _SETTINGS = {
         "spark.sql.parquet.datetimeRebaseModeInRead": "corrected",
         "spark.sql.parquet.int96RebaseModeInRead": "corrected",
         "spark.sql.legacy.parquet.nanosAsLong": "false",
-        "spark.sql.files.ignoreCorruptFiles": "false",
     },
-    "orc": {"spark.sql.orc.mergeSchema": "false", "spark.sql.files.ignoreCorruptFiles": "false"},
-    "csv": {"spark.sql.files.ignoreCorruptFiles": "false"},
-    "json": {"spark.sql.files.ignoreCorruptFiles": "false"},
 }
 # A name by which Spark knows one of them, too.
 _FORMER = {"spark.sql.parquet.datetimeRebaseModeInRead": "spark.sql.legacy.parquet.datetimeRebaseModeInRead"}
 
+
+@dataclass(frozen=True)
+class OnlySpark:
+    """A source that this process cannot list or read. `why` completes the sentence "Spark is needed: "."""
+
+    why: str
+
+
 Values = tuple[tuple[str, str | None], ...]
 """Names and values of the partition columns of one folder, from the top down."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lookup:
-    """How files are looked for, from the options of the source.
-
-    `name_glob`: of files' names. `recurses`: every file below a root, without partition columns. `base`: the folder
-    below which folders name partition values; by default each root itself.
-    """
-
-    name_glob: str | None = None
-    recurses: bool = False
-    base: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +116,19 @@ class SourceFiles:
     summary: str | None
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each file that is not empty, by its path, in order; Spark passes over empty ones."""
+        return {
+            file.path: file.size_bytes for file in sorted(self.files, key=lambda each: each.path) if file.size_bytes
+        }
+
+    @property
     def folders(self) -> frozenset[str]:
         """The folders that the files lie in."""
         return frozenset(file.path.rpartition("/")[0] for file in self.files)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Listed:
+class _Listed(NamedTuple):
     """What is in and below a folder, sizes by absolute URI, and which of it one path names."""
 
     store: Store
@@ -158,19 +153,74 @@ def is_listed_here(paths: Sequence[str], argument: str) -> bool:
     return bool(ours)
 
 
-def find_files(context: JobContext, view: FileView, argument: str) -> SourceFiles:
-    """The files of a view; nothing of them is read yet.
+def find_files(context: JobContext, view: FileView, argument: str) -> SourceFiles | OnlySpark:
+    """Return the files of a view, or why Spark may find others; nothing of them is read yet.
 
-    Raises InvalidJobSpec (`argument`) for options that cannot be honoured, and as `list_source`.
+    Raises SourceNotFound (`argument`) where there is nothing at a path, and what the store raises. Of files that are
+    not on a disk it raises InvalidJobSpec for options that cannot be honoured.
     """
+    if has_settings_of_its_own():
+        return OnlySpark("Spark is installed with settings of its own, which may say how files are read")
+    if all(scheme_of(path) != LOCAL for path in view.paths):
+        return files_in_store(context, view, argument)
+    try:
+        return _why_spark_finds(context, view) or files_in_store(context, view, argument)
+    except (InvalidJobSpec, OSError):
+        # Spark has options of its own for its own files, and words of its own for what it cannot open.
+        return OnlySpark("an option of the source is for Spark's own reader, or a folder cannot be listed")
+
+
+def _why_spark_finds(context: JobContext, view: FileView) -> OnlySpark | None:
+    """Return why Spark may find other files than this process at paths of which one is on a disk. Raises OSError."""
+    folders = [local_path(fixed_part(path)) if scheme_of(path) == LOCAL else None for path in view.paths]
+    if None in folders or not context.is_spark_here:
+        return OnlySpark("the source lies on the disk of the machine that Spark runs on")
+    if _reads_other_disks(context, view):
+        return OnlySpark("Hadoop may be set to find paths without a scheme elsewhere")
+    if any(_ODD_IN_GLOB & set(glob) for glob in (*view.paths, options_of(view).get("pathglobfilter", ""))):
+        return OnlySpark("the source's files are named by a filter, or by a glob, with more than * and ?")
+    for folder in filter(None, folders):
+        for number, (name, is_odd) in enumerate(names_below(folder)):
+            if is_odd or name.startswith((*_SUMMARIES, _STREAM_LOG)) or number >= MAX_NAMES:
+                return OnlySpark(
+                    "the source's folder holds links, summaries of files, a stream's log, names that are no text, or "
+                    "very many names"
+                )
+    return None
+
+
+def _reads_other_disks(context: JobContext, view: FileView) -> bool:
+    """Whether a path without a scheme may be none of this machine's for the Spark of the job."""
+    is_set = "HADOOP_CONF_DIR" in os.environ or any("defaultfs" in name.lower() for name in context.spec.spark_conf)
+    return is_set and any(path.startswith("/") for path in view.paths)
+
+
+def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
+    """Raise SourceNotFound (`argument`) where Spark would certainly find no file at a path of the view.
+
+    Nothing is read; of a glob only the folder is looked for that it begins in."""
+    # A schema is all that Spark wants of an empty folder on a disk.
+    may_be_empty = view.schema is not None
+    for path in view.paths:
+        is_local = scheme_of(path) == LOCAL
+        if is_local and not (context.is_spark_here and not has_settings_of_its_own()):
+            continue
+        if (is_local and _reads_other_disks(context, view)) or (_ODD_IN_GLOB | {"%"}) & set(path):
+            continue
+        fixed = fixed_part(path)
+        if is_local:
+            on_disk = local_path(fixed)
+            is_missing = on_disk is not None and holds_nothing(on_disk, may_be_empty=may_be_empty)
+        else:
+            is_missing = scheme_of(path) in STORES and _is_nothing_at(fixed, context.store.access)
+        if is_missing:
+            raise _nothing_there(path, argument)
+
+
+def files_in_store(context: JobContext, view: FileView, argument: str) -> SourceFiles:
+    """Return the files of a view in a store that Spark does not reach. Raises as `find_files`."""
     check_honoured(context, view, argument)
-    options = options_of(view)
-    lookup = Lookup(
-        name_glob=options.get("pathglobfilter"),
-        recurses=is_true(options, "recursivefilelookup"),
-        base=options.get("basepath"),
-    )
-    return list_source(view.paths, context.store.access, lookup, argument)
+    return list_source(view, context.store.access, argument)
 
 
 def check_honoured(context: JobContext, view: FileView, argument: str) -> None:
@@ -179,11 +229,13 @@ def check_honoured(context: JobContext, view: FileView, argument: str) -> None:
     for name, value in options.items():
         if name in ("compression", "codec"):
             continue  # of writers
-        if name not in _PARSED[view.format] | LOOKUP_OPTIONS and value.lower() not in WITHOUT_EFFECT.get(name, ()):
+        is_text = view.format in ("csv", "json")
+        is_known = name in OPTIONS[view.format] and (name != "timezone" or is_text)
+        if not (is_known and name not in _NOT_HONOURED.split()) and value.lower() not in WITHOUT_EFFECT.get(name, ()):
             raise refused(argument, f"the option {name}={value}", "Leave it out")
     if view.format == "csv" and is_true(options, "multiline"):
         raise refused(argument, "CSV with multiLine", "Have the files written without line ends inside of values")
-    for name, value in _SETTINGS[view.format].items():
+    for name, value in {**_SETTINGS[view.format], "spark.sql.files.ignoreCorruptFiles": "false"}.items():
         found = context.executor.setting(name, context.executor.setting(_FORMER.get(name, name), value)).lower()
         # Values that Spark would refuse for their calendar are refused here, too.
         if found != value and not (name.endswith("RebaseModeInRead") and found == "exception"):
@@ -209,34 +261,37 @@ def is_true(options: Mapping[str, str], name: str) -> bool:
     return options.get(name, "false").lower() == "true"
 
 
-def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: str) -> SourceFiles:
-    """The files that the paths name.
+def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
+    """Return the files that the paths and options of a view name.
 
     Raises SourceNotFound (`argument`) where there is nothing at a path, InvalidJobSpec for a base that does not hold
     them, and what the store raises.
     """
     # As data files that a log names by their URI: a source may lie in several folders or buckets.
-    anywhere = replace(access, allow_absolute_paths=True)
-    base = None if lookup.base is None else open_store(lookup.base, anywhere).root
-    for path in paths:
-        _check_glob(path, argument, is_name=False)
-    if lookup.name_glob is not None:
-        _check_glob(lookup.name_glob, argument, is_name=True)
-    patterns = None if lookup.name_glob is None else [_pattern(each) for each in _alternatives(lookup.name_glob)]
+    anywhere, paths, options = replace(access, allow_absolute_paths=True), view.paths, options_of(view)
+    names, recurses = options.get("pathglobfilter"), is_true(options, "recursivefilelookup")
+    # The folder below which folders name partition values; by default each root itself.
+    base = open_store(options["basepath"], anywhere).root if "basepath" in options else None
+    odd = [path for path in paths if not is_certain(path, is_name=False)]
+    if names is not None and not is_certain(names, is_name=True):
+        odd.append(names)
+    if odd:
+        raise refused(argument, f"the glob {odd[0]}", "Write it with *, ?, [a-z] and {a,b}")
     listed = [_listed(path, anywhere, argument) for path in paths]
     found: list[tuple[SourceFile, bool]] = []
     for path, each in zip(paths, listed, strict=True):
         if not each.roots:
-            raise nothing_there(path, argument)
+            raise _nothing_there(path, argument)
         for root in each.roots:
-            if not _GLOB.search(path) and any(name.startswith(f"{root}/{STREAM_LOG}/") for name in each.sizes):
+            if not GLOB.search(path) and any(name.startswith(f"{root}/{_STREAM_LOG}/") for name in each.sizes):
                 raise refused(argument, f"the log of the stream that wrote {root}", "Name the files that count")
-            found += _files_of(root, each.sizes, lookup, base, argument)
+            found += _files_of(root, each.sizes, base, argument, recurses=recurses)
     # Without partition columns Spark reads no folders below the ones that are named.
-    is_deep = lookup.recurses or any(file.values for file, _ in found if file.name not in _SUMMARIES)
+    is_deep = recurses or any(file.values for file, _ in found if file.name not in _SUMMARIES)
     chosen = [file for file, is_direct in found if is_deep or is_direct]
-    if patterns is not None:
+    if names is not None:
         values = {file.values for file in chosen if file.values}
+        patterns = [parts[0] for parts in patterns_of(names) if len(parts) == 1]
         chosen = [file for file in chosen if any(pattern.fullmatch(file.name) for pattern in patterns)]
         # Spark makes columns of folders before it filters names.
         if values - {file.values for file in chosen}:
@@ -252,25 +307,18 @@ def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: 
     )
 
 
-def nothing_there(path: str, argument: str) -> SourceNotFound:
+def _nothing_there(path: str, argument: str) -> SourceNotFound:
     """The error for a path of a source at which there is no file."""
     return SourceNotFound(f"{argument}: there is nothing at {path} (yet). Nothing was changed.", argument=argument)
 
 
-def is_nothing_at(path: str, access: Access) -> bool:
+def _is_nothing_at(path: str, access: Access) -> bool:
     """Whether a store has neither a file of this path nor one below it. One request or two, however many there are."""
     anywhere = replace(access, allow_absolute_paths=True)
     folder, _, name = path.rpartition("/")
     if split(folder).path.strip("/") and open_store(folder, anywhere).stat(name) is not None:
         return False
     return bool(split(path).path.strip("/")) and next(iter(open_store(path, anywhere).walk()), None) is None
-
-
-def fixed_part(path: str) -> str:
-    """The folder or file that a path names before its first glob."""
-    parts = path.rstrip("/").split("/")
-    first = next((number for number, part in enumerate(parts) if _GLOB.search(part)), len(parts))
-    return "/".join(parts[:first])
 
 
 def _listed(path: str, access: Access, argument: str) -> _Listed:
@@ -282,7 +330,7 @@ def _listed(path: str, access: Access, argument: str) -> _Listed:
         file = store.stat(name)
         if file is not None:
             found = f"{store.root}/{name}"
-            return _Listed(store=store, sizes={found: file.size_bytes}, roots=[found])
+            return _Listed(store, {found: file.size_bytes}, [found])
     if not split(fixed).path.strip("/"):
         raise InvalidJobSpec(
             f"{argument}: {path} looks through a whole bucket. Name a folder in it. Nothing was read.",
@@ -290,24 +338,21 @@ def _listed(path: str, access: Access, argument: str) -> _Listed:
         )
     store = open_store(fixed, access)
     # Of `2024-*/x` what begins with "2024-" alone: a folder of logs may hold years of them.
-    literal = _GLOB.split(pattern, maxsplit=1)[0]
+    literal = GLOB.split(pattern, maxsplit=1)[0]
     sizes = {f"{store.root}/{info.path}": info.size_bytes for info in store.walk(prefix=literal)}
     if not pattern:
-        return _Listed(store=store, sizes=sizes, roots=[store.root] if sizes else [])
+        return _Listed(store, sizes, [store.root] if sizes else [])
     matched = set()
-    for alternative in _alternatives(pattern):
-        components = [_pattern(part) for part in alternative.split("/")]
+    for parts in patterns_of(pattern):
         for file_path in sizes:
-            names = file_path[len(store.root) + 1 :].split("/")[: len(components)]
-            if len(names) == len(components) and all(
-                component.fullmatch(each) for component, each in zip(components, names, strict=True)
-            ):
+            names = file_path[len(store.root) + 1 :].split("/")[: len(parts)]
+            if len(names) == len(parts) and all(map(re.Pattern.fullmatch, parts, names)):
                 matched.add("/".join([store.root, *names]))
-    return _Listed(store=store, sizes=sizes, roots=sorted(matched))
+    return _Listed(store, sizes, sorted(matched))
 
 
 def _files_of(
-    root: str, sizes: Mapping[str, int], lookup: Lookup, base: str | None, argument: str
+    root: str, sizes: Mapping[str, int], base: str | None, argument: str, *, recurses: bool
 ) -> Iterator[tuple[SourceFile, bool]]:
     """The files that a root stands for, summaries among them, each with whether it lies directly in it or is it."""
     folder = root.rpartition("/")[0] if root in sizes else root
@@ -324,7 +369,7 @@ def _files_of(
         if any(_HIDDEN.fullmatch(part) for part in shown):
             continue
         inner = "/".join(filter(None, [above, *parts[:-1]]))
-        values = () if lookup.recurses else _values_in(inner)
+        values = () if recurses else _values_in(inner)
         yield SourceFile(path=path, size_bytes=sizes[path], values=values), len(parts) == 1
 
 
@@ -337,7 +382,7 @@ def _values_in(folder: str) -> Values:
     for part in reversed(folder.split("/")):
         name, equals, value = part.partition("=")
         if equals and name and value:
-            found.append((_unescaped(name), None if value == _NULL else _unescaped(value)))
+            found.append((_unescaped(name), None if value == NULL_DIRECTORY else _unescaped(value)))
         elif found:
             break
     return tuple(reversed(found))
@@ -354,84 +399,10 @@ def _table_of(files: Sequence[SourceFile], listed: Sequence[_Listed]) -> str | N
         for table in tables:
             if file.path.startswith(f"{table}/"):
                 return table
-    above = {folder for each in listed for folder in _and_above(each.store.root)}
+    above = {folder for each in listed for folder in with_folders_above(each.store.root)}
     for folder in sorted(above):
         # A folder above may be closed to this job.
         with contextlib.suppress(Exception):
             if open_store(folder, listed[0].store.access).list(LOG_DIRECTORY):
                 return folder
     return None
-
-
-def _and_above(uri: str) -> Iterator[str]:
-    """A URI and every folder above it, up to the top of its store."""
-    scheme, separator, rest = uri.partition("://")
-    parts = rest.split("/")
-    for end in range(len(parts), 0, -1):
-        yield scheme + separator + "/".join(parts[:end])
-
-
-# --- globs ----------------------------------------------------------------------------------------------------------
-
-
-def _check_glob(glob: str, argument: str, *, is_name: bool) -> None:
-    """Raises InvalidJobSpec for a glob of names or of paths that means something else to Hadoop, or nothing."""
-    # A part of a path without a wildcard is taken as it stands, escapes aside.
-    parts = [part for part in glob.split("/") if is_name or set(part) & set("*?[{")]
-    is_odd = any(_ODD_ESCAPE.search(part) for part in parts)
-    with contextlib.suppress(re.error):
-        for each in _alternatives(glob):
-            for part in each.split("/"):
-                _pattern(part)
-        if not is_odd:
-            return
-    raise refused(argument, f"the glob {glob}", "Write it with *, ?, [a-z] and {a,b}")
-
-
-def _alternatives(pattern: str) -> list[str]:
-    """The patterns without braces that one with braces stands for: `{a,b/c}/*` is `a/*` and `b/c/*`."""
-    opened = None
-    depth = number = 0
-    commas: list[int] = []
-    while number < len(pattern):
-        char = pattern[number]
-        if char == "\\":
-            number += 1
-        elif char == "{":
-            opened, depth = (number if depth == 0 else opened), depth + 1
-        elif char == "," and depth == 1:
-            commas.append(number)
-        elif char == "}" and depth:
-            depth -= 1
-            if depth == 0 and opened is not None:
-                ends = [opened, *commas, number]
-                choices = [pattern[start + 1 : end] for start, end in itertools.pairwise(ends)]
-                rest = _alternatives(pattern[number + 1 :])
-                return [pattern[:opened] + each + tail for c in choices for each in _alternatives(c) for tail in rest]
-        number += 1
-    return [pattern]
-
-
-def _pattern(glob: str) -> re.Pattern[str]:
-    """A name's glob, without braces, as an expression: `*`, `?`, `[a-z]`, `[^a]`; a backslash takes what follows."""
-    text = ""
-    number = 0
-    while number < len(glob):
-        char = glob[number]
-        end = glob.find("]", number + 2) if char == "[" else -1
-        if char == "\\" and number + 1 < len(glob):
-            number += 1
-            text += re.escape(glob[number])
-        elif char == "*":
-            text += ".*"
-        elif char == "?":
-            text += "."
-        elif end > 0:
-            inside = glob[number + 1 : end]
-            is_not = inside[0] in "^!"
-            text += f"[{'^' * is_not}{_IN_CLASS.sub(_ESCAPE, inside[is_not:])}]"
-            number = end
-        else:
-            text += re.escape(char)
-        number += 1
-    return re.compile(text, re.DOTALL)

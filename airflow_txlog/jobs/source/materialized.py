@@ -284,10 +284,9 @@ def write_input(context: JobContext, rows: pa.Table, what: str) -> tuple[StagedF
     """Files with keys that this process has, numbered from 0 in their order; none where there is no key."""
     if not rows.num_rows:
         return ()
-    schema = rows.schema.append(pa.field(ROW_ID_COLUMN, pa.int64()))
     one_part = rows.append_column(PART_COLUMN, pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
     (batch,) = one_part.combine_chunks().to_batches()
-    layout = replace(input_layout(context, schema), key=context.input_key)
+    layout = replace(input_layout(context, with_row_id(rows.schema)), key=context.input_key)
     task = WriteTask(layout=layout, numbers_rows=True)
     return tuple(staged_here(context, task, batch, what))
 
@@ -296,7 +295,7 @@ def read_input(
     context: JobContext, files: Sequence[StagedFile], schema: pa.Schema, what: str, key: bytes | None = None
 ) -> pa.Table:
     """The rows of these files, with these columns and ROW_ID_COLUMN, in this process. Raises JobError, retryable."""
-    scan = input_scan(context, files, schema.append(pa.field(ROW_ID_COLUMN, pa.int64())), key)
+    scan = input_scan(context, files, with_row_id(schema), key)
     return run_here(work_of([Task(source=scan)]), scan.output_schema, what, context.parallelism)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import local_path, scheme_of, split, store_kind
 from airflow_txlog.storage.local_files import real_path
@@ -32,3 +34,11 @@ def resolved(uri: str) -> str:
     """The same, under a scheme that Spark knows."""
     path = local_path(uri)
     return uri.rstrip("/") if path is None else real_path(path)
+
+
+def with_folders_above(place: str) -> Iterator[str]:
+    """A path or a URI, and every folder above it, up to the root of its store."""
+    scheme, separator, rest = place.rpartition("://")
+    parts = rest.split("/")
+    for end in range(len(parts), 0, -1):
+        yield scheme + separator + "/".join(parts[:end])

@@ -28,15 +28,11 @@ from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import bins_for, over_bins, plan_of, scan_frame
 from airflow_txlog.jobs.source.columns import (
-    MAX_FILES,
     SourceColumns,
-    columns_of_source,
-    first_of,
-    footers_of,
-    in_java,
+    columns_in_footers,
     padded_columns,
 )
-from airflow_txlog.jobs.source.footers import orc_schema, parquet_schema
+from airflow_txlog.jobs.source.footers import orc_schema
 from airflow_txlog.jobs.source.listing import (
     LOOKUP_OPTIONS,
     WITHOUT_EFFECT,
@@ -63,11 +59,11 @@ _FILE_FUNCTIONS = re.compile(r"\binput_file_(?:name|block_start|block_length)\b"
 
 
 def read_files(
-    context: JobContext, view: FileView, found: SourceFiles, argument: str
+    context: JobContext, view: FileView, found: SourceFiles, argument: str, source: SourceColumns | None = None
 ) -> tuple[DataFrame, FileScan | None]:
     """The rows of a view's files, as a frame that was not evaluated yet, and the scan that alone gives the same rows.
 
-    There is none where Spark computes some of them.
+    There is none where Spark computes some of them. `source`: the columns in the files' footers, where they are known.
 
     Raises InvalidJobSpec (`argument`) for what cannot be read as Spark would read it, SourceNotFound where there is no
     file to infer a schema from, and PySparkException where Spark refuses an option or the schema.
@@ -82,8 +78,8 @@ def read_files(
             "Nothing was changed.",
             argument=argument,
         )
-    source = _Read(context=context, view=view, options=options_of(view), argument=argument, found=found, types=types)
-    return source.columns(given) if view.format in ("parquet", "orc") else (source.texts(given), None)
+    read = _Read(context=context, view=view, options=options_of(view), argument=argument, found=found, types=types)
+    return read.columns(given, source) if view.format in ("parquet", "orc") else (read.texts(given), None)
 
 
 def check_no_file_functions(sql: str, argument: str) -> None:
@@ -138,9 +134,10 @@ class _Read:
 
     # --- Parquet and ORC --------------------------------------------------------------------------------------------
 
-    def columns(self, given: StructType | None) -> tuple[DataFrame, FileScan | None]:
+    def columns(self, given: StructType | None, source: SourceColumns | None) -> tuple[DataFrame, FileScan | None]:
         """Rows of Parquet or ORC files; see `read_files`."""
-        source = self._in_footers() if given is None else None
+        if given is None and source is None:
+            source = self._in_footers()
         schema = given if source is None else as_spark_schema(source.columns)
         assert schema is not None
         columns = self._with_partitions(schema, is_given=given is not None)
@@ -164,7 +161,7 @@ class _Read:
                 for field, folder in columns
                 if folder is not None
             },
-            () if source is None else source.costs,
+            [0 if source is None else source.costs.get(file.path, 0) for file in self._files],
         )
         bins = bins_for(self._context, plan, in_pieces=True)
         task: FileScan
@@ -193,13 +190,9 @@ class _Read:
         store, argument = self._found.store, self._argument
         if self._view.format == "orc":
             return SourceColumns(columns=orc_schema(store, self._files[0].path, argument))
-        files = {file.path: file.size_bytes for file in self._files}
-        asked = self._found.summary or min(files, key=in_java)
-        footers = footers_of(store, files if len(files) <= MAX_FILES else {asked: None})
-        source = columns_of_source(store, footers, first_of(store, self._found.summary, footers), argument, self._types)
-        if source.is_odd:
-            # It says by name what is odd.
-            return SourceColumns(columns=parquet_schema(store, asked, argument))
+        source = columns_in_footers(self._found, argument, self._types)
+        if source.error is not None:
+            raise source.error
         if source.apart is not None:
             raise source.apart
         if source.lacking is not None:

@@ -1,12 +1,45 @@
-"""A source that is one of our tables: which version of it a job reads."""
+"""The Delta tables of a source: read at one version by their log, and never as the files that lie in their folders.
+
+Such files hold deleted rows, and what this job has staged. A text, a view of the catalog, a glob or a parameter may
+lead to a table's folder, so Spark's plan is asked, and the plan as it was analysed: the optimised one leaves out
+subqueries, cached views and what a Python function reads. The invariant: rows of a Delta table are read by `table()`,
+or by an engine that reads its log. Source: soundness A2, C7.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
 from airflow_txlog.contract.operations import TableView
 from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.source.places import canonical
+from airflow_txlog.jobs.source.listing import SourceFiles
+from airflow_txlog.jobs.source.places import canonical, place_of, resolved, with_folders_above
+from airflow_txlog.jobs.spark.causes import condition_of
+from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.locations import local_path, split
+from airflow_txlog.storage.local_files import stat_linked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SOURCES = "org.apache.spark.sql.execution.datasources."
+# The package of delta-spark, whose relations read the files that a version of the table names.
+_DELTA = "org.apache.spark.sql.delta."
+# What its relations are called in the text of a plan, which is all that Connect gives.
+_DELTA_INDEXES = ("DeltaFileIndex", "TahoeLogFileIndex", "TahoeBatchFileIndex")
+# Folders of another store that are asked for a log at the same time.
+_PARALLELISM = 16
+# Folders that a Connect server is asked for in one question.
+_ASKED_AT_ONCE = 500
 
 
 def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | None) -> tuple[Snapshot, bool]:
@@ -57,3 +90,229 @@ def _not_there(view: TableView) -> SourceNotFound:
     return SourceNotFound(
         f"The source table {view.table} does not exist (yet). Nothing was changed.", argument="source.table"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesRead:
+    """What one relation of a plan reads: the paths that it was given, and the folders that its files lie in.
+
+    `by_log`: an engine that reads Delta tables chose the files.
+    """
+
+    roots: frozenset[str]
+    folders: frozenset[str]
+    by_log: bool = False
+
+
+def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: str) -> bool:
+    """Whether a frame that was not evaluated yet reads rows of the table at this URI, through an engine that knows it.
+
+    Raises InvalidJobSpec (`argument`) where it reads the files of a Delta table, this or another, as raw files.
+    """
+    reads = list(files_read(spark, frame))
+    raw = [read for read in reads if not read.by_log]
+    table = _raw_table(spark, raw, target)
+    if table is not None and (table == target or not _is_read_by_delta(spark, frame)):
+        raise _is_raw(table, argument)
+    return any(_lies_in(place_of(root), canonical(target)) for read in reads for root in read.roots)
+
+
+def check_view(spark: SparkSession, frame: DataFrame, paths: Sequence[str], target: str, argument: str) -> None:
+    """Raises InvalidJobSpec (`argument`) for a view of files, as Spark reads them, that are those of a Delta table.
+
+    On Connect, where a query's files show neither by which relation it reads them nor those of its subqueries;
+    elsewhere the plan of the whole source shows both, and is asked once.
+    """
+    if not is_classic(spark):
+        read = FilesRead(roots=_on_server(paths), folders=_listed_by_server(frame))
+        table = _raw_table(spark, [read], target)
+        if table is not None:
+            raise _is_raw(table, argument)
+
+
+def check_no_table(found: SourceFiles, target: str, argument: str) -> None:
+    """Raises InvalidJobSpec (`argument`) for files listed here that are those of a Delta table, this or another."""
+    roots, folders = (frozenset(map(resolved, paths)) for paths in (found.roots, found.folders))
+    table = found.table
+    if _overlaps([FilesRead(roots=roots, folders=folders)], target):
+        table = target
+    elif table is None:
+        # Behind a link of this machine.
+        above = sorted({folder for path in roots | folders for folder in with_folders_above(path)})
+        table = next(filter(_has_log, above), None)
+    if table is not None:
+        raise _is_raw(table, argument)
+
+
+def _is_raw(table: str, argument: str) -> InvalidJobSpec:
+    return InvalidJobSpec(
+        f"{argument} reads raw files in the folder of the Delta table {table}. Such a read brings deleted rows "
+        "back, and shows files that no version of the table names, those of this job among them. Read the table "
+        f'as table("{table}"), in SQL through a view of that kind; or name other files by a path that does not '
+        "hold the table. Nothing was read.",
+        argument=argument,
+    )
+
+
+def files_read(spark: SparkSession, frame: DataFrame) -> Iterator[FilesRead]:
+    """The files of every relation in the frame's analysed plan; on Connect, those that the server lists."""
+    if not is_classic(spark):
+        yield FilesRead(roots=frozenset(), folders=_listed_by_server(frame))
+        return
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    for each in (plan, *_items(plan.subqueriesAll())):
+        for leaf in _items(each.collectLeaves()):
+            yield from _read_by(spark, leaf)
+
+
+def _is_read_by_delta(spark: SparkSession, frame: DataFrame) -> bool:
+    """Whether a query on Connect has a relation of delta-spark's, which may be what reads a table's files."""
+    if is_classic(spark):
+        return False
+    connected: Any = frame
+    plan = connected._explain_string()
+    return any(each in plan for each in _DELTA_INDEXES)
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    """Whether a path is the folder, or something in it; both are canonical."""
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def _items(found: Any) -> list[Any]:
+    """The items of a Scala sequence."""
+    return [found.apply(index) for index in range(found.size())]
+
+
+def _read_by(spark: SparkSession, leaf: Any) -> Iterator[FilesRead]:
+    from py4j.java_gateway import is_instance_of  # noqa: PLC0415 - only with Spark
+
+    gateway: Any = spark.sparkContext._gateway
+    kind = leaf.getClass().getSimpleName()
+    if kind == "HiveTableRelation":
+        root = resolved(unquote(leaf.tableMeta().location().toString()))
+        yield FilesRead(roots=frozenset({root}), folders=frozenset({root}))
+    elif kind == "LogicalRelation" and is_instance_of(gateway, leaf.relation(), f"{_SOURCES}HadoopFsRelation"):
+        yield _listed(spark, leaf.relation().location())
+    elif kind == "DataSourceV2Relation" and is_instance_of(gateway, leaf.table(), f"{_SOURCES}v2.FileTable"):
+        yield _listed(spark, leaf.table().fileIndex())
+
+
+def _listed(spark: SparkSession, index: Any) -> FilesRead:
+    """What Spark's index of files has."""
+    roots = frozenset(map(resolved, filter(None, index.rootPaths().mkString("\n").split("\n"))))
+    if index.getClass().getName().startswith(_DELTA):
+        return FilesRead(roots=roots, folders=frozenset(), by_log=True)
+    jvm: Any = spark._jvm
+    # One answer with all files: each item of a Java array is a question of its own.
+    files = json.loads(jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(index.inputFiles()))
+    return FilesRead(roots=roots, folders=_folders(files))
+
+
+def _folders(files: Iterable[str]) -> frozenset[str]:
+    """The folders of files, which Spark lists as encoded URIs."""
+    return frozenset(resolved(unquote(folder)) for folder in {file.rpartition("/")[0] for file in files})
+
+
+def _listed_by_server(frame: DataFrame) -> frozenset[str]:
+    """The folders of the files that a Connect server lists."""
+    return _on_server(unquote(folder) for folder in {file.rpartition("/")[0] for file in frame.inputFiles()})
+
+
+def _on_server(paths: Iterable[str]) -> frozenset[str]:
+    """Paths as a Connect server knows them, and as they are here, where it may be: its links are known here alone."""
+    paths = {path.rstrip("/") for path in paths}
+    return frozenset(paths | {local_path(path) or path for path in paths} | set(map(resolved, paths)))
+
+
+def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> str | None:
+    """The Delta table, by its folder, that these reads of raw files overlap; None where there is none."""
+    reads = list(reads)
+    if _overlaps(reads, target):
+        return target
+    paths = frozenset[str]().union(*(read.roots | read.folders for read in reads))
+    folders = sorted({folder for path in paths for folder in with_folders_above(path)})
+    if not is_classic(spark):
+        return _table_of_server(spark, folders, paths)
+    # A source may have tens of thousands of folders. Those of this machine are asked without the JVM, where each
+    # question takes most of a millisecond.
+    here = next(filter(_has_log, folders), None)
+    elsewhere = [folder for folder in folders if not folder.startswith("/")]
+    if here is not None or not elsewhere:
+        return here
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - only with Spark
+
+    session: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    settings, java_path = session.sessionState().newHadoopConf(), jvm.org.apache.hadoop.fs.Path
+
+    def has_log(folder: str) -> bool:
+        # As Spark reads the files themselves, with its own connection to their store.
+        path = java_path(f"{folder}/{LOG_DIRECTORY}")
+        try:
+            return bool(path.getFileSystem(settings).exists(path))
+        except Py4JJavaError:
+            return False  # above what Spark has read, a folder may be closed to this job
+
+    with ThreadPoolExecutor(min(_PARALLELISM, len(elsewhere)), thread_name_prefix="txlog-source") as pool:
+        answers = list(pool.map(has_log, elsewhere))
+    return next((folder for folder, answer in zip(elsewhere, answers, strict=True) if answer), None)
+
+
+def _table_of_server(spark: SparkSession, folders: Sequence[str], read: Collection[str]) -> str | None:
+    """The first of the folders that a Connect server sees commits in, whatever this machine has of that name.
+
+    Many are asked at once, by a pattern of their names; a server that refuses one of them is asked for each. Raises
+    what the server answers for a folder of `read`; above what it has read, a folder may be closed to it.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - only with Spark
+
+    by_store: dict[str, list[str]] = {}
+    for folder in folders:
+        scheme, authority, path = split(folder)
+        by_store.setdefault("" if scheme is None else f"{scheme}://{authority}", []).append(path)
+    pending = [
+        (store, paths[at : at + _ASKED_AT_ONCE])
+        for store, paths in by_store.items()
+        for at in range(0, len(paths), _ASKED_AT_ONCE)
+    ]
+    while pending:
+        store, paths = pending.pop(0)
+        # Hadoop asks for each name of a pattern whose alternatives have folders, and lists none above it.
+        logs = ",".join(f"{_escaped(path).lstrip('/')}/{LOG_DIRECTORY}".lstrip("/") for path in paths)
+        try:
+            found = spark.read.format("text").load(f"{store}/{{{logs}}}").inputFiles()
+        except PySparkException as error:
+            if condition_of(error) == "PATH_NOT_FOUND":
+                continue
+            if len(paths) > 1:
+                pending = [(store, [path]) for path in paths] + pending
+            elif f"{store}{paths[0]}" in read:
+                raise
+            continue
+        if found:
+            table = unquote(min(found)).partition(f"/{LOG_DIRECTORY}/")[0]
+            return local_path(table) or table
+    return None
+
+
+def _escaped(path: str) -> str:
+    """A path as Hadoop's patterns write it."""
+    return re.sub(r"([\\{}\[\]*?,^])", r"\\\1", path)
+
+
+def _has_log(folder: str) -> bool:
+    """Whether it is a folder of this machine and a Delta table's, as far as this job may look."""
+    try:
+        return folder.startswith("/") and stat_linked(f"{folder}/{LOG_DIRECTORY}") is not None
+    except OSError:
+        return False
+
+
+def _overlaps(reads: Sequence[FilesRead], target: str) -> bool:
+    """Whether files are read in the target's folder, or what is read may come to hold it."""
+    place, roots = canonical(target), frozenset[str]().union(*(read.roots for read in reads))
+    paths = roots.union(*(read.folders for read in reads))
+    # A root is read as far down as it goes, now or by the next attempt; a folder only has files that are read.
+    inside = (_lies_in(place_of(path), place) for path in paths)
+    return any(inside) or any(_lies_in(place, place_of(root)) for root in roots)

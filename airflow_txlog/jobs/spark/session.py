@@ -113,7 +113,12 @@ def is_local(spark: SparkSession) -> bool:
 
 def reads_this_disk(spark: SparkSession) -> bool:
     """Whether driver and executors are one process here, to which a path without a scheme is on this machine's disk."""
-    if not is_local(spark):
+    return is_local(spark) and names_this_disk(spark)
+
+
+def names_this_disk(spark: SparkSession) -> bool:
+    """Whether the driver is in reach, and takes a path without a scheme for one on this machine's disk."""
+    if not is_classic(spark):
         return False
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
     return str(hadoop.get("fs.defaultFS")).startswith("file:")

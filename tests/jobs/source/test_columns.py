@@ -28,8 +28,8 @@ from airflow_txlog.jobs.files.here import run_here
 from airflow_txlog.jobs.files.scan import work_of
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.source.frames import build_source
-from airflow_txlog.jobs.source.listing import find_files
-from airflow_txlog.jobs.source.rows_here import plain_source
+from airflow_txlog.jobs.source.listing import OnlySpark, files_in_store
+from airflow_txlog.jobs.source.rows_here import rows_here
 from airflow_txlog.jobs.source.stores import read_files
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import job_settings
@@ -212,10 +212,13 @@ def context_of(tmp_path: Path, session: SparkSession | None) -> JobContext:
 
 def read(way: str, context: JobContext, view: FileView, shelf: str) -> pa.Table:
     if way == "without Spark":
-        return scanned(plain_source(context_of(Path(context.root).parent, None), view, "source").scan(context))
+        rows = rows_here(context_of(Path(context.root).parent, None), view, "source", None)
+        if isinstance(rows, OnlySpark):
+            raise NeedsSpark(rows.why)
+        return scanned(rows.scan(context))
     if way == "in a store":
         there = FileView(format="parquet", path=f"{shelf}{view.paths[0]}")
-        return read_files(context, there, find_files(context, there, "source"), "source")[0].toArrow()
+        return read_files(context, there, files_in_store(context, there, "source"), "source")[0].toArrow()
     source = build_source(context, SqlGate(context), None, view)
     if way == "in a query":
         return source.frame.toArrow()
@@ -244,7 +247,7 @@ def test_the_rows_are_those_of_plain_spark_or_the_values_of_the_files(
 def test_a_padded_text_is_compared_without_its_padding(context: JobContext, tmp_path: Path, shelf: str) -> None:
     view = put(tmp_path / "in", CASES["char"].files)
     there = FileView(format="parquet", path=f"{shelf}{tmp_path}/in")
-    frame, _ = read_files(context, there, find_files(context, there, "source"), "source")
+    frame, _ = read_files(context, there, files_in_store(context, there, "source"), "source")
     for each in (frame, build_source(context, SqlGate(context), None, view).frame):
         assert [row.v for row in each.where("v = 'a'").collect()] == ["a    "]
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_txlog.contract.operations import FileView
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.source import listing
-from airflow_txlog.jobs.source.listing import Lookup, list_source
+from airflow_txlog.jobs.source.listing import SourceFiles, list_source
 from airflow_txlog.storage import PLAIN
 from tests.helpers.counting import CountingStore
+
+
+def listed(path: str, **options: str) -> SourceFiles:
+    return list_source(FileView(format="csv", path=path, options=options), PLAIN, "source")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,7 @@ def test_only_names_that_begin_as_the_glob_does_are_listed(
         store.put(f"{folder}/x/a.csv", b"1")
     store.take()
     monkeypatch.setattr(listing, "open_store", lambda uri, access: store)
-    files = list_source([f"{store.root}/{glob}"], PLAIN, Lookup(), "source").files
+    files = listed(f"{store.root}/{glob}").files
     assert [file.path.removeprefix(f"{store.root}/") for file in files] == found
     assert [each for each in store.take() if each.startswith("walk")] == [f"walk {prefix}"]
 
@@ -45,7 +50,7 @@ ODD = {
 def test_a_glob_that_hadoop_reads_in_another_way_is_refused(name: str) -> None:
     path, names = ODD[name]
     with pytest.raises(InvalidJobSpec, match="the glob"):
-        list_source([f"memory://source-globs/odd/{path}"], PLAIN, Lookup(name_glob=names), "source")
+        listed(f"memory://source-globs/odd/{path}", **({"pathGlobFilter": names} if names else {}))
 
 
 def test_a_filter_that_hides_whole_folders_of_a_column_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,12 +58,12 @@ def test_a_filter_that_hides_whole_folders_of_a_column_is_refused(monkeypatch: p
     for path in ("_metadata", "a.csv", "b.csv", "k=1/b.txt"):
         store.put(path, b"1")
     monkeypatch.setattr(listing, "open_store", lambda uri, access: store)
-    found = list_source([store.root], PLAIN, Lookup(name_glob="{a,b}.{csv,txt}"), "source")
+    found = listed(store.root, pathGlobFilter="{a,b}.{csv,txt}")
     assert [file.name for file in found.files] == ["a.csv", "b.csv", "b.txt"]
-    [file] = list_source([store.root], PLAIN, Lookup(name_glob="*.txt"), "source").files
+    [file] = listed(store.root, pathGlobFilter="*.txt").files
     assert file.values == (("k", "1"),)
     with pytest.raises(InvalidJobSpec, match="leaves out whole folders"):
-        list_source([store.root], PLAIN, Lookup(name_glob="*.csv"), "source")
+        listed(store.root, pathGlobFilter="*.csv")
 
 
 def test_files_that_a_stream_has_written_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +73,6 @@ def test_files_that_a_stream_has_written_are_refused(monkeypatch: pytest.MonkeyP
         store.put(path, b"1")
     monkeypatch.setattr(listing, "open_store", lambda uri, access: store)
     with pytest.raises(InvalidJobSpec, match="the log of the stream"):
-        list_source([store.root], PLAIN, Lookup(), "source")
-    [file] = list_source([f"{store.root}/*.csv"], PLAIN, Lookup(), "source").files
+        listed(store.root)
+    [file] = listed(f"{store.root}/*.csv").files
     assert file.name == "a.csv"

@@ -21,7 +21,7 @@ from airflow_txlog.contract.operations import FileView
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.source.listing import find_files
+from airflow_txlog.jobs.source.listing import files_in_store
 from airflow_txlog.jobs.source.stores import read_files
 from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import job_settings
@@ -62,7 +62,7 @@ class Readers:
 
     def ours(self, format: str, path: str | list[str], options: dict[str, str], schema: str | None) -> DataFrame:
         view = self.view(format, path, options, schema)
-        return read_files(self.context, view, find_files(self.context, view, "source"), "source")[0]
+        return read_files(self.context, view, files_in_store(self.context, view, "source"), "source")[0]
 
     def view(self, format: str, path: str | list[str], options: dict[str, str], schema: str | None) -> FileView:
         paths = tuple(f"{self.place}/{each}" for each in ([path] if isinstance(path, str) else path))
@@ -279,7 +279,7 @@ def test_paths_and_options_name_the_files_that_they_name_to_spark(readers: Reade
     }
     for name, (path, options) in cases.items():
         theirs = listed(readers.spark_s("csv", path, options, "n INT"))
-        found = find_files(readers.context, readers.view("csv", path, options, "n INT"), "source")
+        found = files_in_store(readers.context, readers.view("csv", path, options, "n INT"), "source")
         ours = sorted(file.path.removeprefix("shelf://") for file in found.files if file.size_bytes)
         # Of a file that is named twice, Spark lists the name once, and reads it twice.
         assert sorted(set(ours)) == theirs, name

@@ -307,7 +307,7 @@ def delta_type(arrow: pa.DataType, column: str) -> DataType:
         return Primitive.TIMESTAMP_NTZ if arrow.tz is None else Primitive.TIMESTAMP
     if is_a.is_fixed_size_binary(arrow):
         return Primitive.BINARY
-    found = _FROM_ARROW.get(arrow)
+    found = FROM_ARROW.get(arrow)
     if found is None:
         raise SchemaMismatch(
             f"Column {column!r} has the Arrow type {arrow}, which no type of the format holds without loss. "
@@ -317,7 +317,8 @@ def delta_type(arrow: pa.DataType, column: str) -> DataType:
     return found
 
 
-_FROM_ARROW: dict[pa.DataType, DataType] = {
+# The Arrow types without parameters or members, each with the type that holds its values.
+FROM_ARROW: dict[pa.DataType, DataType] = {
     **{arrow: primitive for primitive, arrow in _TO_ARROW.items()},
     pa.uint8(): Primitive.SHORT,
     pa.uint16(): Primitive.INTEGER,

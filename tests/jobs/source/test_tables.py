@@ -11,7 +11,7 @@ import pytest
 from py4j.java_gateway import GatewayClient
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.source.raw_tables import reads_table
+from airflow_txlog.jobs.source.tables import reads_table
 from tests.helpers.jobs import SCHEMA, committed, error_of, ids, rows, run
 from tests.helpers.rows import make_table
 
