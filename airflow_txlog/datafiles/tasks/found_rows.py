@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.positions import packed_by_file, pairs_by_file
-from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, use_one_thread
+from airflow_txlog.datafiles.deletion_vectors.positions import packed_by_file, pairs_by_file, whole
+from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, gathered, use_one_thread
 
 FILE_COLUMN = "_txlog_file"
 POSITIONS_COLUMN = "_txlog_positions"
@@ -42,12 +42,9 @@ def rows_packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     A row for each file of each million addresses.
     """
     use_one_thread()
-    waiting = _Waiting()
-    for batch in batches:
-        if waiting.add(batch.column(batch.num_columns - 1)):
-            yield waiting.packed()
-    if waiting.count:
-        yield waiting.packed()
+    addresses = (batch.select([batch.num_columns - 1]) for batch in batches)
+    for rows in gathered(addresses, _AT_ONCE):
+        yield packed_rows(whole(rows.column(0)))
 
 
 def pairs_packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -56,22 +53,28 @@ def pairs_packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     A row for each file of each million pairs, and for each clause and file of each million of the others.
     """
     use_one_thread()
-    pairs = _WaitingPairs()
-    waiting: dict[int, _Waiting] = {}
+    pairs = _Waiting()
+    by_clause: dict[int, _Waiting] = {}
     for batch in batches:
         alone = batch.column(1).is_null()
-        if pairs.add(batch.filter(pc.invert(alone)) if alone.true_count else batch):
-            yield pairs.packed()
+        if pairs.add(_typed(batch.filter(pc.invert(alone)) if alone.true_count else batch)):
+            yield packed_pairs(*pairs.taken())
         rest = batch.filter(alone)
         for number in pc.unique(rest.column(2)).to_pylist():
-            of_clause = waiting.setdefault(number, _Waiting())
-            if of_clause.add(rest.column(0).filter(pc.equal(rest.column(2), number))):
-                yield _as_packed(of_clause.packed(), number)
+            of_clause = by_clause.setdefault(number, _Waiting())
+            if of_clause.add(rest.select([0]).filter(pc.equal(rest.column(2), number))):
+                yield _of_clause(number, *of_clause.taken())
     if pairs.count:
-        yield pairs.packed()
-    for number, of_clause in waiting.items():
+        yield packed_pairs(*pairs.taken())
+    for number, of_clause in by_clause.items():
         if of_clause.count:
-            yield _as_packed(of_clause.packed(), number)
+            yield _of_clause(number, *of_clause.taken())
+
+
+def _typed(pairs: pa.RecordBatch) -> pa.RecordBatch:
+    # A clause that is null in all of them has no type yet.
+    columns = [column.cast(kind) for column, kind in zip(pairs.columns, _PAIR_TYPES, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=["address", "row", "clause"])
 
 
 def distinct_values(most: int, most_bytes: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -101,6 +104,13 @@ def held_rows(rows: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> Iterat
         yield rows
 
 
+def packed_rows(addresses: pa.Array) -> pa.RecordBatch:
+    """Distinct addresses as rows of PACKED_SCHEMA."""
+    found = list(packed_by_file(addresses))
+    columns = [pa.array([entry[at] for entry in found], each.type) for at, each in enumerate(PACKED_SCHEMA)]
+    return pa.RecordBatch.from_arrays(columns, schema=PACKED_SCHEMA)
+
+
 def packed_pairs(addresses: pa.Array, rows: pa.Array, clauses: pa.Array) -> pa.RecordBatch:
     """Pairs as rows of PAIRS_SCHEMA."""
     found = list(pairs_by_file(addresses, rows, clauses))
@@ -110,50 +120,29 @@ def packed_pairs(addresses: pa.Array, rows: pa.Array, clauses: pa.Array) -> pa.R
     return pa.RecordBatch.from_arrays([files, *nothing, packed], schema=PAIRS_SCHEMA)
 
 
+def _of_clause(number: int, addresses: pa.Array) -> pa.RecordBatch:
+    """Addresses of rows on which a clause acts without a source row, as rows of PAIRS_SCHEMA."""
+    packed = packed_rows(addresses)
+    clauses = pa.repeat(pa.scalar(number, pa.int32()), packed.num_rows)
+    nothing = pa.nulls(packed.num_rows, pa.binary())
+    return pa.RecordBatch.from_arrays([packed.column(0), clauses, packed.column(1), nothing], schema=PAIRS_SCHEMA)
+
+
 @dataclass
 class _Waiting:
-    """Addresses that are not packed yet."""
-
-    arrays: list[pa.Array] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, addresses: pa.Array) -> bool:
-        """Whether there are so many now that they should be packed."""
-        self.arrays.append(addresses)
-        self.count += len(addresses)
-        return self.count >= _AT_ONCE
-
-    def packed(self) -> pa.RecordBatch:
-        """All of them, which are waiting no longer, as rows of PACKED_SCHEMA."""
-        found = list(packed_by_file(pa.concat_arrays(self.arrays)))
-        self.arrays, self.count = [], 0
-        columns = [pa.array([entry[number] for entry in found], PACKED_SCHEMA.field(number).type) for number in (0, 1)]
-        return pa.RecordBatch.from_arrays(columns, schema=PACKED_SCHEMA)
-
-
-@dataclass
-class _WaitingPairs:
-    """Pairs that are not packed yet: batches of address, source row and clause."""
+    """Batches that are not packed yet."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     count: int = 0
 
-    def add(self, pairs: pa.RecordBatch) -> bool:
-        """Whether there are so many now that they should be packed."""
-        # A clause that is null in all of them has no type yet.
-        columns = [column.cast(kind) for column, kind in zip(pairs.columns, _PAIR_TYPES, strict=True)]
-        self.batches.append(pa.RecordBatch.from_arrays(columns, names=["address", "row", "clause"]))
-        self.count += pairs.num_rows
+    def add(self, rows: pa.RecordBatch) -> bool:
+        """Whether there are so many rows now that they should be packed."""
+        self.batches.append(rows)
+        self.count += rows.num_rows
         return self.count >= _AT_ONCE
 
-    def packed(self) -> pa.RecordBatch:
-        """All of them, which are waiting no longer, as rows of PAIRS_SCHEMA."""
+    def taken(self) -> list[pa.Array]:
+        """The columns of all of them, which are waiting no longer."""
         waiting = pa.Table.from_batches(self.batches)
         self.batches, self.count = [], 0
-        return packed_pairs(*(pa.concat_arrays(column.chunks) for column in waiting.columns))
-
-
-def _as_packed(packed: pa.RecordBatch, clause: int) -> pa.RecordBatch:
-    clauses = pa.repeat(pa.scalar(clause, pa.int32()), packed.num_rows)
-    nothing = pa.nulls(packed.num_rows, pa.binary())
-    return pa.RecordBatch.from_arrays([packed.column(0), clauses, packed.column(1), nothing], schema=PAIRS_SCHEMA)
+        return [whole(column) for column in waiting.columns]

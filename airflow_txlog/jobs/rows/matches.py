@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -23,14 +23,13 @@ from airflow_txlog.datafiles.deletion_vectors.positions import (
     SOURCE_ROW,
     pack,
     pack_pairs,
-    packed_by_file,
     united_pairs,
     unpack_pairs,
     whole,
 )
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.tasks.found_rows import FILE_COLUMN, PACKED_SCHEMA, PAIRS_COLUMN
-from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
+from airflow_txlog.datafiles.tasks.found_rows import FILE_COLUMN, PACKED_SCHEMA, PAIRS_COLUMN, packed_rows
+from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, gathered
 from airflow_txlog.jobs.resume.memory import FileMatches
 from airflow_txlog.jobs.rows.find import FoundRows, united
 
@@ -117,7 +116,9 @@ class Matches:
     @functools.cached_property
     def source_rows(self) -> SourceRowSet:
         """The source rows that matched some target row."""
-        packed = _packed(pairs.column(SOURCE_ROW) for _, pairs in self._pairs())
+        numbers = (batch for _, pairs in self._pairs() for batch in pairs.select([SOURCE_ROW]).to_batches())
+        # Bitmaps of one part, which are to be united.
+        packed = (packed_rows(pc.unique(whole(rows.column(0))).drop_null()) for rows in gathered(numbers, _AT_ONCE))
         return SourceRowSet(parts=united(pa.Table.from_batches(packed, PACKED_SCHEMA)))
 
     def met_by_many(self) -> tuple[int, tuple[int, int] | None]:
@@ -135,27 +136,6 @@ class Matches:
         for index, found in self.files.items():
             if found.pairs:
                 yield index, unpack_pairs(found.pairs)
-
-
-def _packed(columns: Iterable[pa.ChunkedArray]) -> Iterator[pa.RecordBatch]:
-    """Numbers of source rows as bitmaps: batches of PACKED_SCHEMA, whose bitmaps of one part are to be united."""
-    waiting: list[pa.Array] = []
-    count = 0
-    for column in columns:
-        waiting += column.chunks
-        count += len(column)
-        if count >= _AT_ONCE:
-            yield _bitmaps(waiting)
-            waiting, count = [], 0
-    if count:
-        yield _bitmaps(waiting)
-
-
-def _bitmaps(numbers: list[pa.Array]) -> pa.RecordBatch:
-    found = list(packed_by_file(pc.unique(pa.concat_arrays(numbers)).drop_null()))
-    columns = zip(*found, strict=True) if found else ((), ())
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, PACKED_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=PACKED_SCHEMA)
 
 
 def _acting(pairs: pa.Table, numbers: Collection[int] | None) -> pa.Table:
