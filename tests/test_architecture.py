@@ -36,7 +36,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "contract": ("errors", "locations", "sql", "contract"),
     "limits": ("errors",),
     "storage": ("", *BASE, "limits", "storage"),
-    "datafiles": (*BASE, "limits", "storage", "datafiles"),
+    "datafiles": (*BASE, "limits", "sql", "storage", "datafiles"),
     "engine": ("", *BASE, "limits", "process", "sql", "storage", "datafiles", "engine"),
     # Whether a task's work is in its table already, and what it saved: asked on both sides of the process boundary.
     "exactly_once": (*BASE, "contract", "storage", "datafiles", "engine", "exactly_once"),
@@ -78,7 +78,7 @@ CLIENT_MODULES = tuple(f"airflow_txlog.storage.{name}" for name in ("s3", "gcs",
 OTHERS: dict[str, tuple[str, ...]] = {
     "": (),
     **dict.fromkeys(BASE, ()),
-    "sql": (),
+    "sql": ("pyarrow",),
     "contract": ("msgspec",),
     "exactly_once": (),
     "limits": (),

@@ -23,7 +23,6 @@ from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, size_text
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
-from airflow_txlog.engine.table.predicate.tree import Unknown, leaves
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.snapshot.files import live_row_counts, record_count
 from airflow_txlog.errors import TxlogError
@@ -295,7 +294,7 @@ def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:
 
     def read(bound: Mapping[str, object]) -> tuple[Predicate, list[str]]:
         predicate = snapshot.read_predicate(args.where, parameters=bound or None)
-        return predicate, [leaf.reason for leaf in leaves(predicate.tree) if isinstance(leaf, Unknown)]
+        return predicate, predicate.unknown
 
     predicate, unknown = read(values)
     for name, text in texts.items():

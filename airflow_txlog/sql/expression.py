@@ -1,24 +1,29 @@
 """The tree of a SQL expression: names, constants, operations on them, and what only Spark can interpret.
 
-The tree says how a text is put together and nothing of types: an interpreter brings the columns and the values of the
-parameters. The invariant: two texts with the same tree mean the same to Spark, so parentheses, comments, letter
-case of keywords and the two spellings of an operator are gone. SQL is never made from a tree; `span` leads back to the
-author's own text.
+A text's tree says how the text is put together: `Name`, `Literal`, `Parameter`, `Cast`, `Call` and `Opaque`. A *bound*
+tree is about the columns of certain rows: names have become a `Column`, and constants `Values` of the type in which
+they are compared; `evaluation` computes it. The invariant: two texts with the same tree mean the same to Spark, so
+parentheses, comments, letter case of keywords and the two spellings of an operator are gone. SQL is never made from a
+tree; `span` leads back to the author's own text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_txlog.sql.keywords import NO_CERTAIN_NAMES
 from airflow_txlog.sql.lexer import Token
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Span: TypeAlias = tuple[int, int]
 """The first token of a part of a text, and the one after its last."""
 
+_NOWHERE: Span = (0, 0)
 _PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -27,7 +32,7 @@ class Name:
     """A column, a member of one, or what Spark takes for a clock or a user: the parts between the dots."""
 
     parts: tuple[Token, ...]
-    span: Span
+    span: Span = field(default=_NOWHERE, compare=False)
 
     @property
     def is_certain(self) -> bool:
@@ -49,7 +54,7 @@ class Literal:
 
     kind: str
     text: str
-    span: Span
+    span: Span = field(default=_NOWHERE, compare=False)
     doubt: str | None = None
 
 
@@ -58,7 +63,7 @@ class Parameter:
     """`:name`."""
 
     name: str
-    span: Span
+    span: Span = field(default=_NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class Cast:
 
     operand: Expression
     target: str
-    span: Span
+    span: Span = field(default=_NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ class Call:
 
     operator: str
     operands: tuple[Expression, ...]
-    span: Span
+    span: Span = field(default=_NOWHERE, compare=False)
 
     @property
     def is_function(self) -> bool:
@@ -92,11 +97,28 @@ class Opaque:
     """A part that only Spark can interpret; `what` names it, for messages. `parts` are what of it could be read."""
 
     what: str
-    span: Span
+    span: Span = field(default=_NOWHERE, compare=False)
     parts: tuple[Expression, ...] = ()
 
 
-Expression: TypeAlias = Name | Literal | Parameter | Cast | Call | Opaque
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the rows, by the schema's spelling."""
+
+    name: str
+    span: Span = field(default=_NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A constant, or the members of a list, in the type in which a column is compared with them."""
+
+    array: pa.Array
+    span: Span = field(default=_NOWHERE, compare=False)
+
+
+Expression: TypeAlias = Name | Literal | Parameter | Cast | Call | Opaque | Column | Values
+TRUE, FALSE = Literal("boolean", "true"), Literal("boolean", "false")
 
 
 def parts_of(expression: Expression) -> Iterator[Expression]:
@@ -124,6 +146,34 @@ def operands_of(operator: str, expression: Expression) -> Iterator[Expression]:
             yield here
 
 
+def columns_of(expression: Expression) -> frozenset[str]:
+    """Return the columns of a bound tree."""
+    return frozenset(part.name for part in parts_of(expression) if isinstance(part, Column))
+
+
+def all_of(children: Sequence[Expression]) -> Expression:
+    """Return the conjunction, flat, without what is always true."""
+    return _joined("and", children, TRUE, FALSE)
+
+
+def any_of(children: Sequence[Expression]) -> Expression:
+    """Return the disjunction, flat, without what never holds."""
+    return _joined("or", children, FALSE, TRUE)
+
+
+def _joined(operator: str, children: Sequence[Expression], neutral: Expression, decides: Expression) -> Expression:
+    flat = [each for child in children for each in operands_of(operator, child)]
+    kept = [child for child in flat if child != neutral]
+    if decides in kept:
+        return decides
+    return neutral if not kept else kept[0] if len(kept) == 1 else Call(operator, tuple(kept))
+
+
+def negation(expression: Expression) -> Expression:
+    """Return NOT of an expression."""
+    return Call("not", (expression,))
+
+
 def described(node: Expression) -> str:
     """Return what a part of a text is, in words, for messages."""
     match node:
@@ -135,5 +185,7 @@ def described(node: Expression) -> str:
             return "a cast"
         case Name():
             return f"the function {node}()"
-        case Literal() | Parameter():
+        case Literal() | Parameter() | Values():
             return "a constant where a column should stand"
+        case Column(name):
+            return f"the column {name}"

@@ -8,52 +8,23 @@ docs/decisions/spark-computes.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from airflow_txlog.sql.evaluation import values_of
+from airflow_txlog.sql.expression import Expression, Values, columns_of
 
 # What the constants of a batch's new rows take at most.
 _MOST_BYTES = 64 * 1024 * 1024
-
-# Of doubles: both engines follow IEEE 754, and no value is an error.
-_CALCULATE: dict[str, Callable[[Any, Any], Any]] = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
-OPERATORS = frozenset(_CALCULATE)
-
-
-@dataclass(frozen=True, slots=True)
-class ConstantValue:
-    """The one value, or null, of an array in the column's type."""
-
-    value: pa.Array
-
-
-@dataclass(frozen=True, slots=True)
-class OfColumn:
-    """The row's own value of a column, which has the same type."""
-
-    column: str
-
-
-@dataclass(frozen=True, slots=True)
-class Calculated:
-    """`left operator right`, of doubles; null where one of them is. The operator is one of OPERATORS."""
-
-    operator: str
-    left: ConstantValue | OfColumn
-    right: ConstantValue | OfColumn
-
-
-RowValue: TypeAlias = ConstantValue | OfColumn | Calculated
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowValues:
     """The new value of each column that is assigned. All of them see the row as it was."""
 
-    values: Mapping[str, RowValue]
+    values: Mapping[str, Expression]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,7 +34,7 @@ class RowValues:
     @property
     def columns_read(self) -> frozenset[str]:
         """The columns that the new values are made of."""
-        return frozenset[str]().union(*(_columns_of(value) for value in self.values.values()))
+        return frozenset[str]().union(*map(columns_of, self.values.values()))
 
     def assigned(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows with the assigned columns, in the place of those they had, in batches of a bounded size.
@@ -79,34 +50,14 @@ class RowValues:
         return (pa.RecordBatch.from_pydict(new) for _, new in self._new(rows))
 
     def _new(self, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, pa.Array]]]:
-        constants = sum(each.value.nbytes for each in self.values.values() if isinstance(each, ConstantValue))
+        constants = sum(each.array.nbytes for each in self.values.values() if isinstance(each, Values))
         at_once = max(1, _MOST_BYTES // max(1, constants))
         for start in range(0, rows.num_rows, at_once):
             part = rows.slice(start, at_once)
-            yield part, {name: _values(value, part) for name, value in self.values.items()}
+            yield part, {name: values_of(value, part) for name, value in self.values.items()}
 
 
 def only_values(values: RowValues, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The assigned columns alone, as the step of a task."""
     for batch in rows:
         yield from values.alone(batch)
-
-
-def _columns_of(value: RowValue) -> frozenset[str]:
-    if isinstance(value, Calculated):
-        return _columns_of(value.left) | _columns_of(value.right)
-    return frozenset({value.column}) if isinstance(value, OfColumn) else frozenset()
-
-
-def _values(value: RowValue, rows: pa.RecordBatch) -> pa.Array:
-    match value:
-        case ConstantValue(constant):
-            return pa.repeat(constant[0], rows.num_rows)
-        case OfColumn(name):
-            return rows.column(name)
-        case Calculated(operator, left, right):
-            return _CALCULATE[operator](_operand(left, rows), _operand(right, rows))
-
-
-def _operand(value: ConstantValue | OfColumn, rows: pa.RecordBatch) -> pa.Array | pa.Scalar:
-    return value.value[0] if isinstance(value, ConstantValue) else rows.column(value.column)

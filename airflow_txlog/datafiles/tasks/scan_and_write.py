@@ -38,9 +38,10 @@ from airflow_txlog.datafiles.parquet.reading import (
 )
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
-from airflow_txlog.datafiles.tasks.row_filter import RowFilter, passing
 from airflow_txlog.datafiles.tasks.violations import without_violations
 from airflow_txlog.errors import JobError, TxlogError, from_dict
+from airflow_txlog.sql.evaluation import passing
+from airflow_txlog.sql.expression import Expression
 from airflow_txlog.storage import Store
 
 ADDRESS_COLUMN = "_txlog_address"
@@ -96,7 +97,7 @@ class FileScan:
     with_row_id: bool = False
     with_clause: bool = False
     with_segment: bool = False
-    row_filter: RowFilter | None = None
+    row_filter: Expression | None = None
 
     @cached_property
     def output_schema(self) -> pa.Schema:
@@ -164,7 +165,7 @@ class FileScan:
     def _filtered(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows that pass the filter; no batch where none does."""
         if self.row_filter is not None:
-            keep = passing(self.row_filter, dict(zip(rows.schema.names, rows.columns, strict=True)))
+            keep = passing(self.row_filter, rows)
             if keep.false_count:
                 rows = rows.filter(keep)
                 if not rows.num_rows:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from airflow_txlog.datafiles.tasks.row_filter import RowFilter
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, why_not_plain
 from airflow_txlog.errors import MatchNotFound
@@ -24,6 +23,7 @@ from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, columns_named
 from airflow_txlog.jobs.sql.row_filters import exact_filter_of
 from airflow_txlog.jobs.sql.scope import read_condition
+from airflow_txlog.sql.expression import Expression
 
 ONLY_CLAUSE = 0
 """The number of the clause that acts on every row that is found: there is no other."""
@@ -63,7 +63,7 @@ class ByCondition(RowOperation[C]):
         self._gate.used |= set(self._gate.parameters_in(self._condition))
         return plain[0]
 
-    def _plain(self, snapshot: Snapshot) -> tuple[Predicate, RowFilter] | str:
+    def _plain(self, snapshot: Snapshot) -> tuple[Predicate, Expression] | str:
         """The condition as the engine reads it and the filter that exactly its rows pass, where it is plain.
 
         Else what in it is not plain.

@@ -28,7 +28,6 @@ from airflow_txlog.datafiles.tasks.found_rows import (
     is_too_much,
     rows_packed,
 )
-from airflow_txlog.datafiles.tasks.row_filter import AnyOf, IsNull, OneOf, RowFilter
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
@@ -38,6 +37,7 @@ from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.row_filters import row_filter_of
 from airflow_txlog.limits import weight_of
+from airflow_txlog.sql.expression import Call, Column, Expression, Values, any_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,7 +95,7 @@ def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
 
 
 def scan_columns(
-    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: RowFilter | None = None
+    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: Expression | None = None
 ) -> DataFrame:
     """The planned files' rows with these columns (None: all) and each row's address; those that pass the filter.
 
@@ -105,7 +105,7 @@ def scan_columns(
 
 
 def addressed_scan(
-    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: RowFilter | None = None
+    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: Expression | None = None
 ) -> FileScan:
     """The scan that reads what `scan_columns` gives."""
     names = [name for name in plan.schema.names if columns is None or name in columns]
@@ -155,7 +155,7 @@ def united(packed: pa.Table) -> dict[int, RowPositions]:
 
 
 def find_filtered(
-    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: RowFilter
+    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: Expression
 ) -> dict[int, RowPositions]:
     """The same for a condition that is TRUE of exactly the rows that pass a filter: the tasks that read them decide."""
     return _passing(context, plan, addressed_scan(context, plan, columns, row_filter))
@@ -169,7 +169,7 @@ def _passing(context: JobContext, plan: FilePlan, scan: FileScan) -> dict[int, R
 
 def _filter_by_value(
     context: JobContext, gate: SqlGate, plan: FilePlan, addressed: FileScan, condition: str, alias: str
-) -> RowFilter | None:
+) -> Expression | None:
     """Return the filter that passes exactly the rows of which the condition is TRUE, by the values of the one column
     that `addressed` scans.
 
@@ -196,8 +196,8 @@ def _filter_by_value(
     query = f"SELECT {quoted(name)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
     found = collect(gate.run(query), _DOING).column(0).cast(field.type).combine_chunks()
     context.log(f"the predicate was evaluated for each of {plural(len(values), 'value')} of {name}")
-    wanted: RowFilter = OneOf(column=name, values=found.drop_null())
-    return AnyOf((wanted, IsNull(column=name))) if found.null_count else wanted
+    wanted = Call("in", (Column(name), Values(found.drop_null())))
+    return any_of([wanted, Call("is null", (Column(name),))]) if found.null_count else wanted
 
 
 def _is_one_value_where_equal(field: pa.Field) -> bool:

@@ -20,7 +20,6 @@ from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.decoded_sizes import decoded_bytes
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
-from airflow_txlog.datafiles.tasks.row_values import ConstantValue
 from airflow_txlog.engine.table.schema.type_widening import is_widening
 from airflow_txlog.engine.table.schema.types import (
     MAX_DECIMAL_PRECISION,
@@ -49,6 +48,7 @@ from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, find_files
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.limits import cost_of
 from airflow_txlog.locations import readable
+from airflow_txlog.sql.expression import Values
 from airflow_txlog.storage import Store
 
 MAX_FILES = 2_000
@@ -335,7 +335,7 @@ def default_value(text: str, column: StructField) -> pa.Scalar | None:
         text = text[:-1]
     given = plain_values({"c": text}, StructType((StructField("c", column.type),)), {}, alias="", is_ansi=True)
     value = None if isinstance(given, str) else given.values["c"]
-    return value.value[0] if isinstance(value, ConstantValue) else None
+    return value.array[0] if isinstance(value, Values) else None
 
 
 def _do_not_go_together(

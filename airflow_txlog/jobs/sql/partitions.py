@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching, why_not_plain
-from airflow_txlog.engine.table.predicate.exact import comparable
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
+from airflow_txlog.engine.table.predicate.tree import comparable_type
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.schema.schema import DataType, StructField, StructType, arrow_type
@@ -26,6 +26,7 @@ from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismat
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
+from airflow_txlog.sql.evaluation import aligned
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType as SparkSchema
@@ -191,7 +192,7 @@ def beyond_partitions(text: str, name: str | None, columns: Sequence[str]) -> Un
 
 def _codes(values: pa.ChunkedArray, data_type: DataType) -> list[int]:
     """Numbers that are equal exactly where the values are; nulls have one too."""
-    array = comparable(values.combine_chunks(), data_type)
+    array = aligned(values.combine_chunks(), comparable_type(data_type))
     if pa.types.is_floating(array.type):
         array = pc.add(array, 0.0)  # -0.0 and 0.0 are one value, and adding zero leaves one of them
     codes: list[int] = array.dictionary_encode(null_encoding="encode").indices.to_pylist()

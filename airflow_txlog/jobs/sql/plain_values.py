@@ -15,13 +15,25 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.tasks.row_values import OPERATORS, Calculated, ConstantValue, OfColumn, RowValue, RowValues
+from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.text import parse_date
 from airflow_txlog.engine.table.predicate.plain import WHOLE, NotPlain, fits_plainly, plain_column
 from airflow_txlog.engine.table.schema.schema import array_of
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.sql.column_names import assigned_column
-from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter, described
+from airflow_txlog.sql.evaluation import KNOWN
+from airflow_txlog.sql.expression import (
+    Call,
+    Cast,
+    Column,
+    Expression,
+    Literal,
+    Name,
+    Opaque,
+    Parameter,
+    Values,
+    described,
+)
 from airflow_txlog.sql.sql_text import sql_text
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -44,7 +56,7 @@ def plain_values(
     `alias` is what the table may be called on the left side; `is_ansi`: Spark stores a number that fits in a narrower
     column.
     """
-    values: dict[str, RowValue] = {}
+    values: dict[str, Expression] = {}
     try:
         for name, text in assigned.items():
             field = assigned_column(name, schema.by_name, alias)
@@ -58,7 +70,7 @@ def plain_values(
 
 def _value(
     text: str, field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
-) -> RowValue:
+) -> Expression:
     """Raises NotPlain."""
     if field.is_collated or field.is_char:
         raise NotPlain(f"the column {field.name}, of the type {field.type}")
@@ -70,45 +82,37 @@ def _value(
     match cut.expression:
         case None:
             raise NotPlain("another value")
-        case Call(operator, (one, other)) if operator in OPERATORS:
-            left, right = (_operand(each, field, schema, parameters) for each in (one, other))
-            if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        case Call(operator, operands) if operator in KNOWN:
+            known, kind = KNOWN[operator], str(field.type)
+            if kind not in known.types or kind != known.result:
+                raise NotPlain(f"a calculation for the column {field.name}, of the type {field.type}")
+            bound = tuple(_alone(each, field, schema, parameters, is_ansi=is_ansi) for each in operands)
+            if not any(isinstance(operand, Column) for operand in bound):
                 raise NotPlain("a calculation of constants")
-            return Calculated(operator, left, right)
+            return Call(operator, bound)
     return _alone(cut.expression, field, schema, parameters, is_ansi=is_ansi)
 
 
-def _operand(
-    node: Expression, field: StructField, schema: StructType, parameters: Mapping[str, object]
-) -> ConstantValue | OfColumn:
-    """A side of a calculation. Raises NotPlain."""
-    if field.type is not Primitive.DOUBLE:
-        raise NotPlain(f"a calculation for the column {field.name}, of the type {field.type}")
-    return (
-        _of_column(node, field, schema) if isinstance(node, Name) else ConstantValue(_double(node, field, parameters))
-    )
-
-
-def _of_column(name: Name, field: StructField, schema: StructType) -> OfColumn:
+def _of_column(name: Name, field: StructField, schema: StructType) -> Column:
     found = plain_column(name, schema)
     is_single = isinstance(found.type, Primitive | DecimalType) and found.type is not Primitive.VOID
     if found.type != field.type or not is_single or found.is_collated or found.is_char:
         raise NotPlain(f"the column {found.name}, which is not of the type of the column {field.name}")
-    return OfColumn(found.name)
+    return Column(found.name)
 
 
 def _alone(
     node: Expression, field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
-) -> RowValue:
+) -> Values | Column:
     """One constant or column. Raises NotPlain."""
     match node:
         case Literal("null") if isinstance(field.type, Primitive | DecimalType) and field.type is not Primitive.VOID:
-            return ConstantValue(array_of([None], field.type))
+            return Values(array_of([None], field.type))
         case Name():
             return _of_column(node, field, schema)
         case _ if field.type is Primitive.DOUBLE:
-            return ConstantValue(_double(node, field, parameters))
-    return ConstantValue(array_of([_constant(node, field, parameters, is_ansi=is_ansi)], field.type))
+            return Values(_double(node, field, parameters))
+    return Values(array_of([_constant(node, field, parameters, is_ansi=is_ansi)], field.type))
 
 
 def _constant(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, RowFilter
 from airflow_txlog.engine.table.predicate import Predicate
-from airflow_txlog.engine.table.predicate.exact import value_array
-from airflow_txlog.engine.table.predicate.tree import And, Comparison, Membership, Node, NullTest, Or, Truth
+from airflow_txlog.engine.table.predicate.tree import comparable_type, constants_of
 from airflow_txlog.engine.table.schema.types import Primitive
+from airflow_txlog.sql.evaluation import KNOWN
+from airflow_txlog.sql.expression import Call, Expression, Literal, all_of, any_of, columns_of, parts_of
 
 PLAIN_TYPES = frozenset(
     (
@@ -29,35 +29,30 @@ PLAIN_TYPES = frozenset(
 )
 
 
-def row_filter_of(predicate: Predicate, scanned: Collection[str]) -> RowFilter | None:
+_COMPARED_ALIKE = frozenset(map(comparable_type, PLAIN_TYPES))
+
+
+def row_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression | None:
     """What the predicate says of the `scanned` columns, or None where it says nothing that a worker may go by."""
     return _row_filter(predicate.tree, frozenset(scanned))
 
 
-def exact_filter_of(predicate: Predicate, scanned: Collection[str]) -> RowFilter | None:
+def exact_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression | None:
     """The row filter that exactly the rows pass of which the predicate is TRUE; None where there is none."""
     return _row_filter(predicate.tree, frozenset(scanned), is_exact=True)
 
 
-def _row_filter(node: Node, scanned: frozenset[str], *, is_exact: bool = False) -> RowFilter | None:
+def _row_filter(node: Expression, scanned: frozenset[str], *, is_exact: bool = False) -> Expression | None:
     match node:
-        case Truth(value) if is_exact:
-            return AllOf(()) if value else AnyOf(())
-        case And(children):
+        case Literal():
+            return node if is_exact else None
+        case Call("and" | "or", children):
             found = [_row_filter(child, scanned, is_exact=is_exact) for child in children]
             parts = [part for part in found if part is not None]
-            if is_exact and len(parts) < len(found):
-                return None
-            return None if not parts else parts[0] if len(parts) == 1 else AllOf(tuple(parts))
-        case Or(children):
-            branches = [_row_filter(child, scanned, is_exact=is_exact) for child in children]
-            known = tuple(branch for branch in branches if branch is not None)
-            return AnyOf(known) if len(known) == len(branches) else None
-        case Comparison(column, operator, value) if column.type in PLAIN_TYPES and column.name in scanned:
-            array = value_array((value,), column.type)
-            return Compared(column=column.name, operator=operator.value, value=array)
-        case Membership(column, values, negated) if column.type in PLAIN_TYPES and column.name in scanned:
-            return OneOf(column=column.name, values=value_array(values, column.type), negated=negated)
-        case NullTest(column, is_null) if column.name in scanned:
-            return IsNull(column=column.name, negated=not is_null)
-    return None
+            if node.operator == "or":
+                return any_of(parts) if len(parts) == len(found) else None
+            return all_of(parts) if parts and not (is_exact and len(parts) < len(found)) else None
+    calls = [part.operator for part in parts_of(node) if isinstance(part, Call)]
+    constants = constants_of(node)
+    is_alike = constants is None or constants.type in _COMPARED_ALIKE
+    return node if calls and is_alike and KNOWN.keys() >= set(calls) and columns_of(node) <= scanned else None

@@ -17,10 +17,10 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import read_predicate
-from airflow_txlog.engine.table.predicate.tree import all_of, any_of
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
+from airflow_txlog.sql.expression import all_of, any_of
 
 
 def read_condition(

@@ -15,8 +15,8 @@ from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.copies import CopyTask
 from airflow_txlog.datafiles.tasks.plans import Bins, in_parts, planned_files
-from airflow_txlog.datafiles.tasks.row_filter import Compared
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
+from airflow_txlog.sql.expression import Call, Column, Values
 from airflow_txlog.storage import LocalStore
 from tests.helpers.files import bins_of, plan_of_files, store_of
 
@@ -58,7 +58,7 @@ def test_parts_of_a_file_have_each_row_group_once(path: Path, parts: int) -> Non
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_a_scan_in_parts_gives_the_rows_and_addresses_of_the_whole(path: Path, parts: int) -> None:
-    row_filter = Compared(column="text", operator="!=", value=pa.array(["t3"]))
+    row_filter = Call("!=", (Column("text"), Values(pa.array(["t3"]))))
     for asked in (None, row_filter):
         options: dict[str, Any] = {"schema": ROWS.schema, "with_address": True, "row_filter": asked}
         whole = run(Task(source=FileScan(bins=in_bins(path, plan_of(path), 1), **options)), 1)

@@ -13,11 +13,12 @@ import pytest
 
 from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.datafiles.tasks import row_values
-from airflow_txlog.datafiles.tasks.row_values import ConstantValue, RowValues
+from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.operations import update
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.sql.plain_values import plain_values
+from airflow_txlog.sql.expression import Values
 from tests.helpers.depth import depth
 from tests.helpers.jobs import committed
 from tests.helpers.rows import bag, make_table
@@ -215,7 +216,7 @@ def test_a_column_is_assigned_by_its_name_behind_the_alias_and_once() -> None:
 
 def test_large_constants_are_written_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_values, "_MOST_BYTES", 1000)
-    values = RowValues(values={"s": ConstantValue(pa.array(["x" * 300]))})
+    values = RowValues(values={"s": Values(pa.array(["x" * 300]))})
     rows = pa.RecordBatch.from_pydict({"s": ["a"] * 10, "k": list(range(10))})
     batches = list(values.assigned(rows))
     assert [batch.num_rows for batch in batches] == [3, 3, 3, 1]

@@ -7,12 +7,11 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, columns_of, passing
 from airflow_txlog.jobs.sql.row_filters import row_filter_of
+from airflow_txlog.sql.evaluation import passing
+from airflow_txlog.sql.expression import Call, Column, Values, all_of, any_of, columns_of, negation
 from tests.engine.table.predicate.tables import read
 from tests.engine.table.predicate.test_rows_and_sets import ROWS, SELECTED
-
-COLUMNS = {name: ROWS.column(name).combine_chunks() for name in ROWS.column_names}
 
 
 def passed(sql: str) -> list[int] | None:
@@ -20,7 +19,7 @@ def passed(sql: str) -> list[int] | None:
     if row_filter is None:
         return None
     # It travels to the workers as it is.
-    keep = passing(pickle.loads(pickle.dumps(row_filter)), COLUMNS)
+    keep = passing(pickle.loads(pickle.dumps(row_filter)), ROWS)
     assert keep.null_count == 0
     return [row for row, passes in enumerate(keep.to_pylist()) if passes]
 
@@ -59,10 +58,11 @@ def test_a_column_that_is_not_scanned_filters_nothing() -> None:
 
 
 def test_parts_of_a_row_filter_join() -> None:
-    two = Compared(column="i", operator="=", value=pa.array([2], pa.int32()))
-    some = OneOf(column="name", values=pa.array(["a", "é"]), negated=True)
-    both, either = AllOf((two, some)), AnyOf((two, some, IsNull(column="name")))
+    two = Call("=", (Column("i"), Values(pa.array([2], pa.int32()))))
+    some = negation(Call("in", (Column("name"), Values(pa.array(["a", "é"])))))
+    is_null = Call("is null", (Column("name"),))
+    both, either = all_of([two, some]), any_of([two, some, is_null])
     assert columns_of(either) == {"i", "name"}
-    assert passing(both, COLUMNS).to_pylist() == [False, True, False, False]
-    assert passing(either, COLUMNS).to_pylist() == [False, True, True, False]
-    assert passing(IsNull(column="name", negated=True), COLUMNS).to_pylist() == [True, True, False, True]
+    assert passing(both, ROWS).to_pylist() == [False, True, False, False]
+    assert passing(either, ROWS).to_pylist() == [False, True, True, False]
+    assert passing(negation(is_null), ROWS).to_pylist() == [True, True, False, True]

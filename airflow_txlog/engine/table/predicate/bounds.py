@@ -13,73 +13,77 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds
-from airflow_txlog.engine.table.predicate.exact import ColumnLeaf, comparable, scalar, value_array
-from airflow_txlog.engine.table.predicate.tree import Comparison, Membership, NullTest, Operator, Prefix, Value
-from airflow_txlog.engine.table.schema.schema import DataType
+from airflow_txlog.engine.table.predicate.tree import Operator
+from airflow_txlog.sql.evaluation import aligned
+from airflow_txlog.sql.expression import Call, Column, Expression, Values
 
 # So many members of a list are compared one by one; more are sorted together with the bounds, once.
 _MEMBERS_ONE_BY_ONE = 16
 
 
-def may_be_true(leaf: ColumnLeaf, bounds: ColumnBounds) -> pa.BooleanArray:
+def may_be_true(leaf: Expression, bounds: ColumnBounds) -> pa.BooleanArray:
     """False where no row of the file can match; never null, in the order of the bounds."""
     only_nulls = _proven(
         pc.and_(pc.equal(bounds.null_count, bounds.num_records), pc.greater(bounds.num_records, 0)),
     )
-    if isinstance(leaf, NullTest):
-        return pc.invert(_proven(pc.equal(bounds.null_count, 0)) if leaf.is_null else only_nulls)
+    match leaf:
+        case Call("is null"):
+            return pc.invert(_proven(pc.equal(bounds.null_count, 0)))
+        case Call("not", (Call("is null"),)):
+            return pc.invert(only_nulls)
     return pc.and_not(_value_in_reach(leaf, bounds), only_nulls)
 
 
-def _value_in_reach(leaf: Comparison | Membership | Prefix, bounds: ColumnBounds) -> pa.BooleanArray:
+def _value_in_reach(leaf: Expression, bounds: ColumnBounds) -> pa.BooleanArray:
     match leaf:
-        case Comparison(column, operator, value):
-            return _comparison(column.type, operator, value, bounds)
-        case Membership(column, values, negated):
-            if negated:
-                return _some_other(column.type, values, bounds)
-            if len(values) <= _MEMBERS_ONE_BY_ONE:
-                each = (_comparison(column.type, Operator.EQ, value, bounds) for value in values)
-                return reduce(pc.or_, each)
-            return _some_member(column.type, values, bounds)
-        case Prefix(_, prefix, negated):
-            return _everywhere(bounds) if negated else _prefix(prefix, bounds)
+        case Call("not", (Call("in", (Column(), Values(members))),)):
+            return _some_other(members, bounds)
+        case Call("in", (Column(), Values(members))):
+            if len(members) > _MEMBERS_ONE_BY_ONE:
+                return _some_member(members, bounds)
+            return reduce(
+                pc.or_, (_comparison(Operator.EQ, members.slice(at, 1), bounds) for at in range(len(members)))
+            )
+        case Call("starts with", (Column(), Values(prefix))):
+            return _prefix(prefix[0].as_py(), bounds)
+        case Call(operator, (Column(), Values(constant))):
+            return _comparison(Operator(operator), constant, bounds)
+    return _everywhere(bounds)
 
 
-def _comparison(data_type: DataType, operator: Operator, value: Value, bounds: ColumnBounds) -> pa.BooleanArray:
-    if isinstance(value, float) and math.isnan(value):
+def _comparison(operator: Operator, constant: pa.Array, bounds: ColumnBounds) -> pa.BooleanArray:
+    value = constant[0]
+    if pa.types.is_floating(constant.type) and math.isnan(value.as_py()):
         # Nothing is greater than NaN; it may stand in any file, below no bound.
         return pc.invert(_everywhere(bounds)) if operator is Operator.GT else _everywhere(bounds)
-    constant = scalar(value, data_type)
-    lower, upper = comparable(bounds.lower, data_type), comparable(bounds.upper, data_type)
+    lower, upper = aligned(bounds.lower, constant.type), aligned(bounds.upper, constant.type)
     reaches = pc.greater if bounds.upper_is_exclusive else pc.greater_equal
     match operator:
         case Operator.EQ:
-            return pc.and_(_possible(pc.less_equal(lower, constant)), _possible(reaches(upper, constant)))
+            return pc.and_(_possible(pc.less_equal(lower, value)), _possible(reaches(upper, value)))
         case Operator.NE:
-            return _some_other(data_type, (value,), bounds)
+            return _some_other(constant, bounds)
         case Operator.LT:
-            return _possible(pc.less(lower, constant))
+            return _possible(pc.less(lower, value))
         case Operator.LE:
-            return _possible(pc.less_equal(lower, constant))
+            return _possible(pc.less_equal(lower, value))
     if bounds.may_hold_nan:
         return _everywhere(bounds)
-    return _possible((pc.greater if operator is Operator.GT else reaches)(upper, constant))
+    return _possible((pc.greater if operator is Operator.GT else reaches)(upper, value))
 
 
-def _some_other(data_type: DataType, values: tuple[Value, ...], bounds: ColumnBounds) -> pa.BooleanArray:
+def _some_other(values: pa.Array, bounds: ColumnBounds) -> pa.BooleanArray:
     """A value that is none of these: ruled out only where every value is one and the same of them."""
     if bounds.may_hold_nan or bounds.upper_is_exclusive:
         return _everywhere(bounds)
     single = pc.equal(bounds.lower, bounds.upper)
-    listed = pc.is_in(bounds.lower, value_set=value_array(values, data_type))
+    listed = pc.is_in(aligned(bounds.lower, values.type), value_set=values)
     return pc.invert(_proven(pc.and_(single, listed)))
 
 
-def _some_member(data_type: DataType, values: tuple[Value, ...], bounds: ColumnBounds) -> pa.BooleanArray:
+def _some_member(members: pa.Array, bounds: ColumnBounds) -> pa.BooleanArray:
     """Whether one of many values lies within the bounds: fewer lie below the lower than not above the upper."""
-    members = value_array(values, data_type)
-    lower, upper = comparable(bounds.lower, data_type), comparable(bounds.upper, data_type)
+    lower, upper = aligned(bounds.lower, members.type), aligned(bounds.upper, members.type)
     # The sort is stable, so what stands first in here comes first among equals.
     parts = [lower, upper, members] if bounds.upper_is_exclusive else [lower, members, upper]
     sizes = [len(part) for part in parts]

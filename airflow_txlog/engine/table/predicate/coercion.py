@@ -28,21 +28,9 @@ from airflow_txlog.engine.table.predicate.constants import (
     at_clock,
     midnight,
 )
-from airflow_txlog.engine.table.predicate.tree import (
-    FALSE,
-    Column,
-    Comparison,
-    Membership,
-    Node,
-    NullTest,
-    Operator,
-    Prefix,
-    Unknown,
-    Value,
-    all_of,
-    any_of,
-)
+from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Value, compared, member_of, null_test, prefixed
 from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DataType, DecimalType, Primitive
+from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of, any_of
 
 # Digits that Spark gives a whole number when it stands beside a decimal.
 _INTEGER_DIGITS = {Primitive.BYTE: 3, Primitive.SHORT: 5, Primitive.INTEGER: 10, Primitive.LONG: 20}
@@ -51,8 +39,16 @@ _LOCAL_TIME = "a time of a named zone, which only Spark converts: write it with 
 _WIDE = Context(prec=2 * MAX_DECIMAL_PRECISION)
 
 
-def comparison(column: Column, operator: Operator, constant: Constant, time_zone: str) -> Node:
+def comparison(column: Operand, operator: Operator, constant: Constant, time_zone: str) -> Expression:
     """`column operator constant`, where it is true. Raises OutsideGrammar."""
+    found = _moved(column, operator, constant, time_zone)
+    return compared(column, *found) if isinstance(found, tuple) else found
+
+
+def _moved(
+    column: Operand, operator: Operator, constant: Constant, time_zone: str
+) -> tuple[Operator, Value] | Expression:
+    """The comparison with a value of the column's own type, or what it is instead. Raises OutsideGrammar."""
     if constant.type is Primitive.VOID:
         return FALSE
     value = _in_domain(column.type, constant, time_zone)
@@ -62,19 +58,19 @@ def comparison(column: Column, operator: Operator, constant: Constant, time_zone
         return _on_grid(column, operator, value)
     if isinstance(value, float):
         return _float_comparison(column, operator, value)
-    return Comparison(column, operator, value)
+    return operator, value
 
 
-def null_safe(column: Column, constant: Constant, time_zone: str, negated: bool) -> Node:
+def null_safe(column: Operand, constant: Constant, time_zone: str, negated: bool) -> Expression:
     """`column <=> constant`, never null itself; or its negation. Raises OutsideGrammar."""
     if constant.type is Primitive.VOID:
-        return NullTest(column, is_null=not negated)
+        return null_test(column, is_null=not negated)
     if not negated:
         return comparison(column, Operator.EQ, constant, time_zone)
-    return any_of([comparison(column, Operator.NE, constant, time_zone), NullTest(column, is_null=True)])
+    return any_of([comparison(column, Operator.NE, constant, time_zone), null_test(column, is_null=True)])
 
 
-def membership(column: Column, constants: list[Constant], time_zone: str, negated: bool) -> Node:
+def membership(column: Operand, constants: list[Constant], time_zone: str, negated: bool) -> Expression:
     """`column IN (constants)` or `column NOT IN (constants)`. Raises OutsideGrammar.
 
     Spark brings the column and the whole list to one type, so a list is decided only where its members are of one kind.
@@ -89,18 +85,18 @@ def membership(column: Column, constants: list[Constant], time_zone: str, negate
         if any(isinstance(moment, Constant) for moment in moments):
             return _within_a_day(column, operator, moments)
     # Each member alone first: it drops what the column cannot hold, and puts the rest into the column's type.
-    members = [comparison(column, operator, constant, time_zone) for constant in given]
-    exact = [member for member in members if isinstance(member, Comparison)]
-    if any(isinstance(member.value, float) and (member.value == 0 or math.isnan(member.value)) for member in exact):
+    members = [_moved(column, operator, constant, time_zone) for constant in given]
+    exact = [member[1] for member in members if isinstance(member, tuple)]
+    if any(isinstance(value, float) and (value == 0 or math.isnan(value)) for value in exact):
         # Spark's hash set of many members distinguishes -0.0 from 0.0, and its comparison of few does not.
         raise OutsideGrammar("zero or NaN in a list of floats")
-    values: dict[Value, None] = dict.fromkeys(member.value for member in exact)
+    values: dict[Value, None] = dict.fromkeys(exact)
     if not values:
-        return NullTest(column, is_null=False) if negated and given else FALSE
-    return Membership(column, tuple(values), negated)
+        return null_test(column, is_null=False) if negated and given else FALSE
+    return member_of(column, tuple(values), negated)
 
 
-def like(column: Column, constant: Constant, negated: bool) -> Node:
+def like(column: Operand, constant: Constant, negated: bool) -> Expression:
     """`column LIKE 'prefix%'`, a text without wildcards, or the negation. Raises OutsideGrammar for other patterns."""
     if constant.type is Primitive.VOID:
         return FALSE
@@ -111,10 +107,10 @@ def like(column: Column, constant: Constant, negated: bool) -> Node:
     if "%" in prefix or "_" in prefix or "\\" in prefix:
         raise OutsideGrammar("a LIKE pattern other than 'prefix%'")
     if pattern == "%":
-        return FALSE if negated else NullTest(column, is_null=False)
+        return FALSE if negated else null_test(column, is_null=False)
     if prefix == pattern:
-        return Comparison(column, Operator.NE if negated else Operator.EQ, pattern)
-    return Prefix(column, prefix, negated)
+        return compared(column, Operator.NE if negated else Operator.EQ, pattern)
+    return prefixed(column, prefix, negated)
 
 
 def _in_domain(data_type: DataType, constant: Constant, time_zone: str) -> Value | Fraction | Constant:
@@ -225,7 +221,7 @@ def _beside_time(data_type: Primitive, constant: Constant, time_zone: str) -> in
     raise _unlike(data_type, constant)
 
 
-def _within_a_day(column: Column, operator: Operator, moments: Sequence[object]) -> Node:
+def _within_a_day(column: Operand, operator: Operator, moments: Sequence[object]) -> Expression:
     """A comparison with times of a named zone (for more than one, with whether the column is one of them).
 
     No zone's clock is more than 18 hours off UTC, so the instants lie within a day of what the clocks show. That
@@ -235,11 +231,11 @@ def _within_a_day(column: Column, operator: Operator, moments: Sequence[object])
         raise OutsideGrammar(_LOCAL_TIME)
     known = [moment.value if isinstance(moment, Constant) else moment for moment in moments]
     values = [value for value in known if isinstance(value, int)]
-    bounds: list[Node] = [Unknown(_LOCAL_TIME)]
+    bounds: list[Expression] = [Opaque(_LOCAL_TIME)]
     if operator in (Operator.EQ, Operator.GE, Operator.GT):
-        bounds.append(Comparison(column, Operator.GE, max(min(values) - DAY_S * SECOND_US, -(1 << 63))))
+        bounds.append(compared(column, Operator.GE, max(min(values) - DAY_S * SECOND_US, -(1 << 63))))
     if operator in (Operator.EQ, Operator.LE, Operator.LT):
-        bounds.append(Comparison(column, Operator.LE, min(max(values) + DAY_S * SECOND_US, (1 << 63) - 1)))
+        bounds.append(compared(column, Operator.LE, min(max(values) + DAY_S * SECOND_US, (1 << 63) - 1)))
     return all_of(bounds)
 
 
@@ -250,7 +246,7 @@ def _unlike(data_type: DataType, constant: Constant) -> OutsideGrammar:
 # --- operators on a grid of values -----------------------------------------------------------------------------------
 
 
-def _on_grid(column: Column, operator: Operator, value: Fraction) -> Node:
+def _on_grid(column: Operand, operator: Operator, value: Fraction) -> tuple[Operator, Value] | Expression:
     """The comparison with the column's own values, which are the multiples of a step between two bounds.
 
     `i > 5.5` becomes `i > 5`, `i = 5.5` never holds, and a byte is always less than 1000 unless it is null.
@@ -263,17 +259,17 @@ def _on_grid(column: Column, operator: Operator, value: Fraction) -> Node:
             case Operator.EQ:
                 return FALSE
             case Operator.NE:
-                return NullTest(column, is_null=False)
+                return null_test(column, is_null=False)
             case Operator.LT:
                 operator = Operator.LE
             case Operator.GE:
                 operator = Operator.GT
     outcome = _outside(operator, floor, low, high)
     if outcome is not None:
-        return NullTest(column, is_null=False) if outcome else FALSE
+        return null_test(column, is_null=False) if outcome else FALSE
     if isinstance(column.type, DecimalType):
-        return Comparison(column, operator, Decimal(floor).scaleb(-scale, _WIDE))
-    return Comparison(column, operator, floor)
+        return operator, Decimal(floor).scaleb(-scale, _WIDE)
+    return operator, floor
 
 
 def _grid(data_type: DataType) -> tuple[int, int, int]:
@@ -294,16 +290,16 @@ def _outside(operator: Operator, value: int, low: int, high: int) -> bool | None
     return (operator in (Operator.LT, Operator.LE)) == (value > high)
 
 
-def _float_comparison(column: Column, operator: Operator, value: float) -> Node:
+def _float_comparison(column: Operand, operator: Operator, value: float) -> tuple[Operator, Value] | Expression:
     """A float beside a float column as it is; NaN and the infinities beside an integer column decide by themselves."""
     if column.type in _FLOATS:
-        return Comparison(column, operator, value)
+        return operator, value
     greater = math.isnan(value) or value > 0
     holds = operator is Operator.NE or (operator in (Operator.LT, Operator.LE)) == greater
-    return NullTest(column, is_null=False) if holds and operator is not Operator.EQ else FALSE
+    return null_test(column, is_null=False) if holds and operator is not Operator.EQ else FALSE
 
 
-def _check_one_kind(column: Column, constants: list[Constant]) -> None:
+def _check_one_kind(column: Operand, constants: list[Constant]) -> None:
     """The list and the column have a common type in which each member means what it means alone."""
     kinds = {DecimalType if isinstance(constant.type, DecimalType) else constant.type for constant in constants}
     numbers = kinds <= {*INTEGER_BITS, *_FLOATS, DecimalType}

@@ -12,18 +12,22 @@ from dataclasses import dataclass
 from airflow_txlog.engine.table.predicate import coercion, constants
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar
 from airflow_txlog.engine.table.predicate.names import Names, is_special
-from airflow_txlog.engine.table.predicate.tree import (
+from airflow_txlog.engine.table.predicate.tree import Operand, Operator, null_test
+from airflow_txlog.engine.table.schema.types import Primitive
+from airflow_txlog.sql.evaluation import KNOWN
+from airflow_txlog.sql.expression import (
     FALSE,
     TRUE,
-    Column,
-    Node,
-    NullTest,
-    Operator,
+    Call,
+    Cast,
+    Expression,
+    Literal,
+    Name,
+    Parameter,
     all_of,
     any_of,
+    described,
 )
-from airflow_txlog.engine.table.schema.types import Primitive
-from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Parameter, described
 
 _OPERATORS = {operator.value: operator for operator in Operator}
 # Types of constants by their names in SQL.
@@ -55,7 +59,7 @@ class LeafReader:
     time_zone: str
     sql: str
 
-    def read(self, node: Expression, negated: bool) -> Node:
+    def read(self, node: Expression, negated: bool) -> Expression:
         """The leaf, or the small tree that a BETWEEN or a `<=>` makes. Raises OutsideGrammar."""
         match node:
             case Call(operator, (left, right)) if operator in _OPERATORS:
@@ -73,7 +77,7 @@ class LeafReader:
             case Call("like" | "like()", (operand, pattern)):
                 return coercion.like(self._column(operand), self._constant(pattern), negated)
             case Call("is null" | "is unknown", (operand,)):
-                return NullTest(self._column(operand), is_null=not negated)
+                return null_test(self._column(operand), is_null=not negated)
             case Call("is true" | "is false", (operand,)):
                 truth = Constant(Primitive.BOOLEAN, node.operator == "is true")
                 return coercion.null_safe(self._column(operand), truth, self.time_zone, negated)
@@ -84,15 +88,15 @@ class LeafReader:
                 return _constant_alone(self._constant(node), negated)
         raise OutsideGrammar(described(node))
 
-    def _sides(self, left: Expression, right: Expression) -> tuple[Column, Constant, bool]:
+    def _sides(self, left: Expression, right: Expression) -> tuple[Operand, Constant, bool]:
         """The column, the constant, and whether the constant came first."""
-        if isinstance(left, Name):
+        if _is_known(left):
             return self._column(left), self._constant(right), False
-        if isinstance(right, Name):
+        if _is_known(right):
             return self._column(right), self._constant(left), True
         raise OutsideGrammar(described(left))
 
-    def _between(self, operand: Expression, low: Expression, high: Expression, negated: bool) -> Node:
+    def _between(self, operand: Expression, low: Expression, high: Expression, negated: bool) -> Expression:
         column = self._column(operand)
         bounds = (self._constant(low), self._constant(high))
         operators = (Operator.LT, Operator.GT) if negated else (Operator.GE, Operator.LE)
@@ -102,10 +106,17 @@ class LeafReader:
         ]
         return any_of(sides) if negated else all_of(sides)
 
-    def _column(self, node: Expression) -> Column:
-        if not isinstance(node, Name):
+    def _column(self, node: Expression) -> Operand:
+        """The column, or what a function makes of some."""
+        if isinstance(node, Name):
+            return self.names.column(node)
+        if not (isinstance(node, Call) and _is_known(node)):
             raise OutsideGrammar(described(node))
-        return self.names.column(node)
+        known, operands = KNOWN[node.operator], [self._column(each) for each in node.operands]
+        if not {str(operand.type) for operand in operands} <= known.types:
+            raise OutsideGrammar(described(node))
+        bound = Call(node.operator, tuple(operand.expression for operand in operands))
+        return Operand(bound, Primitive(known.result))
 
     def _constant(self, node: Expression) -> Constant:
         match node:
@@ -132,7 +143,12 @@ class LeafReader:
         raise OutsideGrammar(described(node))
 
 
-def _constant_alone(constant: Constant, negated: bool) -> Node:
+def _is_known(node: Expression) -> bool:
+    """Whether a leaf may ask about it: a column, or a function that is computed here."""
+    return isinstance(node, Name) or (isinstance(node, Call) and node.is_function and node.operator in KNOWN)
+
+
+def _constant_alone(constant: Constant, negated: bool) -> Expression:
     if constant.type is Primitive.BOOLEAN:
         return TRUE if bool(constant.value) != negated else FALSE
     if constant.type is Primitive.VOID:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.suggestions import SPECIAL_NAMES, did_you_mean, shown_names
-from airflow_txlog.engine.table.predicate.tree import Column
+from airflow_txlog.engine.table.predicate.tree import Operand
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, VariantType
 from airflow_txlog.errors import UnknownColumn
 from airflow_txlog.sql.expression import Expression, Name, parts_of
@@ -33,7 +33,7 @@ class Names:
     only_qualified: bool = False
     other_columns: frozenset[str] | None = None
 
-    def column(self, name: Name) -> Column:
+    def column(self, name: Name) -> Operand:
         """The column. Raises OutsideGrammar when it may be something else, or has a type that never prunes."""
         if is_special(name):
             raise OutsideGrammar(f"the function {name}()")
@@ -95,7 +95,7 @@ def unknown_column(sql: str, name: str, schema: StructType) -> UnknownColumn:
     )
 
 
-def _usable(field: StructField) -> Column:
+def _usable(field: StructField) -> Operand:
     # Collated strings compare by other rules than bytes; char(n) is stored padded and compared without the padding.
     if field.is_collated or field.is_char or "__CHAR_VARCHAR_TYPE_STRING" in field.metadata:
         raise OutsideGrammar(f"the column {field.name} with a collation, char or varchar type")
@@ -103,7 +103,7 @@ def _usable(field: StructField) -> Column:
         raise OutsideGrammar(f"the column {field.name} without a type")
     if isinstance(field.type, VariantType):
         raise OutsideGrammar(f"the variant column {field.name}")
-    return Column(field.name, field.type)
+    return Operand.of(field)
 
 
 def _names_in(tree: Expression) -> Iterator[Name]:

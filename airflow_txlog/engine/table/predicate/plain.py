@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from airflow_txlog.datafiles.text import date_text, parse_date
 from airflow_txlog.engine.table.predicate.constants import INTEGER_BITS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.sql.evaluation import KNOWN, Known
 from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Parameter, described
 from airflow_txlog.sql.sql_text import sql_text
 
 WHOLE = frozenset((Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG))
-_COMPARISONS = frozenset(("=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between"))
 _NUMBER = re.compile("-?[0-9]{1,18}", re.ASCII)
 _WHOLE_TEXT = re.compile("0|-?[1-9][0-9]{0,17}", re.ASCII)
 # Spark counts the days of a date in 32 bits.
@@ -66,10 +66,10 @@ class _Condition:
             case Call("and" | "or" | "not", operands):
                 for operand in operands:
                     self.check(operand)
-            case Call("is null", (operand,)):
-                self._column(operand)
-            case Call(operator, (operand, *constants)) if operator in _COMPARISONS:
-                field = self._column(operand)
+            case Call(operator, (operand, *constants)) if operator in KNOWN and KNOWN[operator].types:
+                field = self._operand(operand, KNOWN[operator])
+                if KNOWN[operator].result != "boolean":
+                    raise NotPlain(described(node))
                 for constant in constants:
                     self._check_constant(constant, field)
             case Literal("boolean"):
@@ -77,10 +77,15 @@ class _Condition:
             case _:
                 raise NotPlain(described(node))
 
-    def _column(self, node: Expression) -> StructField:
-        field = plain_column(node, self.schema)
-        is_one_text = field.type is Primitive.STRING and not (field.is_collated or field.is_char)
-        if not (is_one_text or field.type in WHOLE or field.type is Primitive.DATE):
+    def _operand(self, node: Expression, known: Known) -> StructField:
+        """The column, or what a function makes of some, as an operand of an operator or a function."""
+        if isinstance(node, Call) and node.is_function and node.operator in KNOWN:
+            for operand in node.operands:
+                self._operand(operand, KNOWN[node.operator])
+            field = StructField(node.operator, Primitive(KNOWN[node.operator].result))
+        else:
+            field = plain_column(node, self.schema)
+        if str(field.type) not in known.types or field.is_collated or field.is_char:
             raise NotPlain(f"the column {field.name}, of the type {field.type}")
         return field
 

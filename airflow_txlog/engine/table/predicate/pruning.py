@@ -16,20 +16,17 @@ import pyarrow.compute as pc
 from airflow_txlog.engine.table.columns.partitions import PartitionValues, typed_partition_columns
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
 from airflow_txlog.engine.table.predicate.bounds import may_be_true
-from airflow_txlog.engine.table.predicate.exact import ColumnLeaf, comparable, true_where
 from airflow_txlog.engine.table.predicate.partition_sets import in_set, understands
 from airflow_txlog.engine.table.predicate.tree import (
-    And,
-    Node,
-    Or,
-    PartitionSet,
+    IN_PARTITIONS,
     Predicate,
-    Truth,
-    Unknown,
-    columns_of,
+    comparable_type,
+    constants_of,
     leaves,
 )
 from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructType
+from airflow_txlog.sql.evaluation import passing
+from airflow_txlog.sql.expression import Call, Expression, Literal, Opaque, columns_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,42 +117,46 @@ def _named(predicate: Predicate) -> list[str]:
     return sorted({name for leaf in leaves(predicate.tree) for name in columns_of(leaf)})
 
 
-def _may(node: Node, facts: _Facts) -> pa.BooleanArray:
+def _may(node: Expression, facts: _Facts) -> pa.BooleanArray:
     match node:
-        case And(children):
+        case Call("and", children):
             return reduce(pc.and_, (_may(child, facts) for child in children))
-        case Or(children):
+        case Call("or", children):
             return reduce(pc.or_, (_may(child, facts) for child in children))
-        case Truth(value):
-            return facts.everywhere(value)
-        case Unknown():
+        case Literal(_, text):
+            return facts.everywhere(text == "true")
+        case Opaque():
             return facts.everywhere(True)
-        case PartitionSet():
+        case Call(operator) if operator == IN_PARTITIONS:
             return _may_be_in_set(node, facts)
     return _leaf_may(node, facts)
 
 
-def _leaf_may(leaf: ColumnLeaf, facts: _Facts) -> pa.BooleanArray:
-    column = leaf.column
-    # Another type than when the predicate was read: its constant is of the old one.
-    if facts.types.get(column.name) != column.type:
+def _leaf_may(leaf: Expression, facts: _Facts) -> pa.BooleanArray:
+    columns = columns_of(leaf)
+    if len(columns) != 1:
         return facts.everywhere(True)
-    partition = facts.partitions.get(column.name)
-    if partition is not None and column.type is Primitive.BINARY:
+    (column,) = columns
+    data_type, constants = facts.types.get(column), constants_of(leaf)
+    # Another type than when the predicate was read: its constants are of the old one.
+    if data_type is None or (constants is not None and constants.type != comparable_type(data_type)):
+        return facts.everywhere(True)
+    partition = facts.partitions.get(column)
+    if partition is not None and data_type is Primitive.BINARY:
         # Every writer has its own way to make text of bytes.
         return facts.everywhere(True)
     if partition is not None:
-        return pc.or_(true_where(leaf, comparable(partition.values, column.type)), pc.invert(partition.known))
-    known = facts.bounds.get(column.name)
+        values = pa.RecordBatch.from_arrays([partition.values], [column])
+        return pc.or_(passing(leaf, values), pc.invert(partition.known))
+    known = facts.bounds.get(column)
     return facts.everywhere(True) if known is None else may_be_true(leaf, known)
 
 
-def _may_be_in_set(node: PartitionSet, facts: _Facts) -> pa.BooleanArray:
-    found = [facts.partitions.get(name) for name in node.columns]
-    values = [each for each in found if each is not None]
-    if len(values) < len(found):
+def _may_be_in_set(node: Call, facts: _Facts) -> pa.BooleanArray:
+    found = {name: facts.partitions.get(name) for name in columns_of(node)}
+    values = {name: each for name, each in found.items() if each is not None}
+    if len(values) < len(found) or not understands(node, facts.types):
         return facts.everywhere(True)
-    types = [facts.types[name] for name in node.columns]
-    if not understands(node, types):
-        return facts.everywhere(True)
-    return pc.or_(in_set(node, types, values), pc.invert(reduce(pc.and_, (each.known for each in values))))
+    return pc.or_(
+        in_set(node, facts.types, values), pc.invert(reduce(pc.and_, (each.known for each in values.values())))
+    )

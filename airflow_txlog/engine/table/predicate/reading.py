@@ -14,17 +14,11 @@ from typing import Literal
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.leaves import LeafReader
 from airflow_txlog.engine.table.predicate.names import Names, unknown_column
-from airflow_txlog.engine.table.predicate.tree import (
-    Node,
-    Predicate,
-    Unknown,
-    all_of,
-    any_of,
-)
+from airflow_txlog.engine.table.predicate.tree import Predicate
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate
 from airflow_txlog.sql import confinement
-from airflow_txlog.sql.expression import Call, Expression, Parameter, parts_of
+from airflow_txlog.sql.expression import Call, Expression, Opaque, Parameter, all_of, any_of, parts_of
 from airflow_txlog.sql.lexer import has_half_of_a_character
 from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
@@ -117,7 +111,7 @@ def target_conjuncts(
 def _unreadable(sql: str, what: str, lenient: bool) -> Predicate:
     if not lenient:
         raise confinement.invalid(sql, what)
-    return Predicate(sql, Unknown(what), None)
+    return Predicate(sql, Opaque(what), None)
 
 
 def _check_none_missing(sql: str, parsed: Expression, bound: Mapping[str, object]) -> None:
@@ -152,7 +146,7 @@ def _check_none_spare(sql: str, used: Iterable[str], bound: Mapping[str, object]
         )
 
 
-def _read(node: Expression, reader: LeafReader, outside: list[str], negated: bool = False) -> Node:
+def _read(node: Expression, reader: LeafReader, outside: list[str], negated: bool = False) -> Expression:
     """The node with NOT pushed down to its leaves; three-valued logic is exact there.
 
     What is outside the grammar is noted in `outside`: a tree may lose unknown leaves (`FALSE AND …`), its text not.
@@ -167,4 +161,4 @@ def _read(node: Expression, reader: LeafReader, outside: list[str], negated: boo
         return reader.read(node, negated)
     except OutsideGrammar as found:
         outside.append(str(found))
-        return Unknown(str(found))
+        return Opaque(str(found))

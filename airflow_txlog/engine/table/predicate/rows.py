@@ -5,14 +5,12 @@ The invariant: a row is chosen only by a predicate that lies wholly within the c
 
 from __future__ import annotations
 
-from functools import reduce
-
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from airflow_txlog.engine.table.predicate.exact import comparable, true_where
-from airflow_txlog.engine.table.predicate.tree import And, Node, Or, PartitionSet, Predicate, Truth, Unknown
+from airflow_txlog.engine.table.predicate.partition_sets import num_partitions
+from airflow_txlog.engine.table.predicate.tree import Predicate, leaves
 from airflow_txlog.sql.confinement import unsupported
+from airflow_txlog.sql.evaluation import passing
 
 
 def rows_matching(predicate: Predicate, rows: pa.Table) -> pa.BooleanArray:
@@ -21,22 +19,11 @@ def rows_matching(predicate: Predicate, rows: pa.Table) -> pa.BooleanArray:
     `rows` has the columns that the predicate names, with the schema's names and types. Raises UnsupportedPredicate,
     naming the construct, when some part lies outside the closed grammar.
     """
-    return _selected(predicate.tree, predicate, rows)
-
-
-def _selected(node: Node, predicate: Predicate, rows: pa.Table) -> pa.BooleanArray:
-    match node:
-        case And(children):
-            return reduce(pc.and_, (_selected(child, predicate, rows) for child in children))
-        case Or(children):
-            return reduce(pc.or_, (_selected(child, predicate, rows) for child in children))
-        case Truth(value):
-            return pa.repeat(pa.scalar(value), rows.num_rows)
-        case Unknown(reason):
-            raise _undecided(predicate, reason)
-        case PartitionSet():
-            raise _undecided(predicate, "a set of partitions")
-    return true_where(node, comparable(rows.column(node.column.name), node.column.type))
+    for what in predicate.unknown:
+        raise _undecided(predicate, what)
+    if any(map(num_partitions, leaves(predicate.tree))):
+        raise _undecided(predicate, "a set of partitions")
+    return passing(predicate.tree, rows)
 
 
 def _undecided(predicate: Predicate, construct: str) -> Exception:

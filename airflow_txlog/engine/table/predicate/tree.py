@@ -1,9 +1,9 @@
-"""What a predicate becomes once it is read: a tree of questions about single columns.
+"""What a predicate becomes once it is read: a bound expression of questions about single columns.
 
-Holds the values only. Reading SQL is `reading`, asking the questions of files is `pruning`, of rows is `rows`. The
-invariant: a node stands for the rows where it is *true*. Null and false are distinguished while a node is built (NOT is
-pushed to the leaves there), never afterwards, so that AND and OR are plain set operations; and a leaf holds its
-constant in the column's own type, so that evaluating it converts nothing. Source: soundness A4.
+Holds the making of them. Reading SQL is `reading`; the questions are asked of files in `pruning`, and of rows in
+`sql.evaluation`. The invariant: a tree stands for the rows where it is *true*. NOT is pushed to the leaves while it is
+built, so that AND and OR are plain set operations; and a leaf holds its constant in the column's own type, so that
+evaluating it converts nothing. What is outside the grammar is `Opaque`: any row may match. Source: soundness A4.
 """
 
 from __future__ import annotations
@@ -13,13 +13,31 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from airflow_txlog.datafiles.text import date_text, decimal_text, timestamp_text
-from airflow_txlog.engine.table.schema.types import DataType, Primitive
+from airflow_txlog.engine.table.schema.schema import array_of, arrow_type
+from airflow_txlog.engine.table.schema.types import DataType, Primitive, StructField
+from airflow_txlog.sql.expression import (
+    TRUE,
+    Call,
+    Column,
+    Expression,
+    Literal,
+    Opaque,
+    Values,
+    columns_of,
+    negation,
+    parts_of,
+)
 
 # A value in a column's own type: int for the integers, for dates (days since 1970) and for timestamps (microseconds
 # since 1970, UTC or, without a zone, by the clock); float for float and double (a float column compares as double);
 # Decimal at the column's scale.
 Value: TypeAlias = bool | int | float | Decimal | str | bytes
+
+IN_PARTITIONS = "partition in"
+"""The operator of a set of partitions: columns, and for each the values as strings of the log; null is null."""
 
 
 class Operator(enum.Enum):
@@ -60,135 +78,72 @@ _MIRRORED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A top-level column, by the schema's spelling and with the type it had when the predicate was read."""
+class Operand:
+    """What a leaf asks about: a column, or what a function makes of some, and its type."""
 
-    name: str
+    expression: Expression
     type: DataType
 
+    @classmethod
+    def of(cls, column: StructField) -> Operand:
+        """The column of a table, with the type that it has when the predicate is read."""
+        return cls(Column(column.name), column.type)
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """`column op value`. NaN equals itself and is greater than everything; -0.0 equals 0.0."""
-
-    column: Column
-    operator: Operator
-    value: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """`column IN values` or, negated, `column NOT IN values`; values are distinct, not null, and at least one."""
-
-    column: Column
-    values: tuple[Value, ...]
-    negated: bool = False
+    @property
+    def name(self) -> str:
+        """The column's name, for messages."""
+        return ", ".join(sorted(columns_of(self.expression)))
 
 
-@dataclass(frozen=True, slots=True)
-class NullTest:
-    """`column IS NULL` or `column IS NOT NULL`."""
-
-    column: Column
-    is_null: bool
+def compared(operand: Operand, operator: Operator, value: Value) -> Expression:
+    """`operand operator value`."""
+    return Call(operator.value, (operand.expression, Values(value_array((value,), operand.type))))
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """`column LIKE 'prefix%'` or its negation."""
-
-    column: Column
-    prefix: str
-    negated: bool = False
+def member_of(operand: Operand, values: tuple[Value, ...], negated: bool = False) -> Expression:
+    """`operand IN values` or, negated, `operand NOT IN values`; values are distinct, not null, and at least one."""
+    found = Call("in", (operand.expression, Values(value_array(values, operand.type))))
+    return negation(found) if negated else found
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSet:
-    """The partition values, as strings of the log, are one of these tuples; None is null."""
-
-    columns: tuple[str, ...]
-    rows: frozenset[tuple[str | None, ...]]
+def null_test(operand: Operand, *, is_null: bool) -> Expression:
+    """`operand IS NULL` or `operand IS NOT NULL`."""
+    found = Call("is null", (operand.expression,))
+    return found if is_null else negation(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """Every row, or none."""
-
-    value: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """Outside the closed grammar: any row may match. `reason` names the construct, for messages."""
-
-    reason: str
+def prefixed(operand: Operand, prefix: str, negated: bool = False) -> Expression:
+    """`operand LIKE 'prefix%'` or its negation."""
+    found = Call("starts with", (operand.expression, Values(pa.array([prefix]))))
+    return negation(found) if negated else found
 
 
-@dataclass(frozen=True, slots=True)
-class And:
-    """Rows that are in every child."""
-
-    children: tuple[Node, ...]
+def comparable_type(data_type: DataType) -> pa.DataType:
+    """The Arrow type in which a column of this type is compared: a float as a double, the rest as it is."""
+    return pa.float64() if data_type is Primitive.FLOAT else arrow_type(data_type)
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
-    """Rows that are in some child."""
-
-    children: tuple[Node, ...]
+def value_array(values: tuple[Value, ...], data_type: DataType) -> pa.Array:
+    """Constants of leaves as an array, comparable with a column of this type."""
+    return array_of(list(values), Primitive.DOUBLE if data_type is Primitive.FLOAT else data_type)
 
 
-Leaf: TypeAlias = Comparison | Membership | NullTest | Prefix | PartitionSet | Truth | Unknown
-Node: TypeAlias = Leaf | And | Or
-
-TRUE = Truth(True)
-FALSE = Truth(False)
+def constants_of(leaf: Expression) -> pa.Array | None:
+    """The constants of a leaf, in the type in which they are compared; None where it has none."""
+    return next((part.array for part in parts_of(leaf) if isinstance(part, Values)), None)
 
 
-def all_of(children: list[Node]) -> Node:
-    """The conjunction, flat, without what is always true."""
-    flat: list[Node] = []
-    for child in children:
-        flat.extend(child.children if isinstance(child, And) else [child])
-    kept = [child for child in flat if child != TRUE]
-    if FALSE in kept:
-        return FALSE
-    return TRUE if not kept else kept[0] if len(kept) == 1 else And(tuple(kept))
-
-
-def any_of(children: list[Node]) -> Node:
-    """The disjunction, flat, without what never holds."""
-    flat: list[Node] = []
-    for child in children:
-        flat.extend(child.children if isinstance(child, Or) else [child])
-    kept = [child for child in flat if child != FALSE]
-    if TRUE in kept:
-        return TRUE
-    return FALSE if not kept else kept[0] if len(kept) == 1 else Or(tuple(kept))
-
-
-def leaves(node: Node) -> list[Leaf]:
+def leaves(tree: Expression) -> list[Expression]:
     """Every leaf, left to right."""
-    pending: list[Node] = [node]
-    found: list[Leaf] = []
+    pending = [tree]
+    found: list[Expression] = []
     while pending:
         here = pending.pop()
-        if isinstance(here, And | Or):
-            pending.extend(reversed(here.children))
+        if isinstance(here, Call) and here.operator in ("and", "or"):
+            pending.extend(reversed(here.operands))
         else:
             found.append(here)
     return found
-
-
-def columns_of(leaf: Leaf) -> tuple[str, ...]:
-    """The columns that a leaf names; none for a truth and for the unknown."""
-    match leaf:
-        case Comparison(column) | Membership(column) | NullTest(column) | Prefix(column):
-            return (column.name,)
-        case PartitionSet(columns):
-            return columns
-        case Truth() | Unknown():
-            return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +155,13 @@ class Predicate:
     """
 
     sql: str
-    tree: Node
+    tree: Expression
     columns: frozenset[str] | None = field(default_factory=frozenset)
+
+    @property
+    def unknown(self) -> list[str]:
+        """What lies outside of the grammar, in words."""
+        return [leaf.what for leaf in leaves(self.tree) if isinstance(leaf, Opaque)]
 
     @classmethod
     def true(cls) -> Predicate:
@@ -213,46 +173,60 @@ class Predicate:
 _VALUES_SHOWN = 10
 
 
-def describe(node: Node, nested: bool = False) -> str:
+def describe(node: Expression, nested: bool = False) -> str:
     """The node in words close to SQL, for messages. Never parsed again: SQL is not regenerated from a tree."""
     match node:
-        case Comparison(column, operator, value):
-            return f"{column.name} {operator.value} {_literal(value, column.type)}"
-        case Membership(column, values, negated):
-            texts = [_literal(value, column.type) for value in values[: _VALUES_SHOWN + 1]]
-            return f"{column.name} {'NOT IN' if negated else 'IN'} ({_listed(texts, len(values))})"
-        case NullTest(column, is_null):
-            return f"{column.name} IS {'NULL' if is_null else 'NOT NULL'}"
-        case Prefix(column, prefix, negated):
-            return f"{column.name} {'NOT LIKE' if negated else 'LIKE'} {_literal(prefix + '%', column.type)}"
-        case PartitionSet(columns, rows):
-            shown = sorted(rows, key=lambda row: [(value is not None, value or "") for value in row])
-            texts = ["/".join(f"{name}={value}" for name, value in zip(columns, row, strict=True)) for row in shown]
-            return f"partition IN ({_listed(texts, len(texts))})"
-        case Truth(value):
-            return "TRUE" if value else "FALSE"
-        case Unknown(reason):
-            return f"<{reason}>"
-        case And(children) | Or(children):
-            text = (" AND " if isinstance(node, And) else " OR ").join(describe(child, True) for child in children)
+        case Call("and" | "or", children):
+            text = f" {node.operator.upper()} ".join(describe(child, True) for child in children)
             return f"({text})" if nested else text
+        case Call("not", (Call("is null", (operand,)),)):
+            return f"{describe(operand)} IS NOT NULL"
+        case Call("not", (Call(operator, (operand, Values(array))),)):
+            return _described(operand, f"NOT {_WORDS[operator]}", operator, array)
+        case Call("is null", (operand,)):
+            return f"{describe(operand)} IS NULL"
+        case Call(operator, (operand, Values(array))) if operator != IN_PARTITIONS:
+            return _described(operand, _WORDS.get(operator, operator), operator, array)
+        case Call(operator, operands) if operator == IN_PARTITIONS:
+            names = [part.name for part in operands if isinstance(part, Column)]
+            rows = zip(*(part.array.to_pylist() for part in operands if isinstance(part, Values)), strict=True)
+            shown = sorted(rows, key=lambda row: [(value is not None, value or "") for value in row])
+            texts = ["/".join(f"{name}={value}" for name, value in zip(names, row, strict=True)) for row in shown]
+            return f"partition IN ({_listed(texts, len(texts))})"
+        case Column(name):
+            return name
+        case Literal(_, text):
+            return text.upper()
+        case Opaque(what):
+            return f"<{what}>"
+        case Call(operator, operands):
+            return f"{operator.removesuffix('()')}({', '.join(map(describe, operands))})"
+    raise TypeError(f"no node of a predicate: {node!r}")
 
 
-def _literal(value: Value, data_type: DataType) -> str:
-    match value:
-        case str():
-            return f"'{value}'"
-        case bool():
-            return str(value).upper()
-        case Decimal():
-            return decimal_text(value)
-        case int() if data_type is Primitive.DATE:
-            return f"'{date_text(value)}'"
-        case int() if data_type is Primitive.TIMESTAMP:
-            return f"'{timestamp_text(value, fraction_digits=None)}Z'"
-        case int() if data_type is Primitive.TIMESTAMP_NTZ:
-            return f"'{timestamp_text(value, fraction_digits=None)}'"
-    return str(value)
+_WORDS = {"in": "IN", "starts with": "LIKE"}
+
+
+def _described(operand: Expression, words: str, operator: str, array: pa.Array) -> str:
+    texts = _literals(array.slice(0, _VALUES_SHOWN + 1))
+    if operator == "starts with":
+        texts = [f"{texts[0][:-1]}%'"]
+    shown = f"({_listed(texts, len(array))})" if operator == "in" else texts[0]
+    return f"{describe(operand)} {words} {shown}"
+
+
+def _literals(array: pa.Array) -> list[str]:
+    kind = array.type
+    if pa.types.is_date(kind):
+        return [f"'{date_text(days)}'" for days in array.cast(pa.int32()).to_pylist()]
+    if pa.types.is_timestamp(kind):
+        zone = "Z" if kind.tz else ""
+        return [f"'{timestamp_text(us, fraction_digits=None)}{zone}'" for us in array.cast(pa.int64()).to_pylist()]
+    if pa.types.is_string(kind):
+        return [f"'{text}'" for text in array.to_pylist()]
+    if pa.types.is_decimal(kind):
+        return [decimal_text(value) for value in array.to_pylist()]
+    return [str(value).upper() if isinstance(value, bool) else str(value) for value in array.to_pylist()]
 
 
 def _listed(texts: list[str], count: int) -> str:

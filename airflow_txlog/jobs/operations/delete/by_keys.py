@@ -28,16 +28,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
-from airflow_txlog.engine.table.predicate.tree import (
-    FALSE,
-    Column,
-    Comparison,
-    Membership,
-    Node,
-    Operator,
-    Unknown,
-    all_of,
-)
+from airflow_txlog.engine.table.predicate.tree import Operand, Operator, compared, member_of
 from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
@@ -57,6 +48,7 @@ from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES, row_filter_of
 from airflow_txlog.jobs.sql.scope import partition_scope
+from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of
 
 # Above so many keys, files are pruned and conflicts judged by the least and the greatest.
 MOST_KEYS = 10_000
@@ -259,21 +251,21 @@ def keys_predicate(keys: Keys, field: StructField) -> Predicate:
     return Predicate(text, _tree(keys.values, field), frozenset({field.name}))
 
 
-def _tree(values: pa.Array, field: StructField) -> Node:
+def _tree(values: pa.Array, field: StructField) -> Expression:
     if len(values) == 0:
         return FALSE
-    column = Column(field.name, field.type)
+    column = Operand.of(field)
     if isinstance(field.type, Primitive) and field.type in _BY_NUMBER:
         values = values.cast(_BY_NUMBER[field.type])
     try:
         plain = values.to_pylist()
     except UnicodeDecodeError:
-        return Unknown("a key that is not UTF-8")
+        return Opaque("a key that is not UTF-8")
     # Lists of floats are not compared as single floats are, where zeros are concerned.
     is_float = field.type in (Primitive.FLOAT, Primitive.DOUBLE)
     if field.type in _UNBOUNDED or (len(plain) <= MOST_KEYS and not is_float):
-        return Membership(column, tuple(plain))
-    return all_of([Comparison(column, Operator.GE, min(plain)), Comparison(column, Operator.LE, max(plain))])
+        return member_of(column, tuple(plain))
+    return all_of([compared(column, Operator.GE, min(plain)), compared(column, Operator.LE, max(plain))])
 
 
 def _is_exact(kind: DataType) -> bool:

@@ -2,7 +2,7 @@
 
 Where a conjunct of ON is `t.k = s.k` with columns of one plain type, ON is not TRUE of a target row whose `k` is none
 of the source's, whatever the rest of ON says. The invariant: a row that ON matches with some source row passes.
-Source: soundness A14 (what an equality is), `datafiles.tasks.row_filter`.
+Source: soundness A14 (what an equality is), `sql.evaluation`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, RowFilter
 from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, is_plain, source_column
 from airflow_txlog.jobs.source.materialized import MaterializedSource
+from airflow_txlog.sql.expression import Call, Column, Expression, Values, all_of, any_of
 
 # Values that a worker looks every row up in; the table for that is made anew for each batch. Above it the ends do.
 MOST_KEYS = 100_000
@@ -21,7 +21,7 @@ MOST_KEYS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
 
 
-def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: MaterializedSource) -> RowFilter | None:
+def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: MaterializedSource) -> Expression | None:
     """What the accepted condition `on` says of target rows by the source's keys; None where it says nothing certain.
 
     `arrow_schema` is the types in which the target's rows are read.
@@ -33,7 +33,7 @@ def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: Mate
         target_columns=pair.target.names,
         source_columns=pair.source.names,
     )
-    parts: list[RowFilter] = []
+    parts: list[Expression] = []
     for equality in equalities:
         key = source_column(equality.sql, pair)
         if key is None or not pair.is_of_one_type(equality.column, key):
@@ -41,18 +41,17 @@ def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: Mate
         if source.bytes_of([key]) <= MOST_BYTES:
             values, are_all = source.distinct(key, MOST_KEYS)
             parts.append(_one_of(equality, values.cast(arrow_schema.field(equality.column).type), are_all))
-    return None if not parts else parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+    return all_of(parts) if parts else None
 
 
-def _one_of(equality: Equality, values: pa.Array, are_all: bool) -> RowFilter:
+def _one_of(equality: Equality, values: pa.Array, are_all: bool) -> Expression:
     present = values.drop_null()
-    name = equality.column
+    column = Column(equality.column)
     if are_all:
-        found: RowFilter = OneOf(column=name, values=present)
+        found: Expression = Call("in", (column, Values(present)))
     else:
         ends = pc.min_max(present)
         least, greatest = (pa.array([ends[end]], present.type) for end in ("min", "max"))
-        above = Compared(column=name, operator=">=", value=least)
-        found = AllOf((above, Compared(column=name, operator="<=", value=greatest)))
+        found = all_of([Call(">=", (column, Values(least))), Call("<=", (column, Values(greatest)))])
     # By `<=>` a null meets a null.
-    return AnyOf((found, IsNull(column=name))) if equality.null_safe and values.null_count else found
+    return any_of([found, Call("is null", (column,))]) if equality.null_safe and values.null_count else found

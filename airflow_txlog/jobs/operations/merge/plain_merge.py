@@ -17,7 +17,7 @@ import pyarrow as pa
 from airflow_txlog.contract.operations import AnyClause, InsertClause, Merge, UpdateClause
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.key_rows import SourceKeys
-from airflow_txlog.datafiles.tasks.row_values import ConstantValue, OfColumn, RowValue, RowValues, only_values
+from airflow_txlog.datafiles.tasks.row_values import RowValues, only_values
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
 from airflow_txlog.datafiles.tasks.source_rows import SourceRows
@@ -34,7 +34,7 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, 
 from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES
-from airflow_txlog.sql.expression import Name
+from airflow_txlog.sql.expression import Column, Expression, Name, Values
 from airflow_txlog.sql.sql_text import sql_text
 
 # What every task that looks for keys holds of the source's, and of their rows' numbers, uncompressed.
@@ -242,7 +242,7 @@ def _assigned(
     assert isinstance(clause, UpdateClause | InsertClause)
     given = clause.set if isinstance(clause, UpdateClause) else clause.values
     columns: dict[str, str] = {}
-    constants: dict[str, RowValue] = {}
+    constants: dict[str, Expression] = {}
     if isinstance(given, str):
         for wanted in pair.target:
             held = pair.source.find(wanted.name)
@@ -263,13 +263,13 @@ def _assigned(
         values = plain_values({column: text}, pair.target, parameters, alias=pair.target_alias, is_ansi=is_ansi)
         constant = None if isinstance(values, str) else values.values[column]
         # A name alone may be a column of either side.
-        if not isinstance(constant, ConstantValue):
+        if not isinstance(constant, Values):
             return None
         constants[column] = constant
     # A batch of no column has no rows.
     if not columns or not all(pair.is_of_one_type(name, held) for name, held in columns.items()):
         return None
-    return RowValues(values={name: OfColumn(held) for name, held in columns.items()} | constants)
+    return RowValues(values={name: Column(held) for name, held in columns.items()} | constants)
 
 
 def source_column(sql: str, pair: PairColumns) -> str | None:
@@ -326,5 +326,5 @@ def plain_inserts(
     plan = unmatched_plan(context, source, assigned.columns_read, matched.parts, buckets)
     bins, _ = bins_by_segment(context, plan)
     scan = MaterializedScan(bins=bins, schema=plan.schema, with_segment=True)
-    values = RowValues(values={**assigned.values, SEGMENT_COLUMN: OfColumn(SEGMENT_COLUMN)})
+    values = RowValues(values={**assigned.values, SEGMENT_COLUMN: Column(SEGMENT_COLUMN)})
     return Task(source=scan, steps=(partial(only_values, values),))

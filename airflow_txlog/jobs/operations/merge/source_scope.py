@@ -19,19 +19,15 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
+from airflow_txlog.engine.table.predicate.partition_sets import num_partitions
 from airflow_txlog.engine.table.predicate.tree import (
-    FALSE,
-    Column,
-    Comparison,
-    Node,
-    NullTest,
+    Operand,
     Operator,
-    PartitionSet,
     Value,
-    all_of,
-    any_of,
+    compared,
     describe,
     leaves,
+    null_test,
 )
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import arrow_type
@@ -43,6 +39,7 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource, read_inpu
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
+from airflow_txlog.sql.expression import FALSE, Expression, all_of, any_of
 
 # Above so many combinations of values, each column's least and greatest do.
 MOST_VALUES = 10_000
@@ -178,15 +175,15 @@ def values_of(chosen: Chosen, values: pa.Table) -> Predicate:
 
 def ranges_of(chosen: Chosen, ends: pa.Table) -> Predicate:
     """The partitions between two ends; `ends` is one row of the least, the greatest and "is one null" of each."""
-    children: list[Node] = []
+    children: list[Expression] = []
     for number, (equality, field) in enumerate(chosen):
-        column = Column(field.name, field.type)
+        column = Operand.of(field)
         low, high = (_plain(ends.column(3 * number + end), field) for end in (0, 1))
-        inside: Node = FALSE
+        inside: Expression = FALSE
         if low is not None and high is not None:
-            inside = all_of([Comparison(column, Operator.GE, low), Comparison(column, Operator.LE, high)])
+            inside = all_of([compared(column, Operator.GE, low), compared(column, Operator.LE, high)])
         if equality.null_safe and ends.column(3 * number + 2)[0].as_py():
-            inside = any_of([inside, NullTest(column, is_null=True)])
+            inside = any_of([inside, null_test(column, is_null=True)])
         children.append(inside)
     tree = all_of(children)
     names = [field.name for _, field in chosen]
@@ -196,9 +193,9 @@ def ranges_of(chosen: Chosen, ends: pa.Table) -> Predicate:
 def described(scope: Predicate) -> str:
     """What the source names, in words for people."""
     names = ", ".join(sorted(scope.columns or ()))
-    sets = [leaf for leaf in leaves(scope.tree) if isinstance(leaf, PartitionSet)]
-    if sets or scope.tree == FALSE:
-        return f"{plural(sum(len(leaf.rows) for leaf in sets), 'value')} of {names}"
+    count = sum(map(num_partitions, leaves(scope.tree)))
+    if count or scope.tree == FALSE:
+        return f"{plural(count, 'value')} of {names}"
     return f"a range of {names}"
 
 

@@ -12,7 +12,7 @@ from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import read_predicate
-from airflow_txlog.engine.table.predicate.tree import Unknown, describe, leaves
+from airflow_txlog.engine.table.predicate.tree import describe
 from airflow_txlog.engine.table.schema.schema import ArrayType, DecimalType, Primitive, StructField, StructType
 
 _MEMBERS = StructType((StructField("a", Primitive.INTEGER), StructField("b", Primitive.STRING)))
@@ -51,7 +51,7 @@ def read(sql: str, **keywords: Any) -> Predicate:
 
 def is_decided(predicate: Predicate) -> bool:
     """Whether every part lies within the closed grammar."""
-    return not any(isinstance(leaf, Unknown) for leaf in leaves(predicate.tree))
+    return not predicate.unknown
 
 
 def told(sql: str, **keywords: Any) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.engine.table.predicate.tree import TRUE, Predicate
+from airflow_txlog.engine.table.predicate.tree import Predicate
+from airflow_txlog.sql.expression import TRUE
 from tests.engine.table.predicate.tables import PARTITIONS, is_decided, read, told
 
 INSIDE = [
@@ -126,7 +127,7 @@ def test_not_of_the_unknown_is_unknown() -> None:
 def test_a_chain_of_thousands_is_read_without_recursion() -> None:
     chain = " OR ".join(f"i = {number}" for number in range(3000))
     assert is_decided(read(chain))
-    assert len(read(f"NOT ({chain})").tree.children) == 3000  # type: ignore[union-attr]
+    assert len(read(f"NOT ({chain})").tree.operands) == 3000  # type: ignore[union-attr]
 
 
 def test_nesting_beyond_reason_is_refused_or_unknown() -> None:

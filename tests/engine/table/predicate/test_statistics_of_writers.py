@@ -21,9 +21,18 @@ from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
 from airflow_txlog.engine.table.predicate.bounds import may_be_true
-from airflow_txlog.engine.table.predicate.exact import ColumnLeaf, comparable, true_where
-from airflow_txlog.engine.table.predicate.tree import Column, Comparison, Membership, NullTest, Operator, Prefix
+from airflow_txlog.engine.table.predicate.tree import (
+    Operand,
+    Operator,
+    compared,
+    constants_of,
+    member_of,
+    null_test,
+    prefixed,
+)
 from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructField, StructType
+from airflow_txlog.sql.evaluation import passing
+from airflow_txlog.sql.expression import Column, Expression
 from tests.helpers.statistics_of_writers import SECOND, WRITERS, Groups, Writer, arrow_of, rows_of
 
 NAN, INFINITY = math.nan, math.inf
@@ -182,22 +191,22 @@ def constants(kind: DataType, groups: Groups) -> list[Any]:
     return list({repr(each): each for each in found}.values())
 
 
-def leaves(kind: DataType, groups: Groups) -> Iterator[ColumnLeaf]:
-    column = Column("c", kind)
+def leaves(kind: DataType, groups: Groups) -> Iterator[Expression]:
+    column = Operand(Column("c"), kind)
     given = constants(kind, groups)
     for value in given:
         for operator in Operator:
-            yield Comparison(column, operator, value)
+            yield compared(column, operator, value)
         if kind is Primitive.STRING:
-            yield Prefix(column, value)
-            yield Prefix(column, value, negated=True)
+            yield prefixed(column, value)
+            yield prefixed(column, value, negated=True)
     listed = [each for each in given if each == each and each != 0]
     for values in (tuple(listed[:2]), tuple(listed), tuple(listed[1::2])):
         if values:
-            yield Membership(column, values)
-            yield Membership(column, values, negated=True)
-    yield NullTest(column, is_null=True)
-    yield NullTest(column, is_null=False)
+            yield member_of(column, values)
+            yield member_of(column, values, negated=True)
+    yield null_test(column, is_null=True)
+    yield null_test(column, is_null=False)
 
 
 def file_of(stats: str | None, deleted: int) -> Add:
@@ -231,15 +240,15 @@ def test_a21_no_writer_s_statistics_hide_a_row(name: str) -> None:
         # One bad text makes the reading of all slow: each alone may be read the fast way, and says the same.
         alone = ColumnBounds.joined([bounds_of(kind, [add]) for add in adds])
         assert (alone.lower, alone.upper, alone.null_count) == (together.lower, together.upper, together.null_count)
-        rows = comparable(arrow_of(kind, rows_of(groups)), kind)
+        rows = pa.table({"c": arrow_of(kind, rows_of(groups))})
         for leaf in leaves(kind, groups):
-            matching = true_where(leaf, rows)
+            matching = passing(leaf, rows)
             kept = may_be_true(leaf, together).to_pylist()
             for (writer, stats), is_kept in zip(known, kept, strict=True):
                 cases += 1
                 has_row = bool(matching[writer.deleted :].true_count)
                 assert is_kept or not has_row, f"{writer.name} hides a row of {leaf} by {stats}"
-                pruned[writer.name] += not is_kept and not isinstance(leaf, NullTest)
+                pruned[writer.name] += not is_kept and constants_of(leaf) is not None
     print(f"{cases:,} cases of {len(asked)} writers for {name}")
     assert {writer for writer in asked if not pruned[writer]} == {writer for writer, of in UNKNOWN if of == name}
 

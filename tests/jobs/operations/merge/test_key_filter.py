@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.datafiles.tasks.row_filter import passing
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine.table.schema.schema import from_arrow, schema_to_json
 from airflow_txlog.jobs.operations.merge import key_filter as module
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns
 from airflow_txlog.jobs.source.materialized import MaterializedSource
+from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.storage import LocalStore
 
 TARGET = pa.table(
@@ -77,7 +77,6 @@ def materialized(path: Path) -> MaterializedSource:
 
 def test_the_keys_of_a_source_filter_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = materialized(tmp_path / "source.parquet")
-    columns = {name: TARGET.column(name).combine_chunks() for name in TARGET.column_names}
     pair = PairColumns(target=from_arrow(TARGET.schema), source=source.columns, target_alias="t", source_alias="s")
 
     def passed(on: str) -> list[int] | None:
@@ -85,7 +84,7 @@ def test_the_keys_of_a_source_filter_the_target(tmp_path: Path, monkeypatch: pyt
         return (
             None
             if row_filter is None
-            else [i for i, keep in enumerate(passing(row_filter, columns).to_pylist()) if keep]
+            else [i for i, keep in enumerate(passing(row_filter, TARGET).to_pylist()) if keep]
         )
 
     assert {on: passed(on) for on, _ in CASES} == dict(CASES)

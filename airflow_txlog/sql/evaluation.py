@@ -1,0 +1,144 @@
+"""A bound expression evaluated on rows in Arrow, as Spark evaluates it, and the table of what can be.
+
+`KNOWN` has one entry for each operator and each function. Whatever is not in it, Spark alone computes. The invariant:
+the value is the one that Spark computes, null where Spark's is null, and no row makes it fail. NaN equals NaN and is
+greater than every number, and -0.0 equals 0.0. Source: Spark, "NaN Semantics"; soundness A4;
+tests/sql/test_known_against_spark.py, which is made from the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.sql.expression import Call, Column, Expression, Literal, Values, described
+
+Rows: TypeAlias = pa.RecordBatch | pa.Table
+_Operand: TypeAlias = Any  # an array, or a scalar for all rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """An operator or a function that is computed here.
+
+    `types` are those of its operands, by their names in a table's schema, for which Spark is certain to take a text
+    with it and to answer without an error, whatever the values. All operands are of one type. `result` is the type of
+    the answer.
+    """
+
+    compute: Callable[..., _Operand]
+    types: frozenset[str] = frozenset()
+    result: str = "boolean"
+
+
+def values_of(expression: Expression, rows: Rows) -> pa.Array:
+    """Return the value of a bound expression for each row, in their order."""
+    found = _computed(expression, rows)
+    return pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
+
+
+def passing(expression: Expression, rows: Rows) -> pa.BooleanArray:
+    """Return which rows a bound condition is true of, in their order; never null."""
+    return pc.fill_null(values_of(expression, rows), False)
+
+
+def _computed(expression: Expression, rows: Rows) -> _Operand:
+    match expression:
+        case Column(name):
+            found = rows.column(name)
+            return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        case Values(array):
+            return array[0]
+        case Literal("boolean", text):
+            return pa.scalar(text == "true")
+        case Call("in", (operand, Values(members))):
+            return _is_in(_computed(operand, rows), members)
+        case Call(operator, operands) if operator in KNOWN:
+            return KNOWN[operator].compute(*(_computed(operand, rows) for operand in operands))
+    raise TypeError(f"not a bound expression: {described(expression)}")
+
+
+def aligned(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    """Return the values in one array of a type in which they are compared."""
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return array if array.type == kind else array.cast(kind)
+
+
+# --- conditions -------------------------------------------------------------------------------------------------------
+
+
+def _is_in(values: pa.Array, members: pa.Array) -> pa.Array:
+    values = aligned(values, members.type)
+    return pc.if_else(pc.is_valid(values), pc.is_in(values, value_set=members), pa.scalar(None, pa.bool_()))
+
+
+def _compared(
+    compare: Callable[[Any, Any], Any], beside_nan: Callable[[Any, Any, Any], Any]
+) -> Callable[[_Operand, _Operand], _Operand]:
+    """A comparison. `beside_nan` corrects its answer for floats; it gets the answer, and where either side is NaN."""
+
+    def compute(left: _Operand, right: _Operand) -> _Operand:
+        # Beside a double, a float is one; a dictionary and another unit of time are what they stand for.
+        if isinstance(left, pa.Array):
+            left = aligned(left, right.type)
+        found = compare(left, right)
+        if not pa.types.is_floating(right.type):
+            return found
+        return beside_nan(found, pc.is_nan(left), pc.is_nan(right))
+
+    return compute
+
+
+_equal = _compared(pc.equal, lambda found, left, right: pc.or_(found, pc.and_(left, right)))
+_less = _compared(pc.less, lambda found, left, right: pc.or_(found, pc.and_not(right, left)))
+_more = _compared(pc.greater, lambda found, left, right: pc.or_(found, pc.and_not(left, right)))
+_at_most = _compared(pc.less_equal, lambda found, _, right: pc.or_(found, right))
+_at_least = _compared(pc.greater_equal, lambda found, left, _: pc.or_(found, left))
+
+
+def _starts_with(text: pa.Array, prefix: pa.Scalar) -> pa.Array:
+    return pc.starts_with(aligned(text, prefix.type), prefix.as_py())
+
+
+def _null_safe(left: _Operand, right: _Operand) -> _Operand:
+    return pc.if_else(
+        pc.or_(pc.is_null(left), pc.is_null(right)),
+        pc.and_(pc.is_null(left), pc.is_null(right)),
+        _equal(left, right),
+    )
+
+
+def _between(value: _Operand, low: _Operand, high: _Operand) -> _Operand:
+    return pc.and_kleene(_at_least(value, low), _at_most(value, high))
+
+
+# A text that is canonical, as Jinja renders a number or a date, is cast to these without an error.
+_COMPARABLE = frozenset(("byte", "short", "integer", "long", "string", "date"))
+# Both engines follow IEEE 754, and no value is an error.
+_DOUBLE = frozenset(("double",))
+
+KNOWN: dict[str, Known] = {
+    "and": Known(compute=lambda *each: reduce(pc.and_kleene, each)),
+    "or": Known(compute=lambda *each: reduce(pc.or_kleene, each)),
+    "not": Known(compute=pc.invert),
+    "=": Known(compute=_equal, types=_COMPARABLE),
+    "!=": Known(compute=lambda *sides: pc.invert(_equal(*sides)), types=_COMPARABLE),
+    "<": Known(compute=_less, types=_COMPARABLE),
+    "<=": Known(compute=_at_most, types=_COMPARABLE),
+    ">": Known(compute=_more, types=_COMPARABLE),
+    ">=": Known(compute=_at_least, types=_COMPARABLE),
+    "<=>": Known(compute=_null_safe, types=_COMPARABLE),
+    "in": Known(compute=_is_in, types=_COMPARABLE),
+    "between": Known(compute=_between, types=_COMPARABLE),
+    "is null": Known(compute=pc.is_null, types=_COMPARABLE),
+    # What LIKE with a plain prefix becomes where the engine reads it; a text with LIKE is put to Spark.
+    "starts with": Known(compute=_starts_with),
+    "+": Known(compute=pc.add, types=_DOUBLE, result="double"),
+    "-": Known(compute=pc.subtract, types=_DOUBLE, result="double"),
+    "*": Known(compute=pc.multiply, types=_DOUBLE, result="double"),
+}
