@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_txlog.sql.keywords import NO_CERTAIN_NAMES
-from airflow_txlog.sql.lexer import Token
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from airflow_txlog.sql.lexer import Token
 
 Span: TypeAlias = tuple[int, int]
 """The first token of a part of a text, and the one after its last."""
