@@ -28,12 +28,22 @@ class Known:
 
     `types` are those of its operands, by their names in a table's schema, for which Spark is certain to take a text
     with it and to answer without an error, whatever the values. All operands are of one type. `result` is the type of
-    the answer.
+    the answer. `arity`: how many operands a function takes.
     """
 
     compute: Callable[..., _Operand]
     types: frozenset[str] = frozenset()
     result: str = "boolean"
+    arity: int = 1
+
+
+def known_as(node: Expression) -> Known | None:
+    """Return the entry of an operation in the table; None for another part of a tree, and for what Spark alone
+    computes."""
+    found = KNOWN.get(node.operator) if isinstance(node, Call) else None
+    if found is None or not isinstance(node, Call):
+        return None
+    return found if not node.is_function or len(node.operands) == found.arity else None
 
 
 def values_of(expression: Expression, rows: Rows) -> pa.Array:

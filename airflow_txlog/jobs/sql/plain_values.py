@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.predicate.plain import WHOLE, NotPlain, fits_pla
 from airflow_txlog.engine.table.schema.schema import array_of
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.sql.column_names import assigned_column
-from airflow_txlog.sql.evaluation import KNOWN
+from airflow_txlog.sql.evaluation import known_as
 from airflow_txlog.sql.expression import (
     Call,
     Cast,
@@ -82,8 +82,8 @@ def _value(
     match cut.expression:
         case None:
             raise NotPlain("another value")
-        case Call(operator, operands) if operator in KNOWN:
-            known, kind = KNOWN[operator], str(field.type)
+        case Call(operator, operands) if (known := known_as(cut.expression)) is not None:
+            kind = str(field.type)
             if kind not in known.types or kind != known.result:
                 raise NotPlain(f"a calculation for the column {field.name}, of the type {field.type}")
             bound = tuple(_alone(each, field, schema, parameters, is_ansi=is_ansi) for each in operands)

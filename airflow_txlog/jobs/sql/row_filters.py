@@ -11,7 +11,7 @@ from collections.abc import Collection
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.tree import comparable_type, constants_of
 from airflow_txlog.engine.table.schema.types import Primitive
-from airflow_txlog.sql.evaluation import KNOWN
+from airflow_txlog.sql.evaluation import known_as
 from airflow_txlog.sql.expression import Call, Expression, Literal, all_of, any_of, columns_of, parts_of
 
 PLAIN_TYPES = frozenset(
@@ -52,7 +52,7 @@ def _row_filter(node: Expression, scanned: frozenset[str], *, is_exact: bool = F
             if node.operator == "or":
                 return any_of(parts) if len(parts) == len(found) else None
             return all_of(parts) if parts and not (is_exact and len(parts) < len(found)) else None
-    calls = [part.operator for part in parts_of(node) if isinstance(part, Call)]
+    calls = [known_as(part) is not None for part in parts_of(node) if isinstance(part, Call)]
     constants = constants_of(node)
     is_alike = constants is None or constants.type in _COMPARED_ALIKE
-    return node if calls and is_alike and KNOWN.keys() >= set(calls) and columns_of(node) <= scanned else None
+    return node if calls and all(calls) and is_alike and columns_of(node) <= scanned else None

@@ -14,7 +14,7 @@ from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGram
 from airflow_txlog.engine.table.predicate.names import Names, is_special
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, null_test
 from airflow_txlog.engine.table.schema.types import Primitive
-from airflow_txlog.sql.evaluation import KNOWN
+from airflow_txlog.sql.evaluation import known_as
 from airflow_txlog.sql.expression import (
     FALSE,
     TRUE,
@@ -110,9 +110,10 @@ class LeafReader:
         """The column, or what a function makes of some."""
         if isinstance(node, Name):
             return self.names.column(node)
-        if not (isinstance(node, Call) and _is_known(node)):
+        known = known_as(node)
+        if known is None or not isinstance(node, Call) or not node.is_function:
             raise OutsideGrammar(described(node))
-        known, operands = KNOWN[node.operator], [self._column(each) for each in node.operands]
+        operands = [self._column(each) for each in node.operands]
         if not {str(operand.type) for operand in operands} <= known.types:
             raise OutsideGrammar(described(node))
         bound = Call(node.operator, tuple(operand.expression for operand in operands))
@@ -145,7 +146,7 @@ class LeafReader:
 
 def _is_known(node: Expression) -> bool:
     """Whether a leaf may ask about it: a column, or a function that is computed here."""
-    return isinstance(node, Name) or (isinstance(node, Call) and node.is_function and node.operator in KNOWN)
+    return isinstance(node, Name) or (isinstance(node, Call) and node.is_function and known_as(node) is not None)
 
 
 def _constant_alone(constant: Constant, negated: bool) -> Expression:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from airflow_txlog.datafiles.text import date_text, parse_date
 from airflow_txlog.engine.table.predicate.constants import INTEGER_BITS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
-from airflow_txlog.sql.evaluation import KNOWN, Known
+from airflow_txlog.sql.evaluation import Known, known_as
 from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Parameter, described
 from airflow_txlog.sql.sql_text import sql_text
 
@@ -66,10 +66,8 @@ class _Condition:
             case Call("and" | "or" | "not", operands):
                 for operand in operands:
                     self.check(operand)
-            case Call(operator, (operand, *constants)) if operator in KNOWN and KNOWN[operator].types:
-                field = self._operand(operand, KNOWN[operator])
-                if KNOWN[operator].result != "boolean":
-                    raise NotPlain(described(node))
+            case Call(_, (operand, *constants)) if (known := known_as(node)) is not None and known.result == "boolean":
+                field = self._operand(operand, known)
                 for constant in constants:
                     self._check_constant(constant, field)
             case Literal("boolean"):
@@ -79,10 +77,11 @@ class _Condition:
 
     def _operand(self, node: Expression, known: Known) -> StructField:
         """The column, or what a function makes of some, as an operand of an operator or a function."""
-        if isinstance(node, Call) and node.is_function and node.operator in KNOWN:
+        function = known_as(node)
+        if function is not None and isinstance(node, Call) and node.is_function:
             for operand in node.operands:
-                self._operand(operand, KNOWN[node.operator])
-            field = StructField(node.operator, Primitive(KNOWN[node.operator].result))
+                self._operand(operand, function)
+            field = StructField(node.operator, Primitive(function.result))
         else:
             field = plain_column(node, self.schema)
         if str(field.type) not in known.types or field.is_collated or field.is_char:

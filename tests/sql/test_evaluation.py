@@ -1,0 +1,63 @@
+"""What one entry in the table of operators and functions makes of a text."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_txlog.engine.table.predicate import may_hold_match, rows_matching, why_not_plain
+from airflow_txlog.engine.table.predicate.reading import read_predicate
+from airflow_txlog.jobs.sql.plain_values import plain_values
+from airflow_txlog.jobs.sql.row_filters import exact_filter_of
+from airflow_txlog.sql.evaluation import KNOWN, Known, values_of
+from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, is_decided
+
+ROWS = pa.table({"name": ["A", "b", None], "i": pa.array([1, 2, 3], pa.int32())})
+
+
+@pytest.fixture
+def lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        KNOWN, "lower()", Known(compute=pc.utf8_lower, types=frozenset({"string"}), result="string", arity=1)
+    )
+
+
+@pytest.mark.usefixtures("lower")
+def test_one_entry_makes_a_function_known_to_conditions() -> None:
+    for sql, selected in (
+        ("lower(name) = 'a'", [True, False, False]),
+        ("LOWER(`name`) IN ('a', 'b') AND i > 1", [False, True, False]),
+        ("NOT lower(lower(name)) LIKE 'a%'", [False, True, False]),
+    ):
+        predicate = read_predicate(sql, SCHEMA)
+        assert rows_matching(predicate, ROWS).to_pylist() == selected
+        assert exact_filter_of(predicate, SCHEMA.names) is not None
+        assert (why_not_plain(sql, SCHEMA, {}) is None) == ("LIKE" not in sql)
+
+
+@pytest.mark.usefixtures("lower")
+def test_a_function_of_a_column_prunes_by_partition_values_and_not_by_bounds() -> None:
+    adds = files(file({"country": "DE"}), file({"country": "fr"}, lower={"name": "x"}, upper={"name": "y"}))
+    assert may_hold_match(read_predicate("lower(country) = 'de'", SCHEMA), adds, SCHEMA, PARTITIONS).to_pylist() == [
+        True,
+        False,
+    ]
+    assert may_hold_match(read_predicate("lower(name) = 'a'", SCHEMA), adds, SCHEMA, PARTITIONS).to_pylist() == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.usefixtures("lower")
+def test_one_entry_makes_a_function_known_to_assigned_values() -> None:
+    found = plain_values({"name": "lower(name)"}, SCHEMA, {}, alias="t", is_ansi=True)
+    assert not isinstance(found, str)
+    assert values_of(found.values["name"], ROWS).to_pylist() == ["a", "b", None]
+
+
+@pytest.mark.usefixtures("lower")
+@pytest.mark.parametrize("sql", ["lower(i) = 'a'", "lower(name, name) = 'a'", "lower(code) = 'a'", "upper(name) = 'A'"])
+def test_another_type_or_number_of_operands_is_left_to_spark(sql: str) -> None:
+    assert why_not_plain(sql, SCHEMA, {}) is not None
+    assert not is_decided(read_predicate(sql, SCHEMA))
