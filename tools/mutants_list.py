@@ -432,7 +432,7 @@ FAULTS = (
         name="null-safe-key-never-meets-null",
         breaks="a merge ON t.k <=> s.k overlooks the target row without a key and inserts it once more",
         file="airflow_txlog/jobs/operations/merge/key_filter.py",
-        old="return AnyOf((found, IsNull(column=name))) if equality.null_safe and values.null_count else found",
+        old='return any_of([found, Call("is null", (column,))]) if equality.null_safe and values.null_count else found',
         new="return found",
         tests=(MERGE_KEYS,),
     ),
