@@ -177,32 +177,21 @@ class ParquetScan(FileScan):
         with _reading_rows(planned.file.name):
             yield from super().rows_of(planned)
 
-    def _output(
-        self,
-        planned: PlannedFile,
-        batch: pa.RecordBatch,
-        numbers: pa.Array | None,
-        chosen: tuple[int, int] | None,
-        keep: pa.BooleanArray | None = None,
-    ) -> pa.RecordBatch:
-        members = FileFields(batch.schema)
+    def _columns(self, planned: PlannedFile, rows: pa.RecordBatch) -> list[pa.Array]:
+        members = FileFields(rows.schema)
         for field in self.schema:
             found = members.find_name(field.name)
-            if found is not None and _takes_instant_for_wall(batch.schema.field(found).type, field.type):
-                raise ColumnMismatch(field.name, batch.schema.field(found).type, field.type, "an instant has a zone")
+            if found is not None and _takes_instant_for_wall(rows.schema.field(found).type, field.type):
+                raise ColumnMismatch(field.name, rows.schema.field(found).type, field.type, "an instant has a zone")
             if found is not None:
-                _check_decimals(field, batch.column(found))
-        rows = super()._output(planned, batch, numbers, chosen, keep)
+                _check_decimals(field, rows.column(found))
+        columns = super()._columns(planned, rows)
         for index, name in enumerate(self.schema.names):
-            if name not in self.defaults and name not in self.padded:
-                continue
-            column = rows.column(index)
             if name in self.defaults and members.find_name(name) is None:
-                column = pa.repeat(self.defaults[name], rows.num_rows)
+                columns[index] = pa.repeat(self.defaults[name], rows.num_rows)
             if name in self.padded:
-                column = pc.utf8_rpad(column, width=self.padded[name], padding=" ")
-            rows = rows.set_column(index, rows.schema.field(index), column)
-        return rows
+                columns[index] = pc.utf8_rpad(columns[index], width=self.padded[name], padding=" ")
+        return columns
 
 
 def _check_decimals(field: pa.Field, column: pa.Array) -> None:

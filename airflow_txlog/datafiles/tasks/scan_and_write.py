@@ -181,7 +181,7 @@ class FileScan:
         keep: pa.BooleanArray | None = None,
     ) -> pa.RecordBatch:
         rows = batch if keep is None else batch.filter(keep)
-        columns = table_columns(planned.file, rows, self.schema, planned.constants)
+        columns = self._columns(planned, rows)
         if self.with_address and numbers is not None:
             columns.append(numbers if keep is None else numbers.filter(keep))
         if self.with_row_id:
@@ -191,6 +191,10 @@ class FileScan:
         if self.with_segment:
             columns.append(pa.repeat(pa.scalar(planned.segment, pa.int32()), len(columns[0])))
         return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
+
+    def _columns(self, planned: PlannedFile, rows: pa.RecordBatch) -> list[pa.Array]:
+        """The columns of `schema` for these rows of the file."""
+        return table_columns(planned.file, rows, self.schema, planned.constants)
 
 
 class RowSource(Protocol):
