@@ -189,7 +189,7 @@ class FileScan:
         if self.with_clause:
             columns.append(_chosen(planned.clauses, pa.int32(), chosen or (0, rows.num_rows)))
         if self.with_segment:
-            columns.append(pa.repeat(pa.scalar(planned.segment, pa.int32()), len(columns[0])))
+            columns.append(pa.repeat(pa.scalar(planned.segment, pa.int32()), rows.num_rows))
         return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
 
     def _columns(self, planned: PlannedFile, rows: pa.RecordBatch) -> list[pa.Array]:
