@@ -20,6 +20,7 @@ from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.changes.conditions import Condition, ConditionAnswer, ask, new_versions
 from airflow_txlog.engine.table.changes.following import LogFollower, Position
+from airflow_txlog.exactly_once.transactions import RecordedWork, recorded_version, recorded_work
 from airflow_txlog.hooks.waiting import WaitAnswer
 from airflow_txlog.locations import Access
 
@@ -59,6 +60,14 @@ class FollowedTable:
     def follower(self) -> LogFollower:
         """The table's log, to be followed from look to look."""
         return LogFollower(self.table.store)
+
+    def recorded_version(self, app_id: str) -> int | None:
+        """Return the number that the table has recorded for an application transaction; None where it has none."""
+        return recorded_version(self.table, app_id)
+
+    def recorded_work(self, app_id_end: str) -> list[RecordedWork]:
+        """Return the application transactions whose id ends so, newest first."""
+        return recorded_work(self.table, app_id_end)
 
     def ask(
         self, questions: Sequence[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]]

@@ -256,20 +256,21 @@ class TxlogHook(BaseHook):
 
     def table(self, table: str) -> Table:
         """The table, of which nothing is read yet: there may be none. The same object every time."""
-        return self._followed(table).table
+        return self.followed(table).table
 
     def follower(self, table: str) -> LogFollower:
         """The table's log, to be followed from look to look: the same object every time, for one thread at a time."""
-        return self._followed(table).follower
+        return self.followed(table).follower
 
     def ask(self, table: str, questions: Sequence[Any]) -> list[WaitAnswer | Exception]:
         """Return the answers to questions of sensors and triggers, by one look at the table's log (`FollowedTable`).
 
         Raises what the look raises: CorruptTable, what the store and the connection raise.
         """
-        return self._followed(table).ask(questions)
+        return self.followed(table).ask(questions)
 
-    def _followed(self, table: str) -> FollowedTable:
+    def followed(self, table: str) -> FollowedTable:
+        """The table with what is asked of its log: the same object every time."""
         # Here: a DAG is parsed without the engine.
         from airflow_txlog.hooks.followed_table import FollowedTable
 
@@ -289,7 +290,7 @@ class TxlogHook(BaseHook):
 
         The first run of all gets the whole log. Raises CorruptTable, and what the store and `state` raise.
         """
-        yield from self._followed(table).unprocessed_versions(consumer, state)
+        yield from self.followed(table).unprocessed_versions(consumer, state)
 
     def run(
         self,

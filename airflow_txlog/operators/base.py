@@ -41,6 +41,7 @@ from airflow_txlog.runners import (
     Runner,
     check_cluster_named,
     check_runner,
+    forget_saved_work,
     not_deferrable,
     run_unless_done,
 )
@@ -360,19 +361,14 @@ class ExactlyOnceOperator(TxlogOperator):
         self.on_failure_callback = [*self.on_failure_callback, _forget_saved_work]
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
-        from airflow_txlog.exactly_once.transactions import recorded_version, recorded_work
-
         if "ti" not in context and self.idempotency_key is None:
             self.log.warning(
                 "execute() was called without a task instance, which identifies the work: it is done each time"
             )
             return None
-        table = self.hook.table(table_uri)
+        table = self.hook.followed(table_uri)
         return application_transaction(
-            context,
-            lambda app_id: recorded_version(table, app_id),
-            self.idempotency_key,
-            recorded_work=lambda app_id_end: recorded_work(table, app_id_end),
+            context, table.recorded_version, self.idempotency_key, recorded_work=table.recorded_work
         )
 
 
@@ -382,8 +378,6 @@ def _forget_saved_work(context: Any) -> None:
     spec = getattr(task, "_spec_of_work", None)
     if spec is None:
         return  # it did not come to work, or was killed: then VACUUM deletes what an earlier try has saved
-    from airflow_txlog.exactly_once.transactions import forget_saved_work
-
     try:
         if task._durable_runner is not None:
             # Where the task failed without its job: no try comes that would wait for it.

@@ -3,7 +3,7 @@
 A runner takes a JobSpec and gives the JobResult, or raises the job's typed error. It knows nothing of Airflow.
 """
 
-from airflow_txlog.runners.base import DurableRunner, Runner, run_unless_done
+from airflow_txlog.runners.base import DurableRunner, Runner, forget_saved_work, run_unless_done
 from airflow_txlog.runners.choice import (
     CONNECTION_TYPES,
     check_cluster_named,
@@ -18,6 +18,7 @@ __all__ = [
     "Runner",
     "check_cluster_named",
     "check_runner",
+    "forget_saved_work",
     "make_runner",
     "not_deferrable",
     "run_unless_done",

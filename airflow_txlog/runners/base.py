@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import NoReturn, Protocol, runtime_checkable
 
 from airflow_txlog.contract.job import JobResult, JobSpec
@@ -98,12 +99,21 @@ def result_of_done(spec: JobSpec) -> JobResult | None:
 
     Raises what the lookup refuses to answer.
     """
-    # Here: a DAG file that names a runner is parsed without the engine.
-    from airflow_txlog.exactly_once.transactions import find_done, forget_saved_work
-
-    done = find_done(spec)
+    done = _transactions().find_done(spec)
     if done is not None:
         with contextlib.suppress(Exception):
             # The job itself did not come to it. What cannot be deleted is left to a VACUUM.
             forget_saved_work(spec)
     return done
+
+
+def forget_saved_work(spec: JobSpec) -> None:
+    """Delete what the tries of this work have saved for each other. Raises what the store raises."""
+    _transactions().forget_saved_work(spec)
+
+
+def _transactions() -> ModuleType:
+    # Here: a DAG file that names a runner is parsed without the engine.
+    from airflow_txlog.exactly_once import transactions
+
+    return transactions
