@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from types import ModuleType
 from typing import NoReturn, Protocol, runtime_checkable
 
 from airflow_txlog.contract.job import JobResult, JobSpec
@@ -99,7 +98,10 @@ def result_of_done(spec: JobSpec) -> JobResult | None:
 
     Raises what the lookup refuses to answer.
     """
-    done = _transactions().find_done(spec)
+    # Here: a DAG file that names a runner is parsed without the engine.
+    from airflow_txlog.exactly_once.transactions import find_done
+
+    done = find_done(spec)
     if done is not None:
         with contextlib.suppress(Exception):
             # The job itself did not come to it. What cannot be deleted is left to a VACUUM.
@@ -109,11 +111,6 @@ def result_of_done(spec: JobSpec) -> JobResult | None:
 
 def forget_saved_work(spec: JobSpec) -> None:
     """Delete what the tries of this work have saved for each other. Raises what the store raises."""
-    _transactions().forget_saved_work(spec)
-
-
-def _transactions() -> ModuleType:
-    # Here: a DAG file that names a runner is parsed without the engine.
     from airflow_txlog.exactly_once import transactions
 
-    return transactions
+    transactions.forget_saved_work(spec)
