@@ -178,7 +178,6 @@ SPARK_ALONE: dict[str, tuple[Callable[[Path], None], dict[str, str]]] = {
         {"schema": "id BIGINT"},
     ),
     "a type that was asked for": (lambda folder: put(folder / "a.parquet", TEXTS), {"schema": "id INT"}),
-    "an option of Spark's reader": (lambda folder: put(folder / "a.parquet", TEXTS), {"mergeSchema": "true"}),
     "what is no Parquet": (_not_parquet, {}),
     "names that differ in case": (
         lambda folder: put(folder / "a.parquet", pa.table({"id": [1], "ID": [2], "name": ["a"]})),
@@ -262,25 +261,9 @@ def _below_a_value(context: JobContext, folder: Path) -> FileView:
     return FileView(format="parquet", path=str(folder))
 
 
-def _with_merged_schemas(context: JobContext, folder: Path) -> FileView:
-    put(folder / "a.parquet", TEXTS)
-    return FileView(format="parquet", path=str(folder), options={"mergeSchema": "true"})
-
-
 def _nothing(context: JobContext, folder: Path) -> FileView:
     folder.mkdir()
     return FileView(format="parquet", path=str(folder))
-
-
-def _of_a_stream(context: JobContext, folder: Path) -> FileView:
-    put(folder / "a.parquet", TEXTS)
-    (folder / "_spark_metadata").mkdir()
-    return FileView(format="parquet", path=str(folder))
-
-
-def _by_a_filter(context: JobContext, folder: Path) -> FileView:
-    put(folder / "a.parquet", TEXTS)
-    return FileView(format="parquet", path=str(folder), options={"pathGlobFilter": "{a,b}*"})
 
 
 def _with_another_s_note(context: JobContext, folder: Path) -> FileView:
@@ -291,13 +274,10 @@ def _with_another_s_note(context: JobContext, folder: Path) -> FileView:
 
 
 LEFT_TO_SPARK = (
-    _of_a_stream,
-    _by_a_filter,
     _with_another_s_note,
     _marked_as_char,
     _of_no_byte,
     _below_a_value,
-    _with_merged_schemas,
     _nothing,
 )
 
