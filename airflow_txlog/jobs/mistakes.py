@@ -277,7 +277,7 @@ class _Checks:
         if not isinstance(source, FileView) or not source.may_be_plain:
             return None
         known = found_with_columns(self.context, source, argument)
-        return None if known is None else known[1].for_spark
+        return None if known is None else known[1].inferred
 
     def _look_for(self, source: AnySource, argument: str) -> bool:
         """Look for the files and tables of a source; return False where the job may not need them any more.

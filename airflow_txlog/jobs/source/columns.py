@@ -96,7 +96,7 @@ class SourceFooter:
 class SourceColumns:
     """The columns of a source's files, in types in which every file can be read.
 
-    `only_spark`: why only Spark knows the columns or reads these rows. `only_here`: why Spark does not read the files,
+    `left`: why the columns or the rows are left to Spark. `only_here`: why Spark does not read the files,
     and this package does. Neither: both read the same. `padded` are texts of the type `char(n)`, with n.
     `defaults`: what a column has where a file lacks it. `costs`: of reading each file whose footer was read, by path.
     """
@@ -105,12 +105,12 @@ class SourceColumns:
     costs: Mapping[str, int] = field(default_factory=dict)
     padded: Mapping[str, int] = field(default_factory=dict)
     defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
-    only_spark: str | None = None
+    left: OnlySpark | None = None
     only_here: str | None = None
     error: TxlogError | None = None
     """Of the file that has the columns: it cannot be opened, or has columns or notes that only Spark can read."""
-    for_spark: StructType | None = None
-    """The columns that Spark would find, and may be given; None where it has notes to go by, and looks itself."""
+    inferred: StructType | None = None
+    """The columns that Spark would infer, and may be given; None where it has notes to go by, and looks itself."""
     lacking: str | None = None
     """A column that a file lacks, and whose default only Spark can evaluate."""
     apart: InvalidJobSpec | None = None
@@ -152,12 +152,12 @@ def found_with_columns(context: JobContext, view: FileView, argument: str) -> tu
 
 
 def columns_as_given(found: SourceFiles, columns: StructType, notes: Notes) -> SourceColumns:
-    """Return these columns, in which Spark reads the files; `only_spark` where a file has others."""
+    """Return these columns, in which Spark reads the files; they are left to it where a file has others."""
     footers = _footers_of(found.store, found.sizes)
     for footer in footers:
         held = None if footer.columns is None or footer.why is not None else without_void(footer.columns)
         if held is None or not all(_type_in(held, each.name) == each.type for each in columns):
-            return SourceColumns(columns=columns, only_spark=_not_certain(found.store, footer.path))
+            return SourceColumns(columns=columns, left=OnlySpark(_not_certain(found.store, footer.path)))
     costs = {footer.path: footer.cost for footer in footers}
     return SourceColumns(columns=columns, costs=costs, padded=notes.chars)
 
@@ -186,7 +186,8 @@ def _columns_of(
         error = unread(readable(store.root, first.path), first.error or NotSpark(), argument)
         if isinstance(first.error, NoColumnType):
             raise error
-        return SourceColumns(columns=StructType(()), only_spark=first.why or _odd_notes(store, first), error=error)
+        left = OnlySpark(first.why or _odd_notes(store, first))
+        return SourceColumns(columns=StructType(()), left=left, error=error)
     reasons = [footer.why for footer in footers if footer.why is not None]
     own, apart = frozenset(name.lower() for name in besides), None
     fields = []
@@ -215,11 +216,11 @@ def _columns_of(
         costs={footer.path: footer.cost for footer in footers},
         padded=first.notes.chars,
         defaults=defaults,
-        only_spark=reasons[0] if reasons else None,
+        left=OnlySpark(reasons[0]) if reasons else None,
         only_here=_why_only_here(store, footers, shown),
         lacking=unknown,
         apart=apart,
-        for_spark=shown if apart is None and tuple(shown.names) == first.names and not first.notes.is_any else None,
+        inferred=shown if apart is None and tuple(shown.names) == first.names and not first.notes.is_any else None,
     )
 
 

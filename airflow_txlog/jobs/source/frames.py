@@ -187,10 +187,10 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
                 raise source.apart
             # A query may do without that column.
             context.log(f"warning: {source.apart.message.removesuffix(' Nothing was read.')}")
-        elif source.only_here is not None and source.only_spark is None:
+        elif source.only_here is not None and source.left is None:
             context.log(f"{argument}: this package reads the files, and not Spark: {source.only_here}")
             return _read_here(context, view, found, argument, source)
-        columns = None if source.for_spark is None else as_spark_schema(source.for_spark)
+        columns = None if source.inferred is None else as_spark_schema(source.inferred)
     reader = context.spark.read.format(view.format).options(**view.options)
     if columns is not None:
         reader = reader.schema(columns)

@@ -102,7 +102,7 @@ def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_a
     if refusal is not None:
         return refusal
     source = columns_in_footers(found, argument)
-    if source.only_spark is None and source.apart is not None and reads_all:
+    if source.left is None and source.apart is not None and reads_all:
         raise source.apart
     return rows_of_files(context, found, source)
 
@@ -117,8 +117,8 @@ def why_spark_reads(found: SourceFiles) -> OnlySpark | None:
 
 def rows_of_files(context: JobContext, found: SourceFiles, source: SourceColumns) -> RowsHere | OnlySpark:
     """Return what reads Parquet files in these columns, or why only Spark can."""
-    if source.only_spark is not None:
-        return OnlySpark(source.only_spark)
+    if source.left is not None:
+        return source.left
     if source.apart is not None:
         return OnlySpark("a column of the source is not of one type in all files")
     files = found.sizes

@@ -61,7 +61,7 @@ def put(path: Path, rows: pa.Table, **options: Any) -> None:
 def given(context: JobContext, view: FileView) -> StructType | None:
     """The columns that Spark's reader is given."""
     known = found_with_columns(context, view, "source") if names_this_disk(context.spark) else None
-    return None if known is None else known[1].for_spark
+    return None if known is None else known[1].inferred
 
 
 def both(
