@@ -199,20 +199,18 @@ def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
     """Raise SourceNotFound (`argument`) where Spark would certainly find no file at a path of the view.
 
     Nothing is read; of a glob only the folder is looked for that it begins in."""
-    # A schema is all that Spark wants of an empty folder on a disk.
-    may_be_empty = view.schema is not None
     for path in view.paths:
-        is_local = scheme_of(path) == LOCAL
-        if is_local and not (context.is_spark_here and not has_settings_of_its_own()):
-            continue
-        if (is_local and _reads_other_disks(context, view)) or (_ODD_IN_GLOB | {"%"}) & set(path):
-            continue
         fixed = fixed_part(path)
-        if is_local:
-            on_disk = local_path(fixed)
-            is_missing = on_disk is not None and holds_nothing(on_disk, may_be_empty=may_be_empty)
-        else:
+        if (_ODD_IN_GLOB | {"%"}) & set(path):
+            continue
+        if scheme_of(path) != LOCAL:
             is_missing = scheme_of(path) in STORES and _is_nothing_at(fixed, context.store.access)
+        elif not context.is_spark_here or has_settings_of_its_own() or _reads_other_disks(context, view):
+            continue
+        else:
+            on_disk = local_path(fixed)
+            # A schema is all that Spark wants of an empty folder on a disk.
+            is_missing = on_disk is not None and holds_nothing(on_disk, may_be_empty=view.schema is not None)
         if is_missing:
             raise _nothing_there(path, argument)
 
