@@ -404,6 +404,12 @@ def test_what_travels_to_an_executor_loads_pyarrow_and_fsspec_alone() -> None:
     assert not {name for name in unknown if not name.startswith("_")}
 
 
+def test_the_default_runner_loads_nothing_that_reads_tables() -> None:
+    """A task whose job is in a child process, and changes no rows, needs none of it."""
+    loaded = loaded_after("import airflow_txlog.runners.child_process")
+    assert not loaded & {"pyarrow", "fsspec", "pyspark", "sqlglot"}
+
+
 def test_what_airflow_reads_first_imports_nothing() -> None:
     loaded = loaded_after("import airflow_txlog.get_provider_info as m; m.get_provider_info()")
     assert not loaded & {"airflow", "pyspark", "pyarrow", "msgspec", "sqlglot", "fsspec"}

@@ -24,10 +24,9 @@ from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.source.globs import GLOB, fixed_part, is_certain, patterns_of
 from airflow_txlog.jobs.source.places import check_reachable, with_folders_above
-from airflow_txlog.jobs.spark.installation import has_settings_of_its_own
 from airflow_txlog.locations import LOCAL, local_path, scheme_of, split
 from airflow_txlog.storage import STORES, Access, Store, open_store
-from airflow_txlog.storage.local_files import holds_nothing, names_below
+from airflow_txlog.storage.local_files import holds_nothing, names_below, stat_linked
 
 MAX_NAMES = 20_000
 """A folder of a disk with more names below it is left to Spark, which looks level by level: a glob may begin in a
@@ -404,3 +403,10 @@ def _table_of(files: Sequence[SourceFile], listed: Sequence[_Listed]) -> str | N
             if open_store(folder, listed[0].store.access).list(LOG_DIRECTORY):
                 return folder
     return None
+
+
+def has_settings_of_its_own() -> bool:
+    """Whether a file of settings may lie where a Spark that is started here looks for one."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
+    return bool(folder) and stat_linked(os.path.join(str(folder), "spark-defaults.conf")) is not None

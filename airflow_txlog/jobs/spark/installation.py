@@ -14,7 +14,6 @@ from importlib.util import find_spec
 
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.spark.causes import describe
-from airflow_txlog.storage.local_files import stat_linked
 
 # Spark keeps its own temporary files there too, unless it is given another folder.
 DISK_FULL = "The disk is full that has the folder for temporary files (TMPDIR, or spark.local.dir)."
@@ -41,13 +40,6 @@ LOCAL_DEFAULTS = {
 # A thread of Spark's that ends for want of memory leaves Python waiting for its answer for ever. A JVM that ends is a
 # lost job, which is known at once.
 JVM_OPTIONS = "-XX:+ExitOnOutOfMemoryError"
-
-
-def has_settings_of_its_own() -> bool:
-    """Whether a file of settings may lie where a Spark that is started here looks for one."""
-    home = os.environ.get("SPARK_HOME")
-    folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
-    return bool(folder) and stat_linked(os.path.join(str(folder), "spark-defaults.conf")) is not None
 
 
 def check_one_version() -> None:
