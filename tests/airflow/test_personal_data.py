@@ -37,10 +37,12 @@ def forget(**given: Any) -> DeltaDeleteOperator:
 
 
 def test_what_a_delete_is_for_is_not_shown_and_reaches_the_job() -> None:
-    by_predicate = forget(predicate="email = :e AND id IN :ids", parameters={"e": "{{ who }}", "ids": [7, "{{ id }}"]})
+    by_predicate = forget(
+        predicate="email = :e AND array_contains(:ids, id)", parameters={"e": "{{ who }}", "ids": [7, "{{ id }}"]}
+    )
     fields = shown(by_predicate)
     assert fields["parameters"] == {"e": "***", "ids": "***"}
-    assert fields["predicate"] == "email = :e AND id IN :ids"
+    assert fields["predicate"] == "email = :e AND array_contains(:ids, id)"
     assert by_predicate.job_arguments()["parameters"] == {"e": PERSON, "ids": [7, "7"]}
     assert PERSON not in f"{by_predicate.parameters} {by_predicate.parameters!r}"
 
