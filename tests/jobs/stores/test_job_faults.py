@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import REPORTED
 from tests.helpers import s3
+from tests.helpers.depth import by_hand
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.job_faults import BEFORE, LATE_S, VECTORS, Harness, Job
 from tests.helpers.jobs import insert, update
@@ -48,6 +49,8 @@ JOBS = {
     "upsert": Job("upsert", {"source": SOURCE, "keys": ["id"]}, MERGED, properties=VECTORS),
 }
 
+LIKE_OTHERS = ("replace where", "upsert")
+
 
 @pytest.fixture(scope="module")
 def harness(spark: SparkSession) -> Iterator[Harness]:
@@ -57,7 +60,13 @@ def harness(spark: SparkSession) -> Iterator[Harness]:
         yield Harness(JOBS, proxy, spark)
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=by_hand("it makes the requests of the others") if name in LIKE_OTHERS else ())
+        for name in JOBS
+    ],
+)
 def test_no_fault_of_the_store_hurts_the_table_of_a_job(
     name: str, harness: Harness, record_property: Callable[[str, object], None]
 ) -> None:
