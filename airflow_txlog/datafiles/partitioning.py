@@ -1,20 +1,20 @@
 """Partition values on their way out: typed values to strings, strings to directories, paths to `add.path`.
 
-The way back, from strings to typed values, is in `engine/table/columns/partitions`; no code ever reads a value from a
-path. The invariant: a value is escaped for the directory once, and the path is percent-encoded once, in this order.
+The text of one value, both ways, is in `codecs`; the way back, from strings to columns, is in
+`engine/table/columns/partitions`. No code ever reads a value from a path. The invariant: a value is escaped for the
+directory once, and the path is percent-encoded once, in this order.
 Source: protocol, "Partition Value Serialization" and "Add File".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.text import date_text, decimal_text, float_text, timestamp_text
+from airflow_txlog.datafiles.codecs import codec_of
 from airflow_txlog.errors import SchemaMismatch
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
@@ -28,16 +28,9 @@ _URI_ESCAPED = re.compile(
     r"[^A-Za-z0-9_\-.!~*'();/:@&=+$,\u00a1-\U0010ffff]|[\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|[\ud800-\udfff]"
 )
 
-_STRINGS = (pa.string(), pa.large_string(), pa.string_view())
-_BINARIES = (pa.binary(), pa.large_binary(), pa.binary_view())
-
 
 def partition_string(array: pa.Array | pa.ChunkedArray) -> list[str | None]:
-    """The partition strings of the values, in order; null, "" and empty bytes all become None.
-
-    Timestamps with a zone: `yyyy-MM-ddTHH:mm:ss.ffffffZ` in UTC, which delta-spark writes and every reader knows
-    without asking for a session's zone. Without a zone: `yyyy-MM-dd HH:mm:ss[.f]`, the only form that delta-rs reads.
-    Floats as Java writes them, decimals with all digits of their scale, bytes as the UTF-8 text that they are.
+    """Return the partition strings of the values, in order; null, "" and empty bytes all become None.
 
     Raises SchemaMismatch for a type that cannot partition a table, for bytes and texts that are not UTF-8 (readers
     would give others back), and for timestamps finer than microseconds.
@@ -47,18 +40,23 @@ def partition_string(array: pa.Array | pa.ChunkedArray) -> list[str | None]:
     if pa.types.is_null(array.type):
         return [None] * len(array)
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-    to_plain, text_of = _formatter(kind)
+    codec = codec_of(kind)
+    if codec is None:
+        raise SchemaMismatch(f"A column of the Arrow type {kind} cannot partition a table.")
     # Values repeat: only the distinct ones are formatted.
     encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     try:
-        plain = to_plain(encoded.dictionary).to_pylist()
+        plain = codec.plain_of(encoded.dictionary).to_pylist()
+    except pa.ArrowInvalid as error:
+        # Arrow's text quotes the value.
+        raise SchemaMismatch(f"A partition value of type {kind} does not fit microseconds.") from error
     except UnicodeDecodeError as error:
         # Its own text quotes the value.
         raise SchemaMismatch(
             "A text that is not UTF-8 cannot be a partition value: the log is UTF-8, so no reader would give it back. "
             "Partition by another column, or put make_valid_utf8(…) or hex(…) around it in the source's query."
         ) from error
-    distinct = [None if value is None else text_of(value) or None for value in plain]
+    distinct = [None if value is None else codec.write(value) or None for value in plain]
     return [None if index is None else distinct[index] for index in encoded.indices.to_pylist()]
 
 
@@ -95,55 +93,3 @@ def decode_add_path(path: str) -> str:
 
 def _hive_escape(text: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in _HIVE_ESCAPED else char for char in text)
-
-
-def _formatter(kind: pa.DataType) -> tuple[Callable[[pa.Array], pa.Array], Callable[[Any], str]]:
-    """How values of this type become ones that Python holds without loss, and how one of those becomes its text."""
-    is_a = pa.types
-    if is_a.is_boolean(kind):
-        return _as_they_are, lambda value: "true" if value else "false"
-    if is_a.is_integer(kind) or kind in _STRINGS:
-        return _as_they_are, str
-    if is_a.is_float64(kind):
-        return _as_they_are, float_text
-    if is_a.is_float32(kind) or is_a.is_float16(kind):
-        return lambda values: values.cast(pa.float32()), lambda value: float_text(value, single=True)
-    if is_a.is_decimal(kind):
-        return _as_they_are, decimal_text
-    if kind in _BINARIES or is_a.is_fixed_size_binary(kind):
-        return _as_they_are, _binary_text
-    if is_a.is_date(kind):
-        return lambda values: values.cast(pa.date32()).cast(pa.int32()), date_text
-    if is_a.is_timestamp(kind):
-        return _microseconds, _wall_text if kind.tz is None else _instant_text
-    raise SchemaMismatch(f"A column of the Arrow type {kind} cannot partition a table.")
-
-
-def _as_they_are(values: pa.Array) -> pa.Array:
-    return values
-
-
-def _microseconds(values: pa.Array) -> pa.Array:
-    try:
-        return values.cast(pa.timestamp("us", tz=values.type.tz)).cast(pa.int64())
-    except pa.ArrowInvalid as error:
-        # Arrow's text quotes the value.
-        raise SchemaMismatch(f"A partition value of type {values.type} does not fit microseconds.") from error
-
-
-def _instant_text(microseconds: int) -> str:
-    return timestamp_text(microseconds) + "Z"
-
-
-def _wall_text(microseconds: int) -> str:
-    return timestamp_text(microseconds, separator=" ", fraction_digits=None)
-
-
-def _binary_text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise SchemaMismatch(
-            f"Bytes that are not UTF-8 ({len(value)} of them) cannot be a partition value: partition values are text, "
-            "so no reader would give them back. Partition by another column, or encode it (hex, base64) as a string."
-        ) from error

@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_txlog.datafiles.codecs import plain_time
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.jobs.sql.parsed import words
@@ -27,8 +28,6 @@ from airflow_txlog.sql.sql_text import statement_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 # After one of these an operand begins, so that `:name` is a parameter. Elsewhere it may be a member of what precedes it
 # (`payload:name`): Spark's parser alone decides that.
@@ -128,7 +127,7 @@ def _in_java(spark: SparkSession, value: Any) -> Any:
         day = java.java.time.LocalDate.of(value.year, value.month, value.day)
         nanoseconds = value.microsecond * 1000
         return day.atTime(value.hour, value.minute, value.second, nanoseconds)
-    microseconds = (value - _EPOCH) // dt.timedelta(microseconds=1)
+    microseconds = plain_time(value)
     return java.java.time.Instant.ofEpochSecond(microseconds // 1_000_000, microseconds % 1_000_000 * 1000)
 
 

@@ -15,11 +15,12 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from airflow_txlog.datafiles.codecs import plain_date, plain_time
 from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.text import parse_date
-from airflow_txlog.engine.table.predicate.plain import WHOLE, NotPlain, fits_plainly, plain_column
-from airflow_txlog.engine.table.schema.schema import array_of
-from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.predicate.plain import NotPlain, fits_plainly, plain_column
+from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.sql.evaluation import known_as
 from airflow_txlog.sql.expression import (
@@ -36,11 +37,8 @@ from airflow_txlog.sql.expression import (
 )
 from airflow_txlog.sql.sql_text import sql_text
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # As many digits as a double holds exactly.
 _NUMBER = re.compile(r"[0-9]{1,15}|(?=[0-9.]{3,16}$)[0-9]+\.[0-9]+", re.ASCII)
-_INT_BITS = 32
-_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
 
 
 def plain_values(
@@ -123,7 +121,7 @@ def _constant(
     if isinstance(value, bool):
         if field.type is Primitive.BOOLEAN:
             return value
-    elif field.type in WHOLE:
+    elif field.type in INTEGERS:
         if isinstance(value, int) and _fits_whole(value, field.type, is_ansi=is_ansi):
             return value
     elif field.type is Primitive.STRING:
@@ -132,9 +130,9 @@ def _constant(
     elif field.type is Primitive.DATE:
         # A text is stored in a date by a cast only.
         if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
-            return (value - _EPOCH.date()).days
+            return plain_date(value)
     elif field.type is Primitive.TIMESTAMP and isinstance(value, dt.datetime) and value.tzinfo is not None:
-        return (value - _EPOCH) // dt.timedelta(microseconds=1)
+        return plain_time(value)
     raise _other(node, field)
 
 
@@ -157,20 +155,22 @@ def _given(node: Expression, field: StructField, parameters: Mapping[str, object
             return int(text)
         case Cast(Literal("string", text), "date") if field.type is Primitive.DATE and fits_plainly(text, field):
             days = parse_date(text)
-            return None if days is None or not _is_of_python(days) else (_EPOCH + dt.timedelta(days=days)).date()
+            return None if days is None else _date_of(days)
     return None
 
 
-def _is_of_python(days: int) -> bool:
-    return dt.date.min.toordinal() <= days + _EPOCH.toordinal() <= dt.date.max.toordinal()
+def _date_of(days: int) -> dt.date | None:
+    try:
+        return dt.date(1970, 1, 1) + dt.timedelta(days=days)
+    except OverflowError:
+        return None
 
 
-def _fits_whole(value: int, kind: object, *, is_ansi: bool) -> bool:
-    """Whether a literal, an INT where it fits in one and else a BIGINT, is stored in a column of this kind."""
-    assert isinstance(kind, Primitive)
-    bits = _BITS[kind]
-    is_widened = bits >= _INT_BITS and (bits > _INT_BITS or abs(value) < 1 << (_INT_BITS - 1))
-    return (is_widened or is_ansi) and -(1 << (bits - 1)) <= value < 1 << (bits - 1)
+def _fits_whole(value: int, kind: DataType, *, is_ansi: bool) -> bool:
+    """Return whether a literal, an INT where it fits in one and else a BIGINT, is stored in a column of this kind."""
+    is_int = abs(value) <= INTEGERS[Primitive.INTEGER].greatest
+    is_widened = kind is Primitive.LONG or (kind is Primitive.INTEGER and is_int)
+    return (is_widened or is_ansi) and INTEGERS[kind].held(value) is not None
 
 
 def _double(node: Expression, field: StructField, parameters: Mapping[str, object]) -> pa.Array:

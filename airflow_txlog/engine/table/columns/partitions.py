@@ -1,7 +1,7 @@
 """Partition values on their way in: the strings of the log to typed Arrow arrays.
 
-The way out is in `datafiles/partitioning`. The invariant: a value is either exactly the one that every reader would
-see, or it is marked as not known; it is never guessed.
+The way out is in `datafiles/partitioning`, the text of one value in `datafiles/codecs`. The invariant: a value is
+either exactly the one that every reader would see, or it is marked as not known; it is never guessed.
 Source: protocol, "Partition Value Serialization".
 """
 
@@ -11,32 +11,16 @@ import datetime
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.text import SECOND_US, parse_date, parse_timestamp
-from airflow_txlog.engine.table.schema.schema import (
-    DataType,
-    DecimalType,
-    Primitive,
-    StructField,
-    StructType,
-    array_of,
-    arrow_type,
-)
+from airflow_txlog.datafiles.codecs import WALL_TIME, Codec, Instant, codec_of
+from airflow_txlog.engine.table.schema.schema import DataType, StructField, StructType, array_of, arrow_type
 from airflow_txlog.errors import CorruptTable, UnknownColumn
 
-_INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
-_INTEGER_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?", re.ASCII)
-# Spark, Java and delta-rs spell them differently, and each reads the others' spelling.
-_SPECIAL_FLOATS = {"nan": "nan", "infinity": "inf", "inf": "inf"}
 _FIXED_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII)
-_EXACT = Context(prec=100, traps=[Inexact, InvalidOperation])
-
 # The instants at which the clocks of some zone show these times, all in microseconds since 1970; None where unknown.
 Instants: TypeAlias = Callable[[Sequence[int]], Sequence[int | None]]
 
@@ -108,11 +92,12 @@ def parse_partition_values(
         encoded = encoded.combine_chunks() if encoded.num_chunks != 1 else encoded.chunk(0)
     texts = encoded.dictionary.to_pylist()
     zone = None if time_zone is None else fixed_zone(time_zone)
-    if data_type is Primitive.TIMESTAMP and zone is None and instants is not None:
-        plain = _by_instants(texts, instants)
+    codec = codec_of(arrow_type(data_type), zone)
+    if isinstance(codec, Instant) and zone is None and instants is not None:
+        plain = _by_instants(texts, codec, instants)
     else:
-        parse = _parser(data_type, zone)
-        plain = [parse(text) if text else None for text in texts]
+        # No partition column is void or nested, so no text is one of its values.
+        plain = [codec.read(text) if text and codec is not None else None for text in texts]
     known = [not text or value is not None for text, value in zip(texts, plain, strict=True)]
     distinct = array_of(plain, data_type)
     indices = encoded.indices
@@ -133,11 +118,6 @@ def fixed_zone(name: str) -> datetime.timezone | None:
         return None
     size = datetime.timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
     return datetime.timezone(-size if offset[1] == "-" else size)
-
-
-def at_offset(wall_us: int, zone: datetime.timezone) -> int:
-    """Microseconds since 1970 UTC when a clock with this offset shows `wall_us`."""
-    return wall_us - zone.utcoffset(None) // datetime.timedelta(microseconds=1)
 
 
 def _strings_of(column: pa.ChunkedArray, member: StructField, spelled: str) -> pa.ChunkedArray:
@@ -165,94 +145,11 @@ def _looked_up_in(maps: pa.MapArray, name: str) -> pa.Array:
     return pc.map_lookup(maps, pa.scalar(name), "first")
 
 
-# --- one string ------------------------------------------------------------------------------------------------------
-
-
-def _parser(data_type: DataType, zone: datetime.timezone | None) -> Callable[[str], Any]:
-    """The function from a string that is not empty to its value as Python (dates and timestamps as integers), or None
-    where it is no such value."""
-    match data_type:
-        case Primitive.STRING:
-            return str
-        case Primitive.BINARY:
-            return str.encode
-        case Primitive.BOOLEAN:
-            return lambda text: {"true": True, "false": False}.get(text.lower())
-        case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
-            bound = 1 << (_INTEGER_BITS[data_type] - 1)
-            return lambda text: _integer(text, bound)
-        case Primitive.FLOAT | Primitive.DOUBLE:
-            arrow = arrow_type(data_type)
-            return lambda text: _float(text, arrow)
-        case DecimalType(precision, scale):
-            return lambda text: _decimal(text, precision, scale)
-        case Primitive.DATE:
-            return parse_date
-        case Primitive.TIMESTAMP_NTZ:
-            return _wall_us
-        case Primitive.TIMESTAMP:
-            return lambda text: _instant_us(text, zone)
-    # void and nested types: no partition column has them, so no text is one of their values.
-    return lambda text: None
-
-
-def _integer(text: str, bound: int) -> int | None:
-    value = int(text) if _INTEGER.fullmatch(text) else bound
-    return value if -bound <= value < bound else None
-
-
-def _float(text: str, arrow: pa.DataType) -> float | None:
-    sign, digits = ("-", text[1:]) if text[0] == "-" else ("", text.removeprefix("+"))
-    special = _SPECIAL_FLOATS.get(digits.lower())
-    if special is not None:
-        return float(sign + special)
-    if not _NUMBER.fullmatch(digits):
-        return None
-    # Arrow brings the digits to 32 bits in one step; by way of a double they would be rounded twice.
-    try:
-        value: float = pa.scalar(sign + digits).cast(arrow).as_py()
-    except pa.ArrowInvalid:
-        return None
-    return value if value not in (float("inf"), float("-inf")) else None
-
-
-def _decimal(text: str, precision: int, scale: int) -> Decimal | None:
-    if not _NUMBER.fullmatch(text):
-        return None
-    try:
-        value = Decimal(text).quantize(Decimal(1).scaleb(-scale), context=_EXACT)
-    except (Inexact, InvalidOperation):
-        return None
-    return value if len(value.as_tuple().digits) <= precision else None
-
-
-def _wall_us(text: str) -> int | None:
-    parsed = parse_timestamp(text)
-    # An offset in a value that has none by type: readers disagree whether it counts.
-    return None if parsed is None or parsed[1] is not None else _in_range(parsed[0])
-
-
-def _instant_us(text: str, zone: datetime.timezone | None) -> int | None:
-    parsed = parse_timestamp(text)
-    if parsed is None:
-        return None
-    wall_us, offset_s = parsed
-    if offset_s is not None:
-        return _in_range(wall_us - offset_s * SECOND_US)
-    return None if zone is None else _in_range(at_offset(wall_us, zone))
-
-
-def _by_instants(texts: Sequence[str | None], instants: Instants) -> list[int | None]:
-    """The instants of timestamps, those without a zone converted by `instants`."""
-    parsed = [parse_timestamp(text) if text else None for text in texts]
-    local = {each[0] for each in parsed if each is not None and each[1] is None}
-    walls = [wall_us for wall_us in local if _in_range(wall_us) is not None]
-    converted = dict(zip(walls, instants(walls), strict=True)) if walls else {}
-    return [
-        converted.get(each[0]) if each is not None and each[1] is None else _instant_us(text or "", None)
-        for text, each in zip(texts, parsed, strict=True)
-    ]
-
-
-def _in_range(microseconds: int) -> int | None:
-    return microseconds if -(1 << 63) <= microseconds < 1 << 63 else None
+def _by_instants(texts: Sequence[str | None], codec: Codec, instants: Instants) -> list[int | None]:
+    """Return the instants of timestamps, those without a zone converted by `instants`."""
+    plain = [codec.read(text) if text else None for text in texts]
+    # A text without an offset, as a clock shows it.
+    walls = [WALL_TIME.read(text) if text and value is None else None for text, value in zip(texts, plain, strict=True)]
+    distinct = list({wall for wall in walls if wall is not None})
+    converted = dict(zip(distinct, instants(distinct), strict=True)) if distinct else {}
+    return [value if wall is None else converted[wall] for value, wall in zip(plain, walls, strict=True)]

@@ -19,12 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from airflow_txlog.engine.table.columns.statistic_values import Reader, first_after, string_bounds
-from airflow_txlog.engine.table.schema.schema import DataType, Primitive, array_of, arrow_type
+from airflow_txlog.engine.table.schema.schema import INTEGERS, DataType, Primitive, array_of, arrow_type
 
-_INTEGERS = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
 _FLOATS = (Primitive.FLOAT, Primitive.DOUBLE)
 _IN_QUOTES = (Primitive.STRING, Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)
-_TYPES = (*_INTEGERS, *_FLOATS, *_IN_QUOTES)
+_TYPES = (*INTEGERS, *_FLOATS, *_IN_QUOTES)
 # Of exponents this long the slow way believes none.
 _LONG_EXPONENT = re.compile(rb"[eE][+-]?\d{5}")
 # Counts have at most 18 digits.
@@ -152,7 +151,7 @@ def _column(table: pa.Table, column: AskedColumn) -> ParsedColumn:
 
 def _side(values: pa.Array, column: AskedColumn, side: int) -> Side:
     none_bad = pa.repeat(pa.scalar(False), len(values))
-    if column.type in _INTEGERS:
+    if column.type in INTEGERS:
         return Side(values, none_bad)
     if column.type in _FLOATS:
         if not pc.all(pc.fill_null(pc.is_finite(values), True), min_count=0).as_py():

@@ -18,15 +18,23 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.text import SECOND_US, parse_date, parse_timestamp
-from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructField, arrow_type
+from airflow_txlog.datafiles.codecs import Integer
+from airflow_txlog.datafiles.text import SECOND_US, parse_timestamp
+from airflow_txlog.engine.table.schema.schema import (
+    INTEGERS,
+    DataType,
+    DecimalType,
+    Primitive,
+    StructField,
+    arrow_type,
+    codec,
+)
 
 # What a text says as (lower, upper): Python values, dates and timestamps as integers, either of them None where the
 # text bounds one side only. A text that is no value of the type is None instead of a pair.
 Bound = tuple[Any, Any]
 Reader = Callable[[list[bytes]], list[Bound | None]]
 
-_INTEGER_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
 _INTEGER = re.compile(rb"-?\d{1,19}")
 _NUMBER = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d{1,4})?")
 # Statistics of timestamps are cut to milliseconds; one that shows no fraction may have been cut to seconds.
@@ -107,10 +115,10 @@ def _day(day: dt.date, arrow: pa.DataType) -> pa.Scalar:
 
 
 def _reader_of(data_type: DataType, *, is_widened: bool = False) -> Reader | None:
+    read = value_reader(data_type)
+    if read is None:
+        return None
     match data_type:
-        case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
-            limit = 1 << (_INTEGER_BITS[data_type] - 1)
-            return lambda texts: _integers(texts, limit)
         case Primitive.FLOAT | Primitive.DOUBLE:
             arrow = arrow_type(data_type)
             return lambda texts: _floats(texts, arrow)
@@ -120,20 +128,18 @@ def _reader_of(data_type: DataType, *, is_widened: bool = False) -> Reader | Non
             return lambda texts: [_decimal(text, precision, scale, has_point) for text in texts]
         case Primitive.STRING:
             return lambda texts: [_string(text) for text in texts]
-        case Primitive.DATE:
-            return lambda texts: [_date(text) for text in texts]
         case Primitive.TIMESTAMP:
             return lambda texts: [_timestamp(text, has_zone=True) for text in texts]
         case Primitive.TIMESTAMP_NTZ:
             return lambda texts: [_timestamp(text, has_zone=False) for text in texts]
-    return None
+    return lambda texts: [None if value is None else (value, value) for value in map(read, texts)]
 
 
 # --- types that were widened -----------------------------------------------------------------------------------------
 
 _WIDENED_FROM: dict[str, Primitive] = {
     primitive.value: primitive
-    for primitive in (*_INTEGER_BITS, Primitive.FLOAT, Primitive.DATE)  # the sources of the protocol's list
+    for primitive in (*INTEGERS, Primitive.FLOAT, Primitive.DATE)  # the sources of the protocol's list
 }
 _DECIMAL_NAME = re.compile(r"decimal\(\d+,\d+\)", re.ASCII)
 
@@ -162,10 +168,22 @@ def _either(one: Reader, other: Reader) -> Reader:
 # --- one type --------------------------------------------------------------------------------------------------------
 
 
-def _integers(texts: list[bytes], limit: int) -> list[Bound | None]:
-    # A number with a point or an exponent is no integer here: a writer that went through a double may have moved it.
-    numbers = [int(text) if _INTEGER.fullmatch(text) else limit for text in texts]
-    return [(value, value) if -limit <= value < limit else None for value in numbers]
+def value_reader(data_type: DataType) -> Callable[[bytes], Any] | None:
+    """Return how the JSON of one value is read: plainly (`codecs`), as None if it is not exactly one of the type's.
+
+    None for a type whose values have no bounds. Source: delta-spark, SkippingEligible.
+    """
+    found = codec(data_type)
+    if found is None or data_type in (Primitive.BOOLEAN, Primitive.BINARY):
+        return None
+    read = found.read
+    if isinstance(found, Integer):
+        # A number with a point or an exponent is none: a writer that went through a double may have moved it.
+        held = found.held
+        return lambda text: held(int(text)) if _INTEGER.fullmatch(text) else None
+    if isinstance(data_type, DecimalType) or data_type in (Primitive.FLOAT, Primitive.DOUBLE):
+        return lambda text: read(text.decode()) if _NUMBER.fullmatch(text) else None
+    return lambda text: None if (value := _json_string(text)) is None else read(value)
 
 
 def _floats(texts: list[bytes], arrow: pa.DataType) -> list[Bound | None]:
@@ -232,12 +250,6 @@ def first_after(prefix: str) -> str | None:
     after = ord(kept[-1]) + 1
     # The surrogates are no characters.
     return kept[:-1] + chr(0xE000 if after == 0xD800 else after)
-
-
-def _date(text: bytes) -> Bound | None:
-    value = _json_string(text)
-    days = None if value is None else parse_date(value)
-    return None if days is None else (days, days)
 
 
 def _timestamp(text: bytes, *, has_zone: bool) -> Bound | None:

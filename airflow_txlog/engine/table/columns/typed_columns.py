@@ -7,28 +7,20 @@ Source: protocol, "Checkpoint Schema" (`stats_parsed`, `partitionValues_parsed`)
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.text import SECOND_US, parse_date, parse_timestamp
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
-from airflow_txlog.engine.table.columns.statistic_values import PYTHONS_SEPARATOR, bound_reader
-from airflow_txlog.engine.table.schema.schema import array_of, arrow_type
-from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.columns.statistic_values import PYTHONS_SEPARATOR, bound_reader, value_reader
+from airflow_txlog.engine.table.schema.schema import array_of
+from airflow_txlog.engine.table.schema.types import DataType, Primitive, StructField, StructType
 
 _Path: TypeAlias = tuple[str, ...]
 _Values: TypeAlias = dict[str, msgspec.Raw] | None
-
-_INTEGER_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
-_INTEGER = re.compile(rb"-?\d{1,19}")
-_NUMBER = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d{1,4})?")
-_EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
 
 
 class _Statistics(msgspec.Struct, rename="camel", gc=False):
@@ -67,7 +59,7 @@ class TypedColumns:
         elif num_indexed_columns >= 0:
             leaves = leaves[:num_indexed_columns]
         self._counted = leaves
-        self._bounded = [leaf for leaf in leaves if leaf.parse is not None]
+        self._bounded = [leaf for leaf in leaves if leaf.has_bounds]
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -102,7 +94,7 @@ class TypedColumns:
         pythons = [text is not None and PYTHONS_SEPARATOR in text for text in texts]
         sides = [(leaf.path, leaf.bounds(lower, upper, pythons)) for leaf in self._bounded]
         members = [
-            ("numRecords", _array([bytes(each.num_records) for each in stated], Primitive.LONG, _long)),
+            ("numRecords", _array([bytes(each.num_records) for each in stated], Primitive.LONG)),
             ("minValues", _tree([(path, side) for path, (side, _) in sides])),
             ("maxValues", _tree([(path, side) for path, (_, side) in sides])),
             ("nullCount", _tree([(leaf.path, leaf.counts(nulls)) for leaf in self._counted])),
@@ -126,7 +118,7 @@ class _Leaf:
         self._names = [field.name for field in fields]
         self.path: _Path = tuple(field.physical_name for field in fields)
         self.type = fields[-1].type
-        self.parse = _parser(self.type)
+        self.has_bounds = value_reader(self.type) is not None
         self._reader = bound_reader(fields[-1])
 
     def is_below(self, named: str) -> bool:
@@ -138,14 +130,13 @@ class _Leaf:
 
         Nor where the text of a side is not believed: a struct does not show how a value was written.
         """
-        assert self.parse is not None
         sides = [[_text(each, self.path) for each in values] for values in (lower, upper)]
         doubtful = self._doubtful({text for texts in sides for text in texts})
         is_none = [one in doubtful or other in doubtful for one, other in zip(*sides, strict=True)]
         if self.type is Primitive.STRING:
             is_none = [one or other for one, other in zip(is_none, pythons, strict=True)]
         kept = [[b"" if drop else text for text, drop in zip(texts, is_none, strict=True)] for texts in sides]
-        return _array(kept[0], self.type, self.parse), _array(kept[1], self.type, self.parse)
+        return _array(kept[0], self.type), _array(kept[1], self.type)
 
     def _doubtful(self, texts: set[bytes]) -> set[bytes]:
         """Return those of the texts that a reader of the log would not believe."""
@@ -156,7 +147,7 @@ class _Leaf:
         return {text for text, bound in zip(stated, self._reader(stated), strict=True) if bound is None}
 
     def counts(self, values: list[_Values]) -> pa.Array:
-        return _array([_text(each, self.path) for each in values], Primitive.LONG, _long)
+        return _array([_text(each, self.path) for each in values], Primitive.LONG)
 
 
 def _leaves(fields: Iterator[StructField], above: tuple[StructField, ...] = ()) -> Iterator[_Leaf]:
@@ -191,81 +182,12 @@ def _text(values: _Values, path: _Path) -> bytes:
     return b"" if found is None else bytes(found)
 
 
-def _array(texts: list[bytes], data_type: DataType, parse: Callable[[bytes], Any]) -> pa.Array:
-    """The values, each distinct text read once."""
-    read = {text: parse(text) for text in set(texts)}
-    return array_of([read[text] for text in texts], data_type)
-
-
-def _parser(data_type: DataType) -> Callable[[bytes], Any] | None:
-    """How texts of this type are read, or None for a type that has no bounds. Source: delta-spark, SkippingEligible."""
-    match data_type:
-        case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
-            limit = 1 << (_INTEGER_BITS[data_type] - 1)
-            return lambda text: _integer(text, limit)
-        case Primitive.FLOAT | Primitive.DOUBLE:
-            arrow = arrow_type(data_type)
-            return lambda text: _float(text, arrow)
-        case DecimalType(precision, scale):
-            return lambda text: _decimal(text, precision, scale)
-        case Primitive.STRING:
-            return _string
-        case Primitive.DATE:
-            return _date
-        case Primitive.TIMESTAMP:
-            return lambda text: _timestamp(text, has_zone=True)
-        case Primitive.TIMESTAMP_NTZ:
-            return lambda text: _timestamp(text, has_zone=False)
-    return None
-
-
-def _integer(text: bytes, limit: int) -> int | None:
-    value = int(text) if _INTEGER.fullmatch(text) else limit
-    return value if -limit <= value < limit else None
-
-
-def _long(text: bytes) -> int | None:
-    return _integer(text, 1 << 63)
-
-
-def _float(text: bytes, arrow: pa.DataType) -> float | None:
-    if not _NUMBER.fullmatch(text):
-        return None
-    # Arrow reads the digits as the column's own width. What overflows is no bound.
-    value: float = pa.scalar(text.decode()).cast(arrow).as_py()
-    return None if abs(value) == float("inf") else value
-
-
-def _decimal(text: bytes, precision: int, scale: int) -> Decimal | None:
-    if not _NUMBER.fullmatch(text):
-        return None
-    try:
-        value = Decimal(text.decode()).quantize(Decimal(1).scaleb(-scale), context=_EXACT)
-    except (Inexact, InvalidOperation):
-        return None
-    return value if value.adjusted() < precision - scale else None
-
-
-def _string(text: bytes) -> str | None:
-    try:
-        return msgspec.json.decode(text, type=str)
-    except (msgspec.DecodeError, UnicodeError):
-        return None
-
-
-def _date(text: bytes) -> int | None:
-    value = _string(text)
-    return None if value is None else parse_date(value)
-
-
-def _timestamp(text: bytes, *, has_zone: bool) -> int | None:
-    value = _string(text)
-    parsed = None if value is None else parse_timestamp(value)
-    # A text with a zone in a column without, or the other way round: which clock was meant cannot be known.
-    if parsed is None or (parsed[1] is None) == has_zone:
-        return None
-    microseconds = parsed[0] - (parsed[1] or 0) * SECOND_US
-    return microseconds if -(1 << 63) <= microseconds < (1 << 63) else None
+def _array(texts: list[bytes], data_type: DataType) -> pa.Array:
+    """Return the values, each distinct text read once."""
+    read = value_reader(data_type)
+    assert read is not None
+    values = {text: read(text) for text in set(texts)}
+    return array_of([values[text] for text in texts], data_type)
 
 
 # --- structs --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from fractions import Fraction
 
 from airflow_txlog.datafiles.text import DAY_S, SECOND_US, date_text
 from airflow_txlog.engine.table.predicate.constants import (
-    INTEGER_BITS,
     INTEGER_TEXT,
     Constant,
     OutsideGrammar,
@@ -29,6 +28,7 @@ from airflow_txlog.engine.table.predicate.constants import (
     midnight,
 )
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Value, compared, member_of, null_test, prefixed
+from airflow_txlog.engine.table.schema.schema import INTEGERS
 from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DataType, DecimalType, Primitive
 from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of, any_of
 
@@ -36,6 +36,7 @@ from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of, any_
 _INTEGER_DIGITS = {Primitive.BYTE: 3, Primitive.SHORT: 5, Primitive.INTEGER: 10, Primitive.LONG: 20}
 _FLOATS = (Primitive.FLOAT, Primitive.DOUBLE)
 _LOCAL_TIME = "a time of a named zone, which only Spark converts: write it with its offset from UTC"
+_LONG = INTEGERS[Primitive.LONG]
 _WIDE = Context(prec=2 * MAX_DECIMAL_PRECISION)
 
 
@@ -143,7 +144,7 @@ def _beside_integer(data_type: Primitive, constant: Constant) -> Value | Fractio
         case DecimalType(precision, scale) if isinstance(value, Decimal):
             _check_width(max(_INTEGER_DIGITS[data_type], precision - scale) + scale)
             # Spark's analysis makes `i < 1e20BD` plain TRUE, and so selects null as well.
-            if -(1 << 63) <= value < 1 << 63:
+            if _LONG.least <= value <= _LONG.greatest:
                 return Fraction(value)
         # A bigint loses digits as a double, and an int as a float.
         case Primitive.DOUBLE if isinstance(value, float) and data_type is not Primitive.LONG:
@@ -152,8 +153,7 @@ def _beside_integer(data_type: Primitive, constant: Constant) -> Value | Fractio
             return value if math.isnan(value) or math.isinf(value) else Fraction(value)
         case Primitive.STRING if isinstance(value, str) and INTEGER_TEXT.fullmatch(value):
             # Without ANSI the text becomes the column's type, or null where it does not fit; with it, a bigint.
-            bound = 1 << (INTEGER_BITS[data_type] - 1)
-            if -bound <= int(value) < bound:
+            if INTEGERS[data_type].held(int(value)) is not None:
                 return Fraction(int(value))
     raise _unlike(data_type, constant)
 
@@ -233,9 +233,9 @@ def _within_a_day(column: Operand, operator: Operator, moments: Sequence[object]
     values = [value for value in known if isinstance(value, int)]
     bounds: list[Expression] = [Opaque(_LOCAL_TIME)]
     if operator in (Operator.EQ, Operator.GE, Operator.GT):
-        bounds.append(compared(column, Operator.GE, max(min(values) - DAY_S * SECOND_US, -(1 << 63))))
+        bounds.append(compared(column, Operator.GE, max(min(values) - DAY_S * SECOND_US, _LONG.least)))
     if operator in (Operator.EQ, Operator.LE, Operator.LT):
-        bounds.append(compared(column, Operator.LE, min(max(values) + DAY_S * SECOND_US, (1 << 63) - 1)))
+        bounds.append(compared(column, Operator.LE, min(max(values) + DAY_S * SECOND_US, _LONG.greatest)))
     return all_of(bounds)
 
 
@@ -277,8 +277,8 @@ def _grid(data_type: DataType) -> tuple[int, int, int]:
     if isinstance(data_type, DecimalType):
         greatest = 10**data_type.precision - 1
         return data_type.scale, -greatest, greatest
-    bound = 1 << (INTEGER_BITS[data_type] - 1) if isinstance(data_type, Primitive) else 0
-    return 0, -bound, bound - 1
+    whole = INTEGERS[data_type]
+    return 0, whole.least, whole.greatest
 
 
 def _outside(operator: Operator, value: int, low: int, high: int) -> bool | None:
@@ -302,7 +302,7 @@ def _float_comparison(column: Operand, operator: Operator, value: float) -> tupl
 def _check_one_kind(column: Operand, constants: list[Constant]) -> None:
     """The list and the column have a common type in which each member means what it means alone."""
     kinds = {DecimalType if isinstance(constant.type, DecimalType) else constant.type for constant in constants}
-    numbers = kinds <= {*INTEGER_BITS, *_FLOATS, DecimalType}
+    numbers = kinds <= {*INTEGERS, *_FLOATS, DecimalType}
     if Primitive.STRING in kinds and column.type is not Primitive.STRING:
         # With ANSI the texts become the column's type, without it the column becomes a text: '5' is 5 both ways, '05'
         # is not.
@@ -311,7 +311,7 @@ def _check_one_kind(column: Operand, constants: list[Constant]) -> None:
     elif numbers and column.type in _FLOATS:
         # A floating column makes every number a double, or leaves floats what they are.
         return
-    elif numbers and kinds <= {*INTEGER_BITS, DecimalType}:
+    elif numbers and kinds <= {*INTEGERS, DecimalType}:
         types = [column.type, *(constant.type for constant in constants)]
         widths = [_width(each) for each in types if isinstance(each, Primitive | DecimalType)]
         if DecimalType in kinds or isinstance(column.type, DecimalType):
@@ -324,7 +324,7 @@ def _is_canonical(data_type: DataType, text: str) -> bool:
     """The text is exactly what Spark writes for the value that it reads from it."""
     if data_type is Primitive.DATE:
         return date_text(as_date(text)) == text
-    return data_type in INTEGER_BITS and INTEGER_TEXT.fullmatch(text) is not None and str(int(text)) == text
+    return data_type in INTEGERS and INTEGER_TEXT.fullmatch(text) is not None and str(int(text)) == text
 
 
 def _width(data_type: Primitive | DecimalType) -> tuple[int, int]:

@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from airflow_txlog.datafiles.codecs import WALL_TIME, at_offset, plain_date, plain_time
 from airflow_txlog.datafiles.text import DAY_S, SECOND_US, parse_date, parse_timestamp
-from airflow_txlog.engine.table.columns.partitions import at_offset, fixed_zone
+from airflow_txlog.engine.table.columns.partitions import fixed_zone
+from airflow_txlog.engine.table.schema.schema import INTEGERS
 from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DecimalType, Primitive
 from airflow_txlog.errors import InvalidPredicate
 
@@ -38,7 +40,6 @@ class Constant:
 
 NULL = Constant(Primitive.VOID, None)
 
-INTEGER_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
 _SUFFIXED = {
     "L": Primitive.LONG,
     "S": Primitive.SHORT,
@@ -67,8 +68,8 @@ def number(text: str, negative: bool = False) -> Constant:
         raise OutsideGrammar(f"the number {text}")
     digits, suffix = ("-" if negative else "") + (found[1] or found[3]), (found[2] or found[4]).upper()
     kind = _SUFFIXED[suffix]
-    if kind in INTEGER_BITS:
-        return _fits(Constant(kind, int(digits)), text)
+    if kind is not None and kind in INTEGERS:
+        return _fits(kind, int(digits), text)
     # An exponent without a suffix makes a double, unlike a point.
     if kind is None and suffix != "BD" and "e" in text.lower():
         kind = Primitive.DOUBLE
@@ -82,8 +83,7 @@ def number(text: str, negative: bool = False) -> Constant:
 def integer(value: int) -> Constant:
     """A whole number: an int where it fits, else a bigint, else a decimal without scale."""
     for kind in (Primitive.INTEGER, Primitive.LONG):
-        bound = 1 << (INTEGER_BITS[kind] - 1)
-        if -bound <= value < bound:
+        if INTEGERS[kind].held(value) is not None:
             return Constant(kind, value)
     return decimal(Decimal(value))
 
@@ -100,11 +100,10 @@ def decimal(value: Decimal) -> Constant:
     return Constant(DecimalType(precision, scale), value)
 
 
-def _fits(constant: Constant, text: str) -> Constant:
-    bound = 1 << (INTEGER_BITS[constant.type] - 1) if isinstance(constant.type, Primitive) else 0
-    if not isinstance(constant.value, int) or not -bound <= constant.value < bound:
-        raise OutsideGrammar(f"the number {text}, which is no {constant.type}")
-    return constant
+def _fits(kind: Primitive | DecimalType, value: int, text: str) -> Constant:
+    if INTEGERS[kind].held(value) is None:
+        raise OutsideGrammar(f"the number {text}, which is no {kind}")
+    return Constant(kind, value)
 
 
 def _float(text: str, kind: Primitive) -> float:
@@ -151,7 +150,7 @@ def as_date(text: str) -> int:
         days = parse_date(text + ("-01" if "-" in text else "-01-01"))
     else:
         days = None
-    if days is None or not -(1 << 31) <= days < 1 << 31:
+    if days is None:
         raise OutsideGrammar(f"{text!r} as a date")
     return days
 
@@ -169,10 +168,10 @@ def as_timestamp(text: str, time_zone: str) -> Constant:
 
 def as_timestamp_ntz(text: str) -> int:
     """Microseconds since 1970 of a text without a zone that Spark casts to a timestamp_ntz."""
-    parsed = parse_timestamp(text)
-    if parsed is None or parsed[1] is not None:
+    microseconds = WALL_TIME.read(text) if text else None
+    if microseconds is None:
         raise OutsideGrammar(f"{text!r} as a timestamp without a zone")
-    return _in_range(parsed[0])
+    return microseconds
 
 
 def as_double(text: str) -> float:
@@ -197,7 +196,7 @@ def at_clock(wall_us: int, time_zone: str) -> Constant:
 
 
 def _in_range(microseconds: int) -> int:
-    if not -(1 << 63) <= microseconds < 1 << 63:
+    if INTEGERS[Primitive.LONG].held(microseconds) is None:
         raise OutsideGrammar("a timestamp outside 64 bits")
     return microseconds
 
@@ -218,9 +217,9 @@ def cast(constant: Constant, target: Primitive | DecimalType, time_zone: str) ->
             case Primitive.DOUBLE | Primitive.FLOAT:
                 return Constant(target, _float(value, target))
             case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG if INTEGER_TEXT.fullmatch(value):
-                return _fits(Constant(target, int(value)), value)
-    if constant.type in INTEGER_BITS and target in INTEGER_BITS:
-        return _fits(Constant(target, value), str(value))
+                return _fits(target, int(value), value)
+    if constant.type in INTEGERS and target in INTEGERS and isinstance(value, int):
+        return _fits(target, value, str(value))
     raise OutsideGrammar(f"a cast to {target}")
 
 
@@ -247,10 +246,13 @@ def bound(name: str, value: object, sql: str) -> Constant:
             return Constant(Primitive.STRING, value)
         case bytes() | bytearray():
             return Constant(Primitive.BINARY, bytes(value))
+        case dt.datetime() if value.tzinfo is None:
+            # Spark takes it for the clock of the driver's process, whatever the session's zone and the column's type.
+            raise OutsideGrammar("a datetime without a zone")
         case dt.datetime():
-            return _bound_datetime(value)
+            return Constant(Primitive.TIMESTAMP, plain_time(value))
         case dt.date():
-            return Constant(Primitive.DATE, (value - dt.date(1970, 1, 1)).days)
+            return Constant(Primitive.DATE, plain_date(value))
         case list() | Mapping():
             raise OutsideGrammar(f"the {'list' if isinstance(value, list) else 'map'} :{name}")
     raise InvalidPredicate(
@@ -258,11 +260,3 @@ def bound(name: str, value: object, sql: str) -> Constant:
         "str, int, float, bool, Decimal, date, datetime, bytes, None, or a list or dict of these.",
         predicate=sql,
     )
-
-
-def _bound_datetime(value: dt.datetime) -> Constant:
-    if value.tzinfo is None:
-        # Spark takes it for the clock of the driver's process, whatever the session's zone and the column's type.
-        raise OutsideGrammar("a datetime without a zone")
-    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    return Constant(Primitive.TIMESTAMP, (value - epoch) // dt.timedelta(microseconds=1))

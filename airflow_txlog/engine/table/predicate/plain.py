@@ -15,17 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_txlog.datafiles.text import date_text, parse_date
-from airflow_txlog.engine.table.predicate.constants import INTEGER_BITS
+from airflow_txlog.engine.table.schema.schema import INTEGERS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.sql.evaluation import Known, known_as
 from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Parameter, described
 from airflow_txlog.sql.sql_text import sql_text
 
-WHOLE = frozenset((Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG))
 _NUMBER = re.compile("-?[0-9]{1,18}", re.ASCII)
 _WHOLE_TEXT = re.compile("0|-?[1-9][0-9]{0,17}", re.ASCII)
-# Spark counts the days of a date in 32 bits.
-_DAYS = 1 << 31
 _MOST_TOKENS = 10_000
 
 
@@ -91,7 +88,7 @@ class _Condition:
     def _check_constant(self, node: Expression, field: StructField) -> None:
         match node:
             case Literal("number", text):
-                fits = field.type in WHOLE and _NUMBER.fullmatch(text) is not None
+                fits = field.type in INTEGERS and _NUMBER.fullmatch(text) is not None
             case Literal("string", text):
                 fits = fits_plainly(text, field)
             case Cast(Literal("string", text), "date"):
@@ -123,10 +120,10 @@ def fits_plainly(value: object, field: StructField) -> bool:
     if field.type is Primitive.DATE:
         if isinstance(value, str):
             days = parse_date(value)
-            return days is not None and -_DAYS <= days < _DAYS and date_text(days) == value
+            return days is not None and date_text(days) == value
         return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
     if isinstance(value, str):
         # As Jinja renders a number. Spark reads it, whether it casts the text or, without ANSI mode, the column.
         is_canonical = _WHOLE_TEXT.fullmatch(value) is not None
-        return is_canonical and field.type in INTEGER_BITS and abs(int(value)) < 1 << (INTEGER_BITS[field.type] - 1)
+        return is_canonical and field.type in INTEGERS and abs(int(value)) <= INTEGERS[field.type].greatest
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from airflow_txlog.datafiles.codecs import Codec, Integer, codec_of
 from airflow_txlog.datafiles.parquet.conversion import VARIANT
 from airflow_txlog.datafiles.parquet.physical import MODE_KEY
 from airflow_txlog.engine.table.schema.types import (
@@ -30,6 +31,7 @@ from airflow_txlog.engine.table.schema.types import (
 from airflow_txlog.errors import CorruptTable, SchemaMismatch, UnsupportedFeature
 
 __all__ = [
+    "INTEGERS",
     "ArrayType",
     "DataType",
     "DecimalType",
@@ -40,6 +42,7 @@ __all__ = [
     "VariantType",
     "array_of",
     "arrow_type",
+    "codec",
     "delta_type",
     "from_arrow",
     "parse_schema",
@@ -200,6 +203,11 @@ _TO_ARROW: dict[Primitive, pa.DataType] = {
     Primitive.TIMESTAMP_NTZ: pa.timestamp("us"),
     Primitive.VOID: pa.null(),
 }
+_CODECS: dict[DataType, Codec | None] = {primitive: codec_of(arrow) for primitive, arrow in _TO_ARROW.items()}
+INTEGERS: dict[DataType, Integer] = {
+    primitive: found for primitive, found in _CODECS.items() if isinstance(found, Integer)
+}
+"""The types of whole numbers, the narrowest first, with their ranges."""
 
 # Arrow's field metadata is text. A value that is not a string is kept as JSON, and this key lists which ones are, so
 # that the string "5" and the number 5 come back as what they were.
@@ -234,16 +242,14 @@ def arrow_type(data_type: DataType) -> pa.DataType:
 
 
 def array_of(plain: list[Any], data_type: DataType) -> pa.Array:
-    """An array of the column's Arrow type from Python values, dates and timestamps given as days and microseconds.
+    """Return an array of the column's Arrow type from plain values (`codecs`)."""
+    found = codec(data_type)
+    return pa.array(plain, arrow_type(data_type)) if found is None else found.array(plain)
 
-    Integers, because `datetime` ends at the year 9999 and columns do not.
-    """
-    target = arrow_type(data_type)
-    if data_type is Primitive.DATE:
-        return pa.array(plain, pa.int32()).cast(target)
-    if data_type in (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ):
-        return pa.array(plain, pa.int64()).cast(target)
-    return pa.array(plain, target)
+
+def codec(data_type: DataType) -> Codec | None:
+    """Return the codec of single values, or None for void and nested types."""
+    return codec_of(arrow_type(data_type)) if isinstance(data_type, DecimalType) else _CODECS.get(data_type)
 
 
 def _field_to_arrow(member: StructField) -> pa.Field:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_txlog.engine.table.schema.schema import type_from_json
+from airflow_txlog.engine.table.schema.schema import INTEGERS, type_from_json
 from airflow_txlog.engine.table.schema.types import (
     DataType,
     DecimalType,
@@ -22,9 +22,8 @@ from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 
 TYPE_CHANGES_KEY = "delta.typeChanges"
 
-_INTEGERS = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
 # Digits before the point that hold every value.
-_WHOLE_DIGITS = {Primitive.BYTE: 10, Primitive.SHORT: 10, Primitive.INTEGER: 10, Primitive.LONG: 20}
+_LONG_DIGITS, _OTHER_DIGITS = 20, 10
 
 
 def check_type_changes(schema: StructType, table: str) -> None:
@@ -51,12 +50,12 @@ def check_type_changes(schema: StructType, table: str) -> None:
 
 def is_widening(before: DataType, after: DataType) -> bool:
     """Whether the protocol lets a column of one type become the other."""
-    if before in _INTEGERS and after in _INTEGERS:
-        return _INTEGERS.index(before) <= _INTEGERS.index(after)
-    if before in _INTEGERS and isinstance(after, DecimalType):
-        return after.precision - after.scale >= _WHOLE_DIGITS[before]
+    if before in INTEGERS and after in INTEGERS:
+        return INTEGERS[before].greatest <= INTEGERS[after].greatest
+    if before in INTEGERS and isinstance(after, DecimalType):
+        return after.precision - after.scale >= (_LONG_DIGITS if before is Primitive.LONG else _OTHER_DIGITS)
     if after is Primitive.DOUBLE:
-        return before in (Primitive.FLOAT, *_INTEGERS[:3])
+        return before is Primitive.FLOAT or (before in INTEGERS and before is not Primitive.LONG)
     if isinstance(before, DecimalType) and isinstance(after, DecimalType):
         more_after_point = after.scale - before.scale
         return 0 <= more_after_point <= after.precision - before.precision

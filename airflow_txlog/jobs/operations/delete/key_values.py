@@ -21,8 +21,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.text import DAY_S, SECOND_US, date_text, parse_date, parse_timestamp
-from airflow_txlog.engine.table.schema.schema import StructField, array_of, arrow_type
+from airflow_txlog.datafiles.codecs import Integer, plain_date, plain_time
+from airflow_txlog.datafiles.text import DAY_S, SECOND_US, date_text, parse_date
+from airflow_txlog.engine.table.schema.schema import INTEGERS, StructField, array_of, arrow_type, codec
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive
 from airflow_txlog.errors import SchemaMismatch, UnsupportedFeature
 
@@ -30,11 +31,9 @@ from airflow_txlog.errors import SchemaMismatch, UnsupportedFeature
 _DOUBLE_DIGITS = 15
 _DOUBLE_WHOLE = 1 << 53
 
-_INTEGER_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,37}", re.ASCII)
 _PLAIN_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?", re.ASCII)
 _EXACT = Context(prec=100)
-_EPOCH = dt.datetime(1970, 1, 1)
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
     (int, "whole number"),
@@ -82,7 +81,7 @@ def check_key_column(field: StructField, table: str) -> None:
         what = "has a collation, so that different texts are equal"
     elif field.is_char:
         what = f"is {field.metadata['__CHAR_VARCHAR_TYPE_STRING']}, which is stored padded"
-    elif not isinstance(field.type, DecimalType) and field.type not in _CONVERTERS:
+    elif not isinstance(field.type, DecimalType) and field.type not in {*INTEGERS, *_CONVERTERS}:
         what = f"is {field.type}, and only single values can be keys"
     if what is not None:
         raise UnsupportedFeature(
@@ -166,7 +165,8 @@ def _refusal(place: int | None, found: str, why: str, field: StructField, table:
 def _converter(kind: DataType) -> Callable[[Any], Any]:
     if isinstance(kind, DecimalType):
         return lambda value: _decimal(value, kind)
-    assert isinstance(kind, Primitive)
+    if kind in INTEGERS:
+        return lambda value: _integer(value, INTEGERS[kind])
     return _CONVERTERS[kind]
 
 
@@ -190,16 +190,11 @@ def _boolean(value: Any) -> bool:
     raise _NotExact("only true and false are booleans")
 
 
-def _integer(primitive: Primitive) -> Callable[[Any], int]:
-    bound = 1 << (_INTEGER_BITS[primitive] - 1)
-
-    def convert(value: Any) -> int:
-        number = _whole(value)
-        if not -bound <= number < bound:
-            raise _NotExact("it is out of range")
-        return number
-
-    return convert
+def _integer(value: Any, kind: Integer) -> int:
+    number = _whole(value)
+    if kind.held(number) is None:
+        raise _NotExact("it is out of range")
+    return number
 
 
 def _whole(value: Any) -> int:
@@ -282,7 +277,7 @@ def _date(value: Any) -> int:
     if isinstance(value, dt.datetime):
         raise _NotExact("which day an instant belongs to depends on a time zone")
     if isinstance(value, dt.date):
-        return (value - _EPOCH.date()).days
+        return plain_date(value)
     days = parse_date(value) if isinstance(value, str) else None
     if days is None or date_text(days) != value:
         raise _NotExact("it is no date written as yyyy-MM-dd")
@@ -292,30 +287,31 @@ def _date(value: Any) -> int:
 def _timestamp(value: Any) -> int:
     """Microseconds since 1970 UTC."""
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
-        return (value - _EPOCH.replace(tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
-    found = parse_timestamp(value) if isinstance(value, str) else None
-    if found is None or found[1] is None:
-        raise _NotExact("only a time with its offset from UTC names an instant")
-    return found[0] - found[1] * SECOND_US
+        return plain_time(value)
+    return _read(value, Primitive.TIMESTAMP, "only a time with its offset from UTC names an instant")
 
 
 def _timestamp_ntz(value: Any) -> int:
     """Microseconds since 1970 by the clock."""
     if isinstance(value, dt.datetime) and value.tzinfo is None:
-        return (value - _EPOCH) // dt.timedelta(microseconds=1)
+        return plain_time(value)
     if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
-        return (value - _EPOCH.date()).days * DAY_S * SECOND_US
-    found = parse_timestamp(value) if isinstance(value, str) else None
-    if found is None or found[1] is not None:
-        raise _NotExact("only a time without a zone is one")
-    return found[0]
+        return plain_date(value) * DAY_S * SECOND_US
+    return _read(value, Primitive.TIMESTAMP_NTZ, "only a time without a zone is one")
 
 
-_CONVERTERS: dict[Primitive, Callable[[Any], Any]] = {
+def _read(value: Any, kind: Primitive, why_not: str) -> int:
+    found = codec(kind)
+    plain: int | None = found.read(value) if found is not None and isinstance(value, str) else None
+    if plain is None:
+        raise _NotExact(why_not)
+    return plain
+
+
+_CONVERTERS: dict[DataType, Callable[[Any], Any]] = {
     Primitive.STRING: _text,
     Primitive.BINARY: _binary,
     Primitive.BOOLEAN: _boolean,
-    **{primitive: _integer(primitive) for primitive in _INTEGER_BITS},
     Primitive.FLOAT: _single,
     Primitive.DOUBLE: _double,
     Primitive.DATE: _date,

@@ -30,7 +30,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     null_test,
 )
 from airflow_txlog.engine.table.schema import types as delta
-from airflow_txlog.engine.table.schema.schema import arrow_type
+from airflow_txlog.engine.table.schema.schema import INTEGERS, arrow_type
 from airflow_txlog.errors import InvalidPredicate, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
@@ -48,8 +48,7 @@ MOST_BYTES_READ = 64 * 1024 * 1024
 
 _LOOKING = "find the partitions that the source names"
 
-_INTEGERS = (delta.Primitive.BYTE, delta.Primitive.SHORT, delta.Primitive.INTEGER, delta.Primitive.LONG)
-_SCOPING = (*_INTEGERS, delta.Primitive.DATE, delta.Primitive.STRING, delta.Primitive.BOOLEAN)
+_SCOPING = (*INTEGERS, delta.Primitive.DATE, delta.Primitive.STRING, delta.Primitive.BOOLEAN)
 
 
 # Equalities that scope, each with the column that it compares.
@@ -201,7 +200,7 @@ def described(scope: Predicate) -> str:
 
 def _is_compared_uncast(given: delta.StructField, wanted: delta.StructField) -> bool:
     """Whether the one is compared with the other as it is, or whole numbers by their values."""
-    both_whole = given.type in _INTEGERS and wanted.type in _INTEGERS
+    both_whole = given.type in INTEGERS and wanted.type in INTEGERS
     return both_whole or (given.type == wanted.type and not given.is_collated)
 
 
@@ -232,20 +231,15 @@ def _can_scope(field: delta.StructField) -> bool:
 
 def _in_column_type(array: pa.Array, field: delta.StructField) -> tuple[pa.Array, pa.BooleanArray]:
     """The values in the column's type, and which of them some row of the column may equal; null is one of them."""
-    if field.type in _INTEGERS:
-        low, high = _bounds(field)
-        fits = pc.and_(pc.greater_equal(array, low), pc.less_equal(array, high))
+    if field.type in INTEGERS:
+        whole = INTEGERS[field.type]
+        fits = pc.and_(pc.greater_equal(array, whole.least), pc.less_equal(array, whole.greatest))
         array = pc.if_else(pc.fill_null(fits, False), array, None).cast(arrow_type(field.type))
     elif field.type is delta.Primitive.STRING:
         fits = pc.not_equal(array, "")
     else:
         fits = pa.repeat(pa.scalar(True), len(array))
     return array, pc.fill_null(fits, True)
-
-
-def _bounds(field: delta.StructField) -> tuple[int, int]:
-    bits = arrow_type(field.type).bit_width
-    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
 def _plain(end: pa.ChunkedArray, field: delta.StructField) -> Value | None:
@@ -256,8 +250,7 @@ def _plain(end: pa.ChunkedArray, field: delta.StructField) -> Value | None:
     if field.type is delta.Primitive.DATE:
         scalar = scalar.cast(pa.int32())
     value: Value = scalar.as_py()
-    if field.type in _INTEGERS and isinstance(value, int):
-        low, high = _bounds(field)
+    if field.type in INTEGERS and isinstance(value, int):
         # Beyond the last value, the nearest one keeps a partition too many at most.
-        value = min(max(value, low), high)
+        value = min(max(value, INTEGERS[field.type].least), INTEGERS[field.type].greatest)
     return value

@@ -1,9 +1,9 @@
-"""Statistics that a checkpoint keeps as a struct alone (`stats_parsed` without `stats`), back as the JSON of the log.
+"""What a checkpoint keeps as structs alone (`stats_parsed`, `partitionValues_parsed`), back as the texts of the log.
 
-Only tables with `delta.checkpoint.writeStatsAsJson=false` come this way. The invariant: what comes out means what the
-struct says or says less. A value that JSON cannot state exactly (NaN, infinity, bytes) is left out, which costs
-pruning and never a row.
-Source: protocol, "Per-file Statistics" and "Checkpoint Schema".
+Only tables with `delta.checkpoint.writeStatsAsJson=false` have statistics like this. The invariant: what comes out
+means what the struct says, or of statistics less. A value that JSON cannot state exactly (NaN, infinity, bytes) is left
+out, which costs pruning and never a row; a partition value is the string that the protocol demands of the typed value.
+Source: protocol, "Per-file Statistics", "Partition Value Serialization" and "Checkpoint Schema".
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.datafiles.text import SECOND_US, date_text, timestamp_text
+from airflow_txlog.engine.log.columns import STRING_MAP
+from airflow_txlog.errors import SchemaMismatch
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
 _UNITS_A_SECOND = {"s": 1, "ms": 1000, "us": SECOND_US, "ns": 1000 * SECOND_US}
@@ -72,3 +75,24 @@ def _value(value: Any) -> Any:
             return value
         case _:
             return None
+
+
+def partition_maps(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
+    """Return one map a row, null where the struct is null. Raises ValueError for a type that cannot partition a table.
+
+    Null and a member that the struct of a row lacks are null. `instants` are members that hold instants although their
+    type names no zone.
+    """
+    names = [field.name for field in parsed.type]
+    try:
+        columns = [partition_string(_member(parsed, name, name in instants)) for name in names]
+    except SchemaMismatch as error:
+        raise ValueError(f"partitionValues_parsed: {error}") from error
+    rows = [list(zip(names, values, strict=True)) for values in zip(*columns, strict=True)] or [[]] * len(parsed)
+    valid = parsed.is_valid().to_pylist()
+    return pa.array([row if is_valid else None for row, is_valid in zip(rows, valid, strict=True)], STRING_MAP)
+
+
+def _member(parsed: pa.StructArray, name: str, is_instant: bool) -> pa.Array:
+    values = parsed.field(name)
+    return values.cast(pa.timestamp(values.type.unit, "UTC")) if is_instant else values
