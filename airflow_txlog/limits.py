@@ -1,15 +1,18 @@
-"""Bounds on what a table can make this process read: a log is input, and may be larger than any table needs.
+"""Bounds on what a table can make this process read, and thresholds of the work on it.
 
-A limit is checked before the work that it bounds. Each is a number of bytes, which an environment variable of the
-process that reads the table replaces: how much is too much depends on that process's memory, and never on the table,
-whose properties come from its writers.
+A log is input, and may be larger than any table needs. A `Limit` is checked before the work that it bounds. It is a
+number of bytes, which an environment variable of the process that reads the table replaces: how much is too much
+depends on that process's memory, and never on the table, whose properties come from its writers. `Limits` are the
+thresholds by which the work is cut and chosen; they travel with the table (`Store.limits`).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
 
 from airflow_txlog.errors import InvalidInput, LimitExceeded
 
@@ -77,6 +80,87 @@ beyond it that is the work of Spark, and nothing is refused. `cost_of` says what
 STATISTICS = Limit("TXLOG_KEPT_STATISTICS_BYTES", 256 * MIB)
 """Typed statistics of one open table that are kept between questions, some 32 bytes for a file and a column and twice
 that for texts; what is beyond it is parsed at each question, and nothing is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much is done at once, and from where on in another way. Only tests give other numbers than these."""
+
+    # The log.
+    checkpoint_group_rows: int = 65_536
+    """File actions in a row group of a checkpoint."""
+    checkpoint_sidecar_rows: int = 131_072
+    """File actions in a sidecar."""
+    automatic_cleanup_files: int = 20_000
+    """What one log cleanup after a commit deletes at most: a log of years is cut over several commits."""
+    progress_files: int = 10_000
+    """The progress of a deletion is logged after so many files."""
+
+    # Data files that are written.
+    row_group_bytes: int = 128 * MIB
+    """Counted in Arrow's memory, where a column takes more room than in the file."""
+    split_bytes: int = 32 * MIB
+    """So many bytes of rows are gathered before they are split by partition: one sort instead of one a batch."""
+    buffered_bytes: int = 256 * MIB
+    """What all partitions of a task hold together; above it the largest one is written out."""
+    open_files: int = 64
+    """How many files one task holds open."""
+
+    # What jobs send, join and look up.
+    inline_plan_bytes: int = 32 * MIB
+    """A plan of more is left in files and not sent along: Connect refuses large messages."""
+    broadcast_bytes: int = 128 * MIB
+    """The columns of a smaller source are sent to every task of a join. Above it both sides are shuffled and sorted,
+    which spills to disk where a hash table would run out of memory. Spark cannot choose: it does not know how many rows
+    a scan of ours yields, takes it for small, and would send the target to every task."""
+    bucket_bytes: int = 128 * MIB
+    """About what one bucket of a materialized source takes."""
+    merge_key_bytes: int = 256 * MIB
+    """What every task that looks for keys holds of the source's, and of their rows' numbers, uncompressed."""
+    merge_source_bytes: int = 1024 * MIB
+    """What the tasks that write new rows read of a source, uncompressed. They hold less: see `source_rows`."""
+    held_source_bytes: int = 256 * MIB
+    """What a task holds of a source: all of it, or the rows that so many rows of the table have met."""
+    taken_source_rows: int = 65_536
+    """So many rows of a source, at most, are put beside rows of the table at once."""
+    looked_up_bytes: int = 128 * MIB
+    """So many bytes of a table's rows are looked up among the keys of a merge at once."""
+    filter_keys: int = 100_000
+    """Keys that a task looks every row up in; the table for that is made anew for each batch. Above it the least and
+    the greatest do."""
+    filter_key_bytes: int = 64 * MIB
+    """What the driver reads of one key column for that, uncompressed and a row group at a time."""
+    scope_values: int = 10_000
+    """Above so many combinations of values of a source, each column's least and greatest bound the target."""
+    scope_bytes: int = 64 * MIB
+    """So much of a materialized source is read on the driver rather than by a Spark job."""
+    delete_keys: int = 10_000
+    """Above so many keys of a DELETE, files are pruned and conflicts judged by the least and the greatest."""
+    many_rows: int = 1_000_000
+    """Below this Spark evaluates a condition row by row sooner than the distinct values are collected."""
+    distinct_values: int = 10_000
+    distinct_value_bytes: int = 4 * MIB
+    """At most so many distinct values, of so many bytes, are evaluated in place of the rows."""
+    computed_rows: int = 100_000
+    computed_texts: int = 5_000
+    """The computed columns of so many rows go through the driver, where it writes the files itself: where each value
+    takes a few bytes, and where it may take many. Spark brings a gigabyte to a driver, and no more."""
+    segment_files: int = 16
+    """A segment of images has at most so many input files: one that changes costs the others their images too."""
+    joined_files_fewer: int = 16
+    """Joining tiny files, a second job, is worth so many files fewer."""
+    sorted_bytes: int = 2**31 - 1
+    """No process sorts more rows at once: Arrow has no more in one column."""
+    names_in_folder: int = 20_000
+    """A folder of a disk with more names below it is left to Spark, which looks level by level: a glob may begin in a
+    folder that holds half a disk."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        changed = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
+        return partial(Limits, **changed), ()
+
+
+USUAL = Limits()
 
 
 def cost_of(size_bytes: int, decoded_bytes: int) -> int:

@@ -55,13 +55,18 @@ def encoding_named(name: str) -> str | None:
         return None
 
 
-def codec_of(path: str) -> str | None:
+def compression_of(path: str) -> str | None:
     """Arrow's name of the compression of a file; None where it has none."""
     return CODECS.get(path.rpartition("/")[2].rpartition(".")[2])
 
 
 def lines_of(
-    source: Any, codec: str | None, text: TextFormat, start: int = 0, end: int | None = None
+    source: Any,
+    codec: str | None,
+    text: TextFormat,
+    start: int = 0,
+    end: int | None = None,
+    block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[pa.Array]:
     """The lines of an open file that begin at its bytes from `start` up to `end`, exclusive.
 
@@ -72,12 +77,12 @@ def lines_of(
         return
     if codec is not None:
         # Arrow would ask for 64 KiB at a time.
-        source, end = pa.CompressedInputStream(pa.BufferedInputStream(source, BLOCK_BYTES), codec), None
+        source, end = pa.CompressedInputStream(pa.BufferedInputStream(source, block_bytes), codec), None
     if text.is_whole:
         yield pa.array([_decoded(_without_mark(source.read(), text), text)], pa.string())
         return
     is_first = not start
-    for block in _blocks(source, text, start, end):
+    for block in _blocks(source, text, start, end, block_bytes):
         lines = _split(_without_mark(block, text) if is_first and not start else block, text)
         if text.drops_blank:
             lines = lines.filter(_is_filled(lines, text.comment))
@@ -89,14 +94,14 @@ def lines_of(
             yield lines
 
 
-def _blocks(source: Any, text: TextFormat, start: int, end: int | None) -> Iterator[bytes]:
+def _blocks(source: Any, text: TextFormat, start: int, end: int | None, block_bytes: int) -> Iterator[bytes]:
     """Blocks of whole lines: those that begin at `start` or behind it, and before `end`."""
     at, data, is_done = max(start - 1, 0), b"", False
     if at:
         source.seek(at)
     is_inside = start > 0  # in a line that belongs to the part before
     while not is_done:
-        more = source.read(BLOCK_BYTES)
+        more = source.read(block_bytes)
         is_done = not more
         data += more
         if is_inside:

@@ -55,6 +55,7 @@ from airflow_txlog.errors import (
     TimestampOutOfRange,
     VersionNotFound,
 )
+from airflow_txlog.limits import USUAL, Limits
 from airflow_txlog.storage import Access, Store, open_store
 
 log = logging.getLogger(__name__)
@@ -119,12 +120,13 @@ class Table:
         clock: Clock = SYSTEM_CLOCK,
         policy: CommitPolicy | None = None,
         strict_writers: bool = False,
+        limits: Limits = USUAL,
     ) -> Table:
         """The same without looking whether there is one: nothing is read before a method is called.
 
         Raises UnsupportedStore.
         """
-        return Table(open_store(uri, access), clock=clock, policy=policy, strict_writers=strict_writers)
+        return Table(open_store(uri, access, limits), clock=clock, policy=policy, strict_writers=strict_writers)
 
     @staticmethod
     def exists(uri: Uri, storage_options: Mapping[str, Any] | None = None) -> bool:

@@ -21,6 +21,7 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.exactly_once.seal import Seal, folder_named, seal_of, work_folder
+from airflow_txlog.limits import Limits
 from airflow_txlog.storage import Store
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ class LogContext:
     def store(self) -> Store:
         """The table's store: every file of the job is in it."""
         return self.table.store
+
+    @property
+    def limits(self) -> Limits:
+        """The thresholds of the work."""
+        return self.store.limits
 
     @property
     def seal(self) -> Seal | None:

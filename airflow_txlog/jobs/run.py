@@ -16,6 +16,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import Log, LogContext
 from airflow_txlog.jobs.spark.errors import failure_of
+from airflow_txlog.limits import USUAL, Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,7 @@ def run_job(
     start: Callable[[], SparkSession] | None = None,
     is_spark_here: bool = True,
     always_starts: bool = False,
+    limits: Limits = USUAL,
 ) -> JobResult:
     """Run the job, and put its result at `spec.result_uri` where there is one.
 
@@ -46,7 +48,7 @@ def run_job(
     say(f"{spec.operation.name} {spec.table_uri}")
     contexts: list[LogContext] = []
     try:
-        table = Table.at(spec.table_uri, spec.access, strict_writers=spec.strict_writers)
+        table = Table.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
         if spec.operation.needs_spark:
             # A job on the log alone need not load what plans, and what drives Spark.
             from airflow_txlog.jobs.planner import Sparks, run_planned  # noqa: PLC0415

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.limits import USUAL, Limits
 from airflow_txlog.locations import LOCAL, PLAIN, Access, can_name_a_file, local_path, scheme_of
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.local import LocalStore
@@ -70,7 +71,7 @@ STORES: dict[str, Callable[[str, Access], Store]] = {
 """What opens a URI of each scheme; that of a path is LOCAL."""
 
 
-def open_store(uri: str | os.PathLike[str] | Store, access: Access) -> Store:
+def open_store(uri: str | os.PathLike[str] | Store, access: Access, limits: Limits = USUAL) -> Store:
     """The store rooted at a table's URI; nothing is read or written yet.
 
     A local path may be relative and counts from the working directory. A `Store` is returned as it is.
@@ -79,6 +80,12 @@ def open_store(uri: str | os.PathLike[str] | Store, access: Access) -> Store:
     """
     if not isinstance(uri, (str, os.PathLike)):
         return uri
+    store = _opened(uri, access)
+    store.limits = limits
+    return store
+
+
+def _opened(uri: str | os.PathLike[str], access: Access) -> Store:
     text = os.fspath(uri)
     if not text:
         raise UnsupportedStore(f"UnsupportedStore: an empty URI names no table. Supported: {_SUPPORTED}.", uri=text)
@@ -108,15 +115,16 @@ class StoreReference:
 
     root: str
     access: Access
+    limits: Limits = USUAL
 
     @classmethod
     def of(cls, store: Store) -> StoreReference:
         """The reference to an open store."""
-        return cls(root=store.root, access=store.access)
+        return cls(root=store.root, access=store.access, limits=store.limits)
 
     def open(self) -> Store:
         """The store. Raises UnsupportedStore."""
-        return open_store(self.root, self.access)
+        return open_store(self.root, self.access, self.limits)
 
 
 def open_named_file(uri: str, access: Access) -> Any:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from airflow_txlog.limits import Limits
 from airflow_txlog.locations import Access
 from airflow_txlog.storage.output import Output
 
@@ -34,6 +35,9 @@ class NothingSent(OSError):
 
 class Store(Protocol):
     """Bytes under one root. Any number of threads may call any method at the same time."""
+
+    limits: Limits
+    """The thresholds of the work on the table."""
 
     @property
     def root(self) -> str:

@@ -22,7 +22,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from airflow_txlog.errors import OutsideTable, UnsupportedStore
-from airflow_txlog.limits import LOG_FILE
+from airflow_txlog.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.locations import LOCAL as SCHEME
 from airflow_txlog.locations import PLAIN, PRIVATE_PREFIX, Access, is_inside
 from airflow_txlog.storage import local_files
@@ -41,6 +41,7 @@ class LocalStore:
 
     is_remote = False
     deletes_at_once = 1
+    limits: Limits = USUAL
 
     def __init__(self, directory: str, access: Access = PLAIN) -> None:
         """`directory` is a path of the file system, taken as it is; a relative one counts from where we are now."""

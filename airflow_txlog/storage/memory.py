@@ -19,7 +19,7 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.limits import LOG_FILE
+from airflow_txlog.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.locations import PLAIN, Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.storage.confine import check_may_read
@@ -35,6 +35,7 @@ class MemoryStore:
 
     is_remote = False
     deletes_at_once = 1
+    limits: Limits = USUAL
 
     def __init__(self, uri: str, access: Access = PLAIN, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """`uri` is `memory://name/table`; `clock` gives the files their times."""

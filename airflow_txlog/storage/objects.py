@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.limits import LOG_FILE
+from airflow_txlog.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo, NothingSent
 from airflow_txlog.storage.bucket import (
@@ -52,6 +52,7 @@ class ObjectStore:
     """Objects under one prefix of a bucket. There are no directories."""
 
     is_remote = True
+    limits: Limits = USUAL
 
     def __init__(
         self,

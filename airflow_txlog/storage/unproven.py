@@ -22,7 +22,7 @@ from fsspec import get_filesystem_class
 from fsspec.core import url_to_fs
 
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.limits import LOG_FILE
+from airflow_txlog.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.storage.bucket import Connection, side_by_side
@@ -59,6 +59,7 @@ class UnprovenStore:
 
     is_remote = True
     deletes_at_once = 1
+    limits: Limits = USUAL
 
     def __init__(self, uri: str, access: Access) -> None:
         """Raises UnsupportedStore for a URI that names no folder."""

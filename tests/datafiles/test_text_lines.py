@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles import text_lines
 from airflow_txlog.datafiles.tasks.plans import Bins, in_parts, planned_files
 from airflow_txlog.datafiles.tasks.rows_without_log import LinesScan
 from airflow_txlog.datafiles.text_lines import TextFormat, encoding_named, lines_of
@@ -20,9 +19,9 @@ from airflow_txlog.storage import PLAIN, LocalStore, StoreReference
 from tests.helpers.files import plan_of_files
 
 
-def lines(data: bytes, text: TextFormat, start: int = 0, end: int | None = None) -> list[str]:
+def lines(data: bytes, text: TextFormat, start: int = 0, end: int | None = None, block: int = 100) -> list[str]:
     source = pa.PythonFile(io.BytesIO(data), mode="r")
-    return [line for block in lines_of(source, None, text, start, end) for line in block.to_pylist()]
+    return [line for lines in lines_of(source, None, text, start, end, block) for line in lines.to_pylist()]
 
 
 @given(
@@ -37,9 +36,7 @@ def test_a_line_is_in_exactly_one_part_of_a_file(pieces: list[str], cuts: list[i
         expected.pop()
     ends = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
     spans = list(zip(ends, [*ends[1:-1], None], strict=False)) or [(0, None)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_lines, "BLOCK_BYTES", block)
-        found = [line for start, end in spans for line in lines(data, TextFormat(), start, end)]
+    found = [line for start, end in spans for line in lines(data, TextFormat(), start, end, block)]
     assert found == expected
 
 

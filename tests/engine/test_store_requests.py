@@ -9,11 +9,11 @@ import pytest
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.checkpoints import writing
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
 from tests.helpers.counting import CountingStore
+from tests.helpers.limits import limited
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
@@ -160,7 +160,7 @@ def test_the_checkpoint_after_a_commit_reads_that_commit_alone(table: Table, sto
 
 def store_with(versions: int, properties: dict[str, str], memory_uri: str) -> CountingStore:
     """A table at this version whose checkpoints are made by hand."""
-    store = CountingStore(memory_uri)
+    store = limited(CountingStore(memory_uri), checkpoint_group_rows=4, checkpoint_sidecar_rows=4)
     table = Table.create(store, SCHEMA, ["day"], properties={"delta.checkpointInterval": "10000"} | properties)
     for number in range(versions):
         tx = table.begin()
@@ -196,11 +196,7 @@ def test_a_cold_open_without_a_checkpoint_asks_for_hint_listing_and_commits(memo
 
 
 @pytest.mark.parametrize("commits", [0, 3])
-def test_a_v2_checkpoint_costs_one_request_a_sidecar_more(
-    commits: int, memory_uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "_ROW_GROUP_ROWS", 4)
-    monkeypatch.setattr(writing, "_SIDECAR_ROWS", 4)
+def test_a_v2_checkpoint_costs_one_request_a_sidecar_more(commits: int, memory_uri: str) -> None:
     store = store_with(10 + commits, {"delta.checkpointPolicy": "v2"}, memory_uri)
     checkpoint(store, 10)
     assert opened(store) == COLD + ["sidecar"] * 3 + ["read"] * commits

@@ -13,11 +13,12 @@ from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, plan_table
 from airflow_txlog.storage import LocalStore, StoreReference
+from tests.helpers.limits import limited
 
 
-def store_of(folder: Path | str) -> StoreReference:
+def store_of(folder: Path | str, **limits: int) -> StoreReference:
     """The folder as a store that tasks open."""
-    return StoreReference.of(LocalStore(str(folder)))
+    return StoreReference.of(limited(LocalStore(str(folder)), **limits))
 
 
 def data_file(path: Path | str, **known: Any) -> DataFile:

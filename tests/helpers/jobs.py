@@ -25,6 +25,7 @@ from airflow_txlog.jobs.executor.local import LocalExecutor
 from airflow_txlog.jobs.executor.spark import SparkExecutor
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.sql.schemas import spark_schema
+from airflow_txlog.limits import USUAL, Limits
 from tests.helpers.readers import rows_by_delta_rs
 from tests.helpers.rows import bag
 from tests.helpers.specs import job_spec
@@ -126,6 +127,7 @@ def run(
     storage_options: dict[str, Any] | None = None,
     key: str | None = KEY,
     unrestricted: tuple[str, ...] = (),
+    limits: Limits = USUAL,
     **arguments: Any,
 ) -> JobResult:
     """Run a job in this session; its result, failed or not. `key` is that of the work, for its saved work.
@@ -147,8 +149,8 @@ def run(
         unrestricted=unrestricted,
     )
     if _tried_without:
-        return run_job(spec, None, log=log, start=lambda: spark)
-    return run_job(spec, spark, log=log)
+        return run_job(spec, None, log=log, start=lambda: spark, limits=limits)
+    return run_job(spec, spark, log=log, limits=limits)
 
 
 _tried_without: list[bool] = []

@@ -11,8 +11,10 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.checkpoints import sidecars_of, writing
+from airflow_txlog.engine.log.checkpoints import sidecars_of
+from airflow_txlog.storage import LocalStore
 from tests.helpers.checkpoints import list_checkpoints
+from tests.helpers.limits import limited
 from tests.helpers.readers import rows_by_deltalake
 from tests.helpers.rows import append, bag
 
@@ -45,11 +47,10 @@ def cut_before(table: Path, version: int) -> None:
 @pytest.mark.parametrize("policy", ["v2", "classic"])
 @pytest.mark.parametrize("properties", [{}, STRUCTS, STRUCTS_ALONE], ids=str)
 def test_a_checkpoint_of_ours_is_all_that_delta_rs_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, properties: dict[str, str]
+    tmp_path: Path, policy: str, properties: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(writing, "_ROW_GROUP_ROWS", 2)
-    monkeypatch.setattr(writing, "_SIDECAR_ROWS", 4)
-    table = Table.create(tmp_path / "t", rows(0).schema, ["day"], {"delta.checkpointPolicy": policy, **properties})
+    store = limited(LocalStore(str(tmp_path / "t")), checkpoint_group_rows=2, checkpoint_sidecar_rows=4)
+    table = Table.create(store, rows(0).schema, ["day"], {"delta.checkpointPolicy": policy, **properties})
     for start in range(0, 36, 9):
         append(table, rows(start))
     before = bag(table.to_arrow())

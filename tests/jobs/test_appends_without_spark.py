@@ -21,8 +21,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.jobs.source import listing
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.limits import SMALL_JOB, Limits
 from airflow_txlog.storage import credentials
 from tests.helpers import azure, gcs, layouts, s3
 from tests.helpers.jobs import KEY, application, by_id, committed, error_of, files_on_disk, ids, random_rows, rows
@@ -447,11 +446,11 @@ def test_a_setting_that_changes_old_times_is_left_to_spark(tmp_path: Path, name:
     assert "option" in needs(spec_of(tmp_path / "t", tmp_path / "in", {"spark_conf": {name: value}}))
 
 
-def test_a_folder_of_very_many_names_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_very_many_names_is_not_walked(tmp_path: Path) -> None:
     for number in range(3):
         put(tmp_path / "in" / f"{number}.parquet", TEXTS)
-    monkeypatch.setattr(listing, "MAX_NAMES", 2)
-    assert "very many names" in needs(spec_of(tmp_path / "t", tmp_path / "in" / "0*"))
+    limits = Limits(names_in_folder=2)
+    assert "very many names" in needs(spec_of(tmp_path / "t", tmp_path / "in" / "0*"), limits=limits)
 
 
 def test_more_than_the_limit_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

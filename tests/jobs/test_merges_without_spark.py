@@ -18,8 +18,7 @@ from airflow_txlog.contract.operations.plain_texts import looks_plain
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.jobs.source import materialized
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.limits import SMALL_JOB, Limits
 from tests.helpers.jobs import application, committed, delete, error_of, files_on_disk, insert, run, update
 from tests.helpers.rows import append, bag, make_table
 from tests.helpers.specs import job_spec
@@ -229,7 +228,7 @@ def test_rows_that_spark_has_to_bring_together_need_it_before_new_files_are_stag
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source of several buckets, whose rows may land in any partition."""
-    monkeypatch.setattr(materialized, "BUCKET_BYTES", 1)
+    limits = Limits(bucket_bytes=1)
     # A task for each file of the source, so that each file of what is written down is a bucket.
     monkeypatch.setattr(scan, "task_count", lambda parallelism, sizes: len(sizes))
     table, source = target_in(tmp_path / "t", partition_by=["p"]), source_in(tmp_path / "in")
@@ -237,7 +236,7 @@ def test_rows_that_spark_has_to_bring_together_need_it_before_new_files_are_stag
     staged: list[object] = []
     monkeypatch.setattr("airflow_txlog.jobs.rows.staging.stage", lambda *_, **__: staged.append(1) or [])
     before = files_on_disk(table)
-    assert "more than one task may write" in why(merge(table, source, update("*"), insert("*")))
+    assert "more than one task may write" in why(merge(table, source, update("*"), insert("*"), limits=limits))
     assert not staged
     assert files_on_disk(table) == before
 

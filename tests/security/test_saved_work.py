@@ -27,6 +27,7 @@ from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.forging import OTHER_KEY, folder_of, name_of, put_newest, with_header
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, live_files, rows, run
+from tests.helpers.limits import limited
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, make_table
 from tests.helpers.specs import job_spec
@@ -156,12 +157,10 @@ def test_a_vacuum_sweeps_the_folder_of_work_that_was_given_up(tmp_path: Path, sp
     assert files_on_disk(table) == live_files(table)
 
 
-def test_a_task_opens_no_file_of_a_plan_that_was_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outside: Path
-) -> None:
+def test_a_task_opens_no_file_of_a_plan_that_was_replaced(tmp_path: Path, outside: Path) -> None:
     """A plan names the files that a task opens as the worker. A large one lies in the table's folder for a moment."""
-    monkeypatch.setattr(scan, "MAX_INLINE_BYTES", 0)
     table = make_table(tmp_path / "t", rows(10))
+    limited(table.store, inline_plan_bytes=0)
     snapshot = table.snapshot()
     plan = scan.plan_files(snapshot, snapshot.files(), "UTC")
     context: Any = SimpleNamespace(inputs_folder="txlog-inputs-x", store=table.store, clock=SYSTEM_CLOCK)

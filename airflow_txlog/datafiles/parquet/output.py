@@ -27,10 +27,6 @@ from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.output import Output
 
-# Counted in Arrow's memory, where a column takes more room than in the file.
-ROW_GROUP_BYTES = 128 * 1024 * 1024
-
-
 # What is read at once where a digest is taken.
 _DIGESTED_BYTES = 8 * 1024 * 1024
 # What the protocol has writers choose where delta.parquet.compression.codec does not say.
@@ -165,7 +161,8 @@ class RowGroupWriter:
         self._writer: pq.ParquetWriter | None = None
         self._statistics = statistics
         self._with_digest = with_digest
-        self._row_group_bytes = ROW_GROUP_BYTES if row_group_bytes is None else min(ROW_GROUP_BYTES, row_group_bytes)
+        most = store.limits.row_group_bytes
+        self._row_group_bytes = most if row_group_bytes is None else min(most, row_group_bytes)
 
     @property
     def is_open(self) -> bool:
@@ -259,8 +256,8 @@ def _writable(table: pa.Table) -> pa.Table:
     return without_spare_values(table)
 
 
-def has_digest(store: Store, path: str, size_bytes: int, digest: str) -> bool:
-    """Whether a file with exactly these bytes is there. Reads it whole, unless its size differs."""
+def has_digest(store: Store, path: str, size_bytes: int, digest: str, chunk_bytes: int = _DIGESTED_BYTES) -> bool:
+    """Return whether a file with exactly these bytes is there. Reads it whole, unless its size differs."""
     try:
         source = store.open_input(path)
     except OSError:
@@ -270,7 +267,7 @@ def has_digest(store: Store, path: str, size_bytes: int, digest: str) -> bool:
         if source.size() != size_bytes:
             return False
         left = size_bytes
-        while left and (chunk := source.read(min(left, _DIGESTED_BYTES))):
+        while left and (chunk := source.read(min(left, chunk_bytes))):
             found.update(chunk)
             left -= len(chunk)
     return found.hexdigest() == digest

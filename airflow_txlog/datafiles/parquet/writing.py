@@ -48,11 +48,6 @@ from airflow_txlog.datafiles.partitioning import hive_directory, partition_strin
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
 from airflow_txlog.storage import Store, StoreReference
 
-# Rows gathered before they are split by partition: one sort instead of one a batch.
-SPLIT_BYTES = 32 * 1024 * 1024
-# All partitions together; above it the largest one is written out.
-MEMORY_BYTES = 256 * 1024 * 1024
-MAX_OPEN_FILES = 64
 # Fewer files than these are closed one after the other; a store's answers are waited for side by side.
 _MANY_FILES = 8
 _CLOSED_AT_ONCE = 4
@@ -175,7 +170,7 @@ class PartitionedWriter:
         self._files = 0
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
-        self._split_bytes = min(SPLIT_BYTES, layout.target_bytes)
+        self._split_bytes = min(self.store.limits.split_bytes, layout.target_bytes)
         self._writers: dict[FileKey, RowGroupWriter] = {}
         self._staged: list[StagedFile] = []
         self._abandoned: list[RowGroupWriter] = []
@@ -250,13 +245,13 @@ class PartitionedWriter:
         """Write out the largest partitions until the rest fits, and close files above the number of handles."""
         waiting = sorted(self._writers, key=lambda key: self._writers[key].pending_bytes)
         total = sum(writer.pending_bytes for writer in self._writers.values())
-        while total > MEMORY_BYTES:
+        while total > self.store.limits.buffered_bytes:
             writer = self._writers[waiting.pop()]
             total -= writer.pending_bytes
             writer.end_row_group()
         opened = [key for key, writer in self._writers.items() if writer.is_open]
         # A later row of a closed partition begins another file: more files, never too many handles.
-        self._close(opened[: max(0, len(opened) - MAX_OPEN_FILES)])
+        self._close(opened[: max(0, len(opened) - self.store.limits.open_files)])
 
     def _close(self, keys: Sequence[FileKey]) -> None:
         """Finish these files, some of them side by side: most of the time is the disk's or the store's."""

@@ -36,24 +36,24 @@ _AT_ONCE = 1_000_000
 _PAIR_TYPES = (pa.int64(), pa.int64(), pa.int32())
 
 
-def rows_packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def rows_packed(batches: Iterator[pa.RecordBatch], at_once: int = _AT_ONCE) -> Iterator[pa.RecordBatch]:
     """Distinct addresses, the last column of the batches, as rows of PACKED_SCHEMA.
 
-    A row for each file of each million addresses.
+    A row for each file of each `at_once` addresses.
     """
     use_one_thread()
     addresses = (batch.select([batch.num_columns - 1]) for batch in batches)
-    for rows in gathered(addresses, _AT_ONCE):
+    for rows in gathered(addresses, at_once):
         yield packed_rows(whole(rows.column(0)))
 
 
-def pairs_packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def pairs_packed(batches: Iterator[pa.RecordBatch], at_once: int = _AT_ONCE) -> Iterator[pa.RecordBatch]:
     """Rows of address, source row or null, and clause or null, as rows of PAIRS_SCHEMA.
 
-    A row for each file of each million pairs, and for each clause and file of each million of the others.
+    A row for each file of each `at_once` pairs, and for each clause and file of each `at_once` of the others.
     """
     use_one_thread()
-    pairs = _Waiting()
+    pairs = _Waiting(at_once)
     by_clause: dict[int, _Waiting] = {}
     for batch in batches:
         alone = batch.column(1).is_null()
@@ -61,7 +61,7 @@ def pairs_packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield packed_pairs(*pairs.taken())
         rest = batch.filter(alone)
         for number in pc.unique(rest.column(2)).to_pylist():
-            of_clause = by_clause.setdefault(number, _Waiting())
+            of_clause = by_clause.setdefault(number, _Waiting(at_once))
             if of_clause.add(rest.select([0]).filter(pc.equal(rest.column(2), number))):
                 yield _of_clause(number, *of_clause.taken())
     if pairs.count:
@@ -132,6 +132,7 @@ def _of_clause(number: int, addresses: pa.Array) -> pa.RecordBatch:
 class _Waiting:
     """Batches that are not packed yet."""
 
+    at_once: int
     batches: list[pa.RecordBatch] = field(default_factory=list)
     count: int = 0
 
@@ -139,7 +140,7 @@ class _Waiting:
         """Whether there are so many rows now that they should be packed."""
         self.batches.append(rows)
         self.count += rows.num_rows
-        return self.count >= _AT_ONCE
+        return self.count >= self.at_once
 
     def taken(self) -> list[pa.Array]:
         """The columns of all of them, which are waiting no longer."""

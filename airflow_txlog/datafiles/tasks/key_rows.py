@@ -17,12 +17,12 @@ from pyarrow.acero import Declaration, HashJoinNodeOptions, TableSourceNodeOptio
 
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, gathered
+from airflow_txlog.limits import USUAL
 
 # So many rows of the table are looked up at once: each time the smaller side is hashed, which takes 90 bytes a row.
 _ROWS_AT_ONCE = 2_000_000
 # Where the keys are the smaller side, so many rows for each of them at least, so that they are not hashed too often.
 _ROWS_FOR_A_KEY = 8
-_BYTES_AT_ONCE = 128 * 1024 * 1024
 # The join holds all pairs of so many rows: each may meet many.
 _PROBED_AT_ONCE = 4096
 
@@ -55,7 +55,13 @@ class SourceKeys:
 
 
 def pairs_of_keys(
-    keys: HeldKeys | SourceKeys, clause: int | None, rows: Iterator[pa.RecordBatch], *, may_meet_many: bool = True
+    keys: HeldKeys | SourceKeys,
+    clause: int | None,
+    rows: Iterator[pa.RecordBatch],
+    *,
+    may_meet_many: bool = True,
+    rows_at_once: int = _ROWS_AT_ONCE,
+    bytes_at_once: int = USUAL.looked_up_bytes,
 ) -> Iterator[pa.RecordBatch]:
     """The rows, of the keys' columns and addresses alone, that have one of the keys: address, number of the key, and
     the `clause` that acts on them.
@@ -68,10 +74,9 @@ def pairs_of_keys(
     if first is None:
         return
     table = keys.read()
-    at_once = _ROWS_AT_ONCE
-    if table.num_rows <= at_once:
-        at_once = max(at_once, _ROWS_FOR_A_KEY * table.num_rows)
-    for looked_up in gathered(chain([first], scanned), at_once, _BYTES_AT_ONCE):
+    if table.num_rows <= rows_at_once:
+        rows_at_once = max(rows_at_once, _ROWS_FOR_A_KEY * table.num_rows)
+    for looked_up in gathered(chain([first], scanned), rows_at_once, bytes_at_once):
         found = 0
         for pairs in _found(table, clause, looked_up):
             yield pairs

@@ -16,15 +16,14 @@ import pyarrow as pa
 from airflow_txlog.sql.evaluation import values_of
 from airflow_txlog.sql.expression import Expression, Values, columns_of
 
-# What the constants of a batch's new rows take at most.
-_MOST_BYTES = 64 * 1024 * 1024
-
 
 @dataclass(frozen=True, kw_only=True)
 class RowValues:
     """The new value of each column that is assigned. All of them see the row as it was."""
 
     values: Mapping[str, Expression]
+    most_bytes: int = 64 * 1024 * 1024
+    """What the constants of a batch of new rows take at most."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,7 +50,7 @@ class RowValues:
 
     def _new(self, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, pa.Array]]]:
         constants = sum(each.array.nbytes for each in self.values.values() if isinstance(each, Values))
-        at_once = max(1, _MOST_BYTES // max(1, constants))
+        at_once = max(1, self.most_bytes // max(1, constants))
         for start in range(0, rows.num_rows, at_once):
             part = rows.slice(start, at_once)
             yield part, {name: values_of(value, part) for name, value in self.values.items()}

@@ -25,7 +25,7 @@ from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
 from airflow_txlog.datafiles.parquet.physical import FileFields
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
-from airflow_txlog.datafiles.text_lines import TextFormat, codec_of, lines_of
+from airflow_txlog.datafiles.text_lines import TextFormat, compression_of, lines_of
 from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError
 from airflow_txlog.storage.faults import is_about_bytes, is_about_name
 
@@ -266,5 +266,5 @@ class LinesScan:
         with reading_source(file.name, kind), file.store.open_input(file.path) as source:
             ends = [number * source.size() // planned.parts for number in (planned.part, planned.part + 1)]
             end = ends[1] if planned.part + 1 < planned.parts else None
-            for lines in lines_of(source, codec_of(file.path), self.text, ends[0], end):
+            for lines in lines_of(source, compression_of(file.path), self.text, ends[0], end):
                 yield pa.RecordBatch.from_arrays([lines], schema=self.output_schema)

@@ -17,12 +17,10 @@ from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, gathered
 from airflow_txlog.errors import JobError
+from airflow_txlog.limits import USUAL
 
-# What a task holds of the source: all of it, or the rows that so many rows of the table have met.
-HELD_BYTES = 256 * 1024 * 1024
 # Many rows of the table may take the values of one row of the source: what is taken at once.
 _MOST_BYTES = 64 * 1024 * 1024
-_MOST_ROWS = 65_536
 # So few bytes of nested values are not looked at one by one.
 _SMALL_BYTES = 16 * 1024
 _OFFSET_BYTES = 8
@@ -50,8 +48,10 @@ class SourceRows:
         They come with the addresses, in batches of a bounded size. Raises JobError.
         A source that is held as a whole is read once; any other each time that so many rows have met it.
         """
-        is_held = self.size_bytes <= HELD_BYTES
-        at_once = max(_MOST_ROWS, self.num_rows * HELD_BYTES // max(1, self.size_bytes))
+        limits = self.scan.bins.store.limits
+        held_bytes = limits.held_source_bytes
+        is_held = self.size_bytes <= held_bytes
+        at_once = max(limits.taken_source_rows, self.num_rows * held_bytes // max(1, self.size_bytes))
         held: SourceTable | None = None
         for rows in gathered(met, at_once):
             numbers, addresses = (whole(rows.column(name)) for name in (ROW_ID_COLUMN, ADDRESS_COLUMN))
@@ -67,13 +67,14 @@ class SourceRows:
     def read(self, only: pa.Array | None = None) -> SourceTable:
         """All rows, or those of the ascending numbers, in memory. Raises JobError, retryable."""
         scan = replace(self.scan, only=only)
-        return SourceTable(pa.Table.from_batches(scan.all_rows(), scan.output_schema))
+        rows = pa.Table.from_batches(scan.all_rows(), scan.output_schema)
+        return SourceTable(rows, self.scan.bins.store.limits.taken_source_rows)
 
 
 class SourceTable:
     """The rows of a source by their numbers."""
 
-    def __init__(self, rows: pa.Table) -> None:
+    def __init__(self, rows: pa.Table, most_rows: int = USUAL.taken_source_rows) -> None:
         columns = {}
         for name in rows.column_names:
             columns[name] = whole(rows.column(name))
@@ -81,7 +82,7 @@ class SourceTable:
             rows = rows.drop_columns([name])
         self._numbers = columns.pop(ROW_ID_COLUMN)
         self._rows = pa.RecordBatch.from_pydict(columns)
-        self._at_once = max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, bytes_of_largest(self._rows))))
+        self._at_once = max(1, min(most_rows, _MOST_BYTES // max(1, bytes_of_largest(self._rows))))
 
     def take(self, numbers: pa.Array) -> Iterator[pa.RecordBatch]:
         """The rows with these numbers, in their order, in batches of a bounded size.

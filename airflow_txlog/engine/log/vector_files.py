@@ -70,12 +70,12 @@ class VectorFile:
             offset += 4 + len(deleted.data) + 4
 
 
-def pack_vectors(bitmaps: Sequence[RowPositions]) -> list[tuple[RowPositions, ...]]:
-    """The bitmaps cut into the contents of files, in order; a file is full once it has FILE_BYTES."""
+def pack_vectors(bitmaps: Sequence[RowPositions], file_bytes: int = FILE_BYTES) -> list[tuple[RowPositions, ...]]:
+    """The bitmaps cut into the contents of files, in order; a file is full once it has so many bytes."""
     files: list[list[RowPositions]] = []
-    size_bytes = FILE_BYTES
+    size_bytes = file_bytes
     for deleted in bitmaps:
-        if size_bytes >= FILE_BYTES:
+        if size_bytes >= file_bytes:
             files.append([])
             size_bytes = 0
         files[-1].append(deleted)

@@ -20,15 +20,21 @@ from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import TableError, UnsupportedFeature
 from airflow_txlog.storage.base import FileInfo, Store
 
-MAX_APPLICATIONS = 10_000
-"""Every snapshot and every checkpoint holds them all (soundness B4)."""
 MAX_INTERVALS_WITHOUT_CHECKPOINT = 3
-MAX_TOMBSTONES = 100_000
-MAX_LOG_FILES = 10_000
-MAX_LOG_BYTES = 10 * 2**30
 TINY_FILE_BYTES = 16 * 2**20
-MAX_TINY_FILES = 1_000
 MIN_RETENTION_MS = 24 * HOUR_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healthy:
+    """How much a table may have before it is a finding."""
+
+    applications: int = 10_000
+    """Every snapshot and every checkpoint holds them all (soundness B4)."""
+    tombstones: int = 100_000
+    log_files: int = 10_000
+    log_bytes: int = 10 * 2**30
+    tiny_files: int = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,7 @@ class Finding:
         return asdict(self)
 
 
-def check(store: Store, snapshot: Snapshot) -> list[Finding]:
+def check(store: Store, snapshot: Snapshot, healthy: Healthy = Healthy()) -> list[Finding]:
     """The findings about the table, of which `snapshot` is the latest version; empty where nothing is to be said.
 
     Reads the newest checkpoint and lists the log. Raises what the store raises at a listing.
@@ -54,9 +60,9 @@ def check(store: Store, snapshot: Snapshot) -> list[Finding]:
     listed = store.list(LOG_DIRECTORY)
     return [
         *_checkpoints(store, snapshot, listed),
-        *_log(snapshot, listed),
-        *_state(snapshot),
-        *_files(snapshot),
+        *_log(snapshot, listed, healthy),
+        *_state(snapshot, healthy),
+        *_files(snapshot, healthy),
     ]
 
 
@@ -97,9 +103,9 @@ def _checkpoints(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo]) -
         )
 
 
-def _log(snapshot: Snapshot, listed: Sequence[FileInfo]) -> Iterator[Finding]:
+def _log(snapshot: Snapshot, listed: Sequence[FileInfo], healthy: Healthy) -> Iterator[Finding]:
     size_bytes = sum(info.size_bytes for info in listed)
-    if len(listed) > MAX_LOG_FILES or size_bytes > MAX_LOG_BYTES:
+    if len(listed) > healthy.log_files or size_bytes > healthy.log_bytes:
         properties = snapshot.table_properties
         days = properties.log_retention_ms / DAY_MS
         kept = f"delta.logRetentionDuration keeps {days:g} days"
@@ -113,9 +119,9 @@ def _log(snapshot: Snapshot, listed: Sequence[FileInfo]) -> Iterator[Finding]:
         )
 
 
-def _state(snapshot: Snapshot) -> Iterator[Finding]:
+def _state(snapshot: Snapshot, healthy: Healthy) -> Iterator[Finding]:
     applications = len(snapshot.state.transactions)
-    if applications > MAX_APPLICATIONS:
+    if applications > healthy.applications:
         yield Finding(
             code="too_many_application_transactions",
             message=f"The table remembers {applications:,} application transactions, in every snapshot and checkpoint.",
@@ -125,7 +131,7 @@ def _state(snapshot: Snapshot) -> Iterator[Finding]:
         )
     tombstones = snapshot.state.tombstones.num_rows
     retention_ms = snapshot.table_properties.deleted_file_retention_ms
-    if tombstones > MAX_TOMBSTONES and tombstones > snapshot.num_files:
+    if tombstones > healthy.tombstones and tombstones > snapshot.num_files:
         yield Finding(
             code="too_many_tombstones",
             message=f"{tombstones:,} removed files are remembered beside {snapshot.num_files:,} live ones.",
@@ -143,9 +149,9 @@ def _state(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _files(snapshot: Snapshot) -> Iterator[Finding]:
+def _files(snapshot: Snapshot, healthy: Healthy) -> Iterator[Finding]:
     tiny = pc.sum(pc.less(snapshot.state.live.column("size"), TINY_FILE_BYTES)).as_py() or 0
-    if tiny > MAX_TINY_FILES and 2 * tiny > snapshot.num_files:
+    if tiny > healthy.tiny_files and 2 * tiny > snapshot.num_files:
         yield Finding(
             code="too_many_small_files",
             message=f"{tiny:,} of {snapshot.num_files:,} files are smaller than {TINY_FILE_BYTES // 2**20} MiB.",

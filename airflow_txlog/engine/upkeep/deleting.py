@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 PARALLELISM = 8
 """Deletes under way at once where nothing else is asked: an object store answers each in some 50 ms."""
 MAX_FAILURES = 20
-PROGRESS_FILES = 10_000
 PROGRESS_MS = 30_000
 
 
@@ -117,7 +116,7 @@ def _delete(store: Store, batch: Sequence[FileInfo]) -> dict[str, Exception]:
 
 
 def progress_log(
-    table: str,
+    store: Store,
     what: str,
     files: Sequence[FileInfo],
     deletion: Deletion,
@@ -126,21 +125,22 @@ def progress_log(
 ) -> Callable[[], None]:
     """A function to call after every file: every so many files or seconds it logs and reports how far it is."""
     total_bytes = sum(info.size_bytes for info in files)
-    next_file, next_ms = PROGRESS_FILES, clock.now_ms() + PROGRESS_MS
+    every = store.limits.progress_files
+    next_file, next_ms = every, clock.now_ms() + PROGRESS_MS
 
     def report() -> None:
         nonlocal next_file, next_ms
         now_ms = clock.now_ms()
         if deletion.deleted_files < next_file and now_ms < next_ms:
             return
-        next_file, next_ms = deletion.deleted_files + PROGRESS_FILES, now_ms + PROGRESS_MS
+        next_file, next_ms = deletion.deleted_files + every, now_ms + PROGRESS_MS
         progress = Progress(
             deleted_files=deletion.deleted_files,
             deleted_bytes=deletion.deleted_bytes,
             total_files=len(files),
             total_bytes=total_bytes,
         )
-        log.info("%s of %s: %s", what, table, progress)
+        log.info("%s of %s: %s", what, store.root, progress)
         if on_progress is not None:
             on_progress(progress)
 

@@ -31,9 +31,6 @@ from airflow_txlog.storage.base import FileInfo, Store
 
 log = logging.getLogger(__name__)
 
-MAX_AUTOMATIC_FILES = 20_000
-"""What one cleanup after a commit deletes at most: a log of years is cut over several commits, not within one."""
-
 _CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
 
 
@@ -69,7 +66,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
     `snapshot` is the latest version. Every version that was current at any moment within the retention (whole days,
     UTC) can be read as before. A table with the feature checkpointProtection is left as it is: its writer rules which
     versions may be cut. `automatic`: the log was just written to, which shows the store's time, and at most
-    MAX_AUTOMATIC_FILES are deleted, oldest first.
+    `Limits.automatic_cleanup_files` are deleted, oldest first.
 
     Raises whatever the store raises at a listing or a delete.
     """
@@ -85,7 +82,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
         return NOTHING
     deletion = Deletion()
     doomed = _before(listed, cut)
-    some = doomed[:MAX_AUTOMATIC_FILES] if automatic else doomed
+    some = doomed[: store.limits.automatic_cleanup_files] if automatic else doomed
     _delete(store, some, deletion, clock)
     if "v2Checkpoint" in writer_features(snapshot.protocol) and some == doomed:
         # Now that the old checkpoints are gone. What a crash leaves behind here, the next cut finds.
@@ -96,7 +93,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
 
 
 def _delete(store: Store, files: Sequence[FileInfo], deletion: Deletion, clock: Clock) -> None:
-    delete_files(store, files, deletion, on_file=progress_log(store.root, "log cleanup", files, deletion, clock))
+    delete_files(store, files, deletion, on_file=progress_log(store, "log cleanup", files, deletion, clock))
     deletion.check()
 
 

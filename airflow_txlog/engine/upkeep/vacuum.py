@@ -321,7 +321,7 @@ def _delete(
             metrics = {"numDeletedFiles": deletion.deleted_files, "numVacuumedDirectories": directories}
             on_end({"status": status}, metrics)
 
-    report = progress_log(store.root, "vacuum", plan.files, deletion, clock, on_progress)
+    report = progress_log(store, "vacuum", plan.files, deletion, clock, on_progress)
     try:
         delete_files(store, plan.files, deletion, parallelism=request.parallelism, on_file=report)
         deletion.check()

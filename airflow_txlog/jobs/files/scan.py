@@ -42,8 +42,6 @@ from airflow_txlog.storage import Store, StoreReference
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A closure of more than this is left in files: Connect refuses large messages.
-MAX_INLINE_BYTES = 32 * 1024 * 1024
 # Tasks are added while each still has so much to read; every task costs about 30 ms.
 SMALLEST_BIN_BYTES = 4 * 1024 * 1024
 # What a file is cut into where it would keep one task busy while the others are done.
@@ -265,7 +263,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     encoded = encode_bins(plan.table, packed)
     for data in encoded:
         inline.append(data)
-        if sum(map(len, inline)) > MAX_INLINE_BYTES:
+        if sum(map(len, inline)) > plan.store.limits.inline_plan_bytes:
             break
     else:
         return Bins(store=store, inline=tuple(inline), weight=weight)

@@ -48,15 +48,12 @@ from airflow_txlog.jobs.files.sizes import brought_to_tasks
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.spark.batches import BYTES_SETTING, OF_FIXED_WIDTH, ROWS_SETTING, collect_narrow, of_narrow_rows
 from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.limits import Limits
 from airflow_txlog.storage import StoreReference
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-
-# So many rows' computed columns go through the driver, where it writes the files itself: where each value takes a few
-# bytes, and where it may take many. Spark brings a gigabyte to a driver, and no more.
-MOST_COMPUTED, MOST_COMPUTED_TEXTS = 100_000, 5_000
 
 _WRITING = "write the data files"
 
@@ -147,7 +144,11 @@ def stage(
         task, values = _images_task(layout, images), images.values
         if isinstance(values, SourceRows | RowValues):
             tasks.append(task)
-        elif frames or images.num_rows > _most_computed(values) or not context.executor.runs_here(images.bins.weight):
+        elif (
+            frames
+            or images.num_rows > _most_computed(values, context.limits)
+            or not context.executor.runs_here(images.bins.weight)
+        ):
             frames.append(WritingFrame(rows=values, task=task))
         else:
             work = [*_images_work(task, values, images.first_files), *work_of(tasks)]
@@ -205,9 +206,9 @@ def _images_task(layout: Layout, images: ComputedColumns) -> ImageTask:
     return ImageTask(bins=images.bins, layout=layout, values=values, change_type=images.change_type)
 
 
-def _most_computed(frame: DataFrame) -> int:
+def _most_computed(frame: DataFrame, limits: Limits) -> int:
     names = {field.dataType.typeName() for field in frame.schema}
-    return MOST_COMPUTED if names <= OF_FIXED_WIDTH else MOST_COMPUTED_TEXTS
+    return limits.computed_rows if names <= OF_FIXED_WIDTH else limits.computed_texts
 
 
 def _images_work(task: ImageTask, frame: DataFrame, first_files: Sequence[int]) -> list[tuple[Step, pa.RecordBatch]]:

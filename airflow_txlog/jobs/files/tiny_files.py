@@ -29,8 +29,6 @@ from airflow_txlog.limits import weight_of
 
 # A file below an eighth of its target is tiny, and so is none above this.
 TINY_BYTES = 8 * 1024 * 1024
-# A second job is worth so many files fewer.
-FILES_FEWER = 16
 
 
 def joined(context: JobContext, layout: Layout, staged: Sequence[StagedFile]) -> list[StagedFile]:
@@ -41,7 +39,7 @@ def joined(context: JobContext, layout: Layout, staged: Sequence[StagedFile]) ->
     of_table = [file for file in staged if not file.is_change]
     bins = bins_of(of_table, layout.target_bytes, lambda file: (partition_of(file), file.segment))
     before = sum(map(len, bins))
-    if before - len(bins) < FILES_FEWER:
+    if before - len(bins) < context.limits.joined_files_fewer:
         return list(staged)
     try:
         made = joined_bins(context, layout, bins)

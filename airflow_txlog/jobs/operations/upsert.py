@@ -23,7 +23,6 @@ from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeat
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, Judged, MergeRows, PreparedMerge
 from airflow_txlog.jobs.operations.merge.plain_merge import WhyNotPlain, key_columns
-from airflow_txlog.jobs.operations.merge.source_scope import MOST_BYTES_READ
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
@@ -153,7 +152,7 @@ class _Upsert(MergeRows):
             self._check_types(prepared.judged(self.not_plain.keys).sides)
         if source.num_rows == 0:
             return
-        is_small = source.bytes_of(columns.values()) <= MOST_BYTES_READ
+        is_small = source.bytes_of(columns.values()) <= self._context.limits.scope_bytes
         with self._context.step("check keys"):
             if columns and is_small:
                 nulls, repeated = self._counted_here(prepared, columns)

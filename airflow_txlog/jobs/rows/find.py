@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _DOING = "find the matching rows"
-# Below this Spark evaluates the condition row by row sooner than the distinct values are collected.
-MANY_ROWS = 1_000_000
-# At most so many distinct values, of so many bytes, are evaluated in place of the rows.
-MOST_VALUES, MOST_VALUE_BYTES = 10_000, 4 * 1024 * 1024
 # What is taken for the bytes of a value that may have any number of them.
 _WIDTH_OF_TEXT, _WIDTH_OF_NESTED = 16, 64
 
@@ -178,11 +174,13 @@ def _filter_by_value(
     of the column's type may be equal and yet differ (`-0.0` and `0.0`).
     """
     num_rows = pc.sum(plan.table.column("num_records")).as_py() or 0
-    if len(addressed.schema) != 1 or num_rows < MANY_ROWS or not _is_one_value_where_equal(addressed.schema.field(0)):
+    if num_rows < context.limits.many_rows or len(addressed.schema) != 1:
         return None
     field = addressed.schema.field(0)
+    if not _is_one_value_where_equal(field):
+        return None
     name, scan = field.name, replace(addressed, with_address=False)
-    limits = MOST_VALUES, MOST_VALUE_BYTES
+    limits = context.limits.distinct_values, context.limits.distinct_value_bytes
     task = Task(source=_weighed(scan, plan), steps=(partial(distinct_values, *limits),))
     values = pc.unique(collected(context, [task], scan.output_schema, _DOING).column(0).combine_chunks())
     if is_too_much(values, *limits):

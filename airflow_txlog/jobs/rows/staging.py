@@ -52,9 +52,6 @@ from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# A segment of images has at most so many input files: one that changes costs the others their images too.
-MAX_INPUTS = 16
-
 
 @dataclass(kw_only=True)
 class _Missing:
@@ -174,7 +171,7 @@ def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Seq
     if not rows:
         return []
     # As many for each task: a segment is the work of one.
-    turns = -(-len(rows) // (MAX_INPUTS * context.parallelism))
+    turns = -(-len(rows) // (context.limits.segment_files * context.parallelism))
     most = -(-len(rows) // (turns * context.parallelism))
     partitions = prepared.scope.partitions.tuples_of(files.take(pa.array(rows, pa.int64())))
     groups: dict[tuple[str | None, ...], list[list[int]]] = {}

@@ -28,9 +28,6 @@ from airflow_txlog.locations import LOCAL, local_path, scheme_of, split
 from airflow_txlog.storage import STORES, Access, Store, open_store
 from airflow_txlog.storage.local_files import holds_nothing, names_below, stat_linked
 
-MAX_NAMES = 20_000
-"""A folder of a disk with more names below it is left to Spark, which looks level by level: a glob may begin in a
-folder that holds half a disk."""
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 # As Spark's own check of names.
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
@@ -180,7 +177,7 @@ def _why_spark_finds(context: JobContext, view: FileView) -> OnlySpark | None:
         return OnlySpark("the source's files are named by a filter, or by a glob, with more than * and ?")
     for folder in filter(None, folders):
         for number, (name, is_odd) in enumerate(names_below(folder)):
-            if is_odd or name.startswith((*_SUMMARIES, _STREAM_LOG)) or number >= MAX_NAMES:
+            if is_odd or name.startswith((*_SUMMARIES, _STREAM_LOG)) or number >= context.limits.names_in_folder:
                 return OnlySpark(
                     "the source's folder holds links, summaries of files, a stream's log, names that are no text, or "
                     "very many names"

@@ -37,9 +37,6 @@ from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
 
-# About what one bucket of a materialized source takes.
-BUCKET_BYTES = 128 * 1024 * 1024
-
 WRITING_SOURCE = "write down the source's rows"
 
 # A slot in a table that is half full, and the head of the row in its page.
@@ -80,7 +77,7 @@ class MaterializedSource:
     def num_buckets(self) -> int:
         """Into how many parts the rows are cut where they are staged part by part: each gives a file of good size."""
         size_bytes = sum(file.size_bytes for file in self.files)
-        return max(1, min(len(self.files), round(size_bytes / BUCKET_BYTES)))
+        return max(1, min(len(self.files), round(size_bytes / self.store.limits.bucket_bytes)))
 
     def bucket_of(self, number: int) -> int:
         """The bucket of the rows of a file: those that one task has written share it."""

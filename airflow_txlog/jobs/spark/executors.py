@@ -32,7 +32,7 @@ _EVERY_S = 0.5
 _SAY_EVERY_S = 15.0
 _PAUSE_S = 0.2
 
-# What a task takes outside the JVM: Python with Arrow, the buffers of its files (`parquet.writing.MEMORY_BYTES`),
+# What a task takes outside the JVM: Python with Arrow, the buffers of its files (`Limits.buffered_bytes`),
 # and a row group on its way in and out.
 TASK_MEMORY_MIB = 768
 # A merge's task may hold the source's keys too, where they are few enough to be sent, and rows that it inserts.

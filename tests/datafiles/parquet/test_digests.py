@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.parquet import output as parquet_output
 from airflow_txlog.datafiles.parquet.output import DigestingOutput, has_digest
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.storage import LocalStore
@@ -44,16 +43,15 @@ def test_the_digest_is_of_what_was_written_and_not_of_what_lies_there_afterwards
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"x" * 10_000])
-def test_exactly_the_bytes_have_the_digest(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_output, "_DIGESTED_BYTES", 999)
+def test_exactly_the_bytes_have_the_digest(tmp_path: Path, data: bytes) -> None:
     store, file = LocalStore(str(tmp_path)), tmp_path / "f"
     file.write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
-    assert has_digest(store, "f", len(data), digest)
+    assert has_digest(store, "f", len(data), digest, 999)
     assert not has_digest(store, "f", len(data) + 1, digest)
     assert not has_digest(store, "f", len(data), "")
     assert not has_digest(store, "gone", len(data), digest)
     file.write_bytes(data[:-1] + b"y")
-    assert not has_digest(store, "f", len(data), digest)
+    assert not has_digest(store, "f", len(data), digest, 999)
     file.write_bytes(data + b"x")
-    assert not has_digest(store, "f", len(data), digest)
+    assert not has_digest(store, "f", len(data), digest, 999)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
-from airflow_txlog.datafiles.parquet import dictionaries, output
+from airflow_txlog.datafiles.parquet import dictionaries
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.rewriting import (
     copy_key_values,
@@ -30,7 +30,7 @@ from tests.helpers.files import data_file
 
 
 def copy(
-    source: Path, positions: list[int], table_schema: pa.Schema | None = None
+    source: Path, positions: list[int], table_schema: pa.Schema | None = None, **options: Any
 ) -> tuple[Path | None, dict[str, Any]]:
     """The copy and its statistics; no path where nothing remained."""
     target = source.with_name("copy.parquet")
@@ -45,6 +45,7 @@ def copy(
             options=copy_options(parquet),
             key_values=copy_key_values(parquet),
             statistics=StatisticsCollector(pa.schema([field.with_type(_plain(field.type)) for field in schema])),
+            **options,
         )
         assert copy_without(file, parquet, pack(positions), writer) == len(positions)
     staged = writer.close({})
@@ -280,11 +281,10 @@ def test_a_row_group_without_rows_left_disappears(tmp_path: Path) -> None:
     assert row_groups(target) == [10, 10]
 
 
-def test_a_large_row_group_is_copied_in_bounded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "ROW_GROUP_BYTES", 1024 * 1024)
+def test_a_large_row_group_is_copied_in_bounded_pieces(tmp_path: Path) -> None:
     source = tmp_path / "f.parquet"
     pq.write_table(pa.table({"k": range(600_000)}), source, row_group_size=600_000)
-    target, _ = copy(source, [1])
+    target, _ = copy(source, [1], row_group_bytes=1024 * 1024)
     assert target is not None
     assert len(row_groups(target)) > 3
     assert pq.read_table(target).num_rows == 599_999

@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -108,12 +109,10 @@ def test_null_and_the_empty_string_are_one_partition(tmp_path: Path) -> None:
     assert (file.num_records, file.partition_values) == (2, {"p": None})
 
 
-def test_many_partitions_are_split_without_losing_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "SPLIT_BYTES", 50_000)
-    monkeypatch.setattr(writing, "MEMORY_BYTES", 100_000)
-    monkeypatch.setattr(writing, "MAX_OPEN_FILES", 4)
+def test_many_partitions_are_split_without_losing_a_row(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("p", pa.int32()), ("q", pa.bool_())])
-    target = layout(tmp_path, schema, ("p", "q"))
+    few = store_of(tmp_path, split_bytes=50_000, buffered_bytes=100_000, open_files=4)
+    target = replace(layout(tmp_path, schema, ("p", "q")), store=few)
     batches = [
         pa.record_batch(
             {
@@ -348,32 +347,27 @@ def test_a_rewrite_tells_each_copy_and_each_failure(tmp_path: Path) -> None:
     assert len(files_under(tmp_path)) == 3
 
 
-def test_a_failed_writing_task_deletes_what_it_wrote_and_tells_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "SPLIT_BYTES", 1)
-    monkeypatch.setattr(writing, "MEMORY_BYTES", 1)
+def test_a_failed_writing_task_deletes_what_it_wrote_and_tells_why(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     rows = [pa.record_batch({"id": pa.array([value], pa.int64())}) for value in (1, 2, None, 4)]
     source = iter(rows)
-    (error,) = records(WriteTask(layout=layout(tmp_path, schema, ())), source)
+    target = replace(layout(tmp_path, schema, ()), store=store_of(tmp_path, split_bytes=1, buffered_bytes=1))
+    (error,) = records(WriteTask(layout=target), source)
     assert isinstance(error, ConstraintViolation)
     assert files_under(tmp_path) == []
     assert next(source, None) is None, "Spark must be able to send all its rows"
 
 
-def test_an_exception_from_upstream_leaves_no_file_of_this_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "SPLIT_BYTES", 1)
-    monkeypatch.setattr(writing, "MEMORY_BYTES", 1)
+def test_an_exception_from_upstream_leaves_no_file_of_this_task(tmp_path: Path) -> None:
+    target = layout(tmp_path, pa.schema([("id", pa.int64())]), ())
+    target = replace(target, store=store_of(tmp_path, split_bytes=1, buffered_bytes=1))
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"id": [1]})
         raise RuntimeError("upstream")
 
     with pytest.raises(TaskFailed, match="RuntimeError"):
-        list(WriteTask(layout=layout(tmp_path, pa.schema([("id", pa.int64())]), ()))(failing()))
+        list(WriteTask(layout=target)(failing()))
     assert files_under(tmp_path) == []
 
 

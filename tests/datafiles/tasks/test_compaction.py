@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.parquet import output
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.writing import Layout
@@ -226,14 +226,14 @@ def test_a8_a_file_with_old_dates_of_the_julian_calendar_is_refused_by_name(tmp_
 def test_memory_is_bounded_by_a_row_group_and_small_batches_are_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "ROW_GROUP_BYTES", 4000)
     monkeypatch.setattr(compaction, "_JOINED_ROWS", 100)
     schema = pa.schema([("id", pa.int64())])
     files = [
         write(tmp_path / f"{number}.parquet", pa.table({"id": list(range(number * 10, number * 10 + 10))}, schema))
         for number in range(200)
     ]
-    (file,) = staged(compact(layout(tmp_path / "out", schema), files))
+    target = replace(layout(tmp_path / "out", schema), store=store_of(tmp_path / "out", row_group_bytes=4000))
+    (file,) = staged(compact(target, files))
     found = pq.ParquetFile(tmp_path / "out" / file.store_path)
     assert found.read().column("id").to_pylist() == list(range(2000))
     # 100 rows are 800 bytes, so five joined batches fill a row group.

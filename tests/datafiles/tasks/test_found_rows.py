@@ -35,12 +35,11 @@ def rows_in(packed: list[pa.RecordBatch]) -> list[int]:
 
 
 @pytest.mark.parametrize("order", ["ascending", "any"])
-def test_every_address_is_in_one_bitmap_of_its_file(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(found_rows, "_AT_ONCE", 500)
+def test_every_address_is_in_one_bitmap_of_its_file(order: str) -> None:
     chance = random.Random(3)
     addresses = sorted({address(chance.choice([0, 1, 7, 40_000]), chance.randrange(200_000)) for _ in range(2_000)})
     given = addresses if order == "ascending" else chance.sample(addresses, len(addresses))
-    packed = list(rows_packed(iter(batches_of(given, 130))))
+    packed = list(rows_packed(iter(batches_of(given, 130)), 500))
     assert all(batch.schema.equals(PACKED_SCHEMA) for batch in packed)
     assert len(packed) == 4
     assert rows_in(packed) == addresses
@@ -51,9 +50,8 @@ def test_nothing_found_is_no_row() -> None:
     assert sum(batch.num_rows for batch in rows_packed(iter(batches_of([], 1)))) == 0
 
 
-def test_pairs_and_rows_without_a_source_row_are_packed_by_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_and_rows_without_a_source_row_are_packed_by_file() -> None:
     """A value for each file of so many pairs: the driver gets no row for a pair."""
-    monkeypatch.setattr(found_rows, "_AT_ONCE", 200)
     chance = random.Random(4)
     rows = [
         (address(file, position), chance.choice([None, address(2, position), position + 1]), chance.choice([0, 2]))
@@ -66,7 +64,7 @@ def test_pairs_and_rows_without_a_source_row_are_packed_by_file(monkeypatch: pyt
     chance.shuffle(rows)
     columns = [pa.array([row[number] for row in rows], kind) for number, kind in enumerate(found_rows._PAIR_TYPES)]
     table = pa.table(columns, names=["a", "r", "c"])
-    packed = list(pairs_packed(iter(table.to_batches(max_chunksize=37))))
+    packed = list(pairs_packed(iter(table.to_batches(max_chunksize=37)), 200))
     found = pa.Table.from_batches(packed, PAIRS_SCHEMA).to_pylist()
     assert len(found) <= 4 * 6 + 2 * 3 * 3
     pairs = [

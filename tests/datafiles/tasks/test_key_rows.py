@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack_pairs
-from airflow_txlog.datafiles.tasks import found_rows, key_rows
+from airflow_txlog.datafiles.tasks import key_rows
 from airflow_txlog.datafiles.tasks.found_rows import pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys
 
@@ -27,16 +28,20 @@ def columns(rows: list[tuple[object, ...]], count: int) -> list[pa.Array]:
     return [pa.array([row[number] for row in rows], TYPES[number]) for number in range(count)]
 
 
-def searched(keys: list[pa.Array], batches: list[pa.RecordBatch], **options: bool) -> Iterator[pa.RecordBatch]:
+def searched(
+    keys: list[pa.Array], batches: list[pa.RecordBatch], packed_at_once: int = 1000, **options: Any
+) -> Iterator[pa.RecordBatch]:
     """What is found of these keys, which have numbers from 100 on, in rows with their numbers as addresses."""
     held = HeldKeys(columns=tuple(keys), numbers=pa.array(range(100, 100 + len(keys[0])), pa.int64()))
-    return pairs_packed(pairs_of_keys(held, 3, iter(batches), **options))
+    return pairs_packed(pairs_of_keys(held, 3, iter(batches), **options), packed_at_once)
 
 
-def found(keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int) -> list[tuple[int, int]]:
+def found(
+    keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int, **options: int
+) -> list[tuple[int, int]]:
     """The position and the number of the key of each row that has one."""
     table = pa.table([*columns(rows, count), pa.array(range(len(rows)), pa.int64())], names=[*NAMES[:count], "address"])
-    batches = searched(columns(keys, count), table.to_batches(max_chunksize=7))
+    batches = searched(columns(keys, count), table.to_batches(max_chunksize=7), **options)
     pairs = [unpack_pairs(packed) for batch in batches for packed in batch.column("_txlog_pairs").to_pylist()]
     assert {clause for part in pairs for clause in part["clause"].to_pylist()} <= {3}
     return sorted((p, row) for part in pairs for p, row, _ in zip(*part.to_pydict().values(), strict=True))
@@ -53,15 +58,12 @@ def test_a_row_is_found_once_for_each_key_that_all_its_columns_equal(
     keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int, at_once: int, rows_at_once: int
 ) -> None:
     """`=` is TRUE of equal values that are not null, and a conjunction where each part is."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(key_rows, "_BYTES_AT_ONCE", at_once)
-        patched.setattr(key_rows, "_ROWS_AT_ONCE", rows_at_once)
-        assert found(keys, rows, count) == [
-            (position, 100 + number)
-            for position, row in enumerate(rows)
-            for number, key in enumerate(keys)
-            if row[:count] == key[:count] and None not in row[:count]
-        ]
+    assert found(keys, rows, count, rows_at_once=rows_at_once, bytes_at_once=at_once) == [
+        (position, 100 + number)
+        for position, row in enumerate(rows)
+        for number, key in enumerate(keys)
+        if row[:count] == key[:count] and None not in row[:count]
+    ]
 
 
 def test_a_search_that_allows_one_key_a_row_ends_soon_after_the_second() -> None:
@@ -74,13 +76,12 @@ def test_a_search_that_allows_one_key_a_row_ends_soon_after_the_second() -> None
     assert max(Counter(position for part in met for position in part).values()) > 1
 
 
-def test_all_pairs_of_a_key_that_stands_there_often_are_never_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(found_rows, "_AT_ONCE", 1)
+def test_all_pairs_of_a_key_that_stands_there_often_are_never_held_together() -> None:
     same, numbers = pa.repeat(pa.scalar(7, pa.int64()), 600), pa.array(range(600), pa.int64())
     rows = pa.record_batch([same, numbers], names=["c0", "address"])
     counts = [
         unpack_pairs(packed).num_rows
-        for batch in searched([same], [rows])
+        for batch in searched([same], [rows], packed_at_once=1)
         for packed in batch.column("_txlog_pairs").to_pylist()
     ]
     assert sum(counts) == 600 * 600
@@ -92,7 +93,6 @@ def test_no_more_rows_are_hashed_than_there_is_memory_for(
     monkeypatch: pytest.MonkeyPatch, num_keys: int, sizes: list[int]
 ) -> None:
     """Where the keys are few, they are hashed, and the rows need no bound but their bytes."""
-    monkeypatch.setattr(key_rows, "_ROWS_AT_ONCE", 20)
     looked_up: list[int] = []
     find = key_rows._found
 
@@ -102,7 +102,7 @@ def test_no_more_rows_are_hashed_than_there_is_memory_for(
 
     monkeypatch.setattr(key_rows, "_found", finding)
     rows = [(number,) for number in range(100)]
-    assert len(found([(number,) for number in range(90, 90 + num_keys)], rows, 1)) == 10
+    assert len(found([(number,) for number in range(90, 90 + num_keys)], rows, 1, rows_at_once=20)) == 10
     assert looked_up == sizes
 
 

@@ -34,7 +34,6 @@ from airflow_txlog.engine.log.checkpoints import (
     bounded,
     read_checkpoint,
     write_checkpoint,
-    writing,
 )
 from airflow_txlog.engine.log.checkpoints.parsed import statistics_json
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table, table_to_adds
@@ -43,6 +42,7 @@ from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import CorruptCheckpoint
 from airflow_txlog.storage import LocalStore, MemoryStore, Store
 from tests.engine.log.log_strategies import ADDS, MAPS, REMOVES, TEXT
+from tests.helpers.limits import limited
 from tests.helpers.paths import GOLDEN
 
 CHECKPOINT = "_delta_log/00000000000000000010.checkpoint.parquet"
@@ -110,11 +110,10 @@ def test_what_is_written_is_read_back(
     assert content.domains == {name: each for name, each in by_name.items() if not each.removed}
 
 
-def test_a_table_in_many_chunks_is_written_as_few_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_in_many_chunks_is_written_as_few_row_groups() -> None:
     """Every commit leaves a chunk in the table of live files; a row group each would make a slow checkpoint."""
-    monkeypatch.setattr(writing, "_ROW_GROUP_ROWS", 100)
     table = pa.concat_tables([adds_to_table([add(f"f{i}")]) for i in range(250)])
-    store = memory()
+    store = limited(memory(), checkpoint_group_rows=100)
     write(store, files=table)
     metadata = pq.ParquetFile(store.open_input(CHECKPOINT)).metadata
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [2, 100, 100, 50]

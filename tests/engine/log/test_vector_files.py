@@ -9,7 +9,6 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.engine.log import vector_files
 from airflow_txlog.engine.log.vector_files import VectorFile, new_vector_file, pack_vectors, write_vector_files
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.storage import LocalStore
@@ -61,14 +60,13 @@ def test_no_two_files_have_one_name() -> None:
     assert len({vector.unique_id for file in files for vector in file.vectors()}) == 50
 
 
-def test_vectors_share_files_up_to_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_share_files_up_to_their_size() -> None:
     small = [masked(number) for number in range(100)]
     assert [len(file) for file in pack_vectors(small)] == [100]
     assert pack_vectors([]) == []
-    monkeypatch.setattr(vector_files, "FILE_BYTES", 300)
     large = masked(*range(0, 600, 3))
-    assert len(large.data) > vector_files.FILE_BYTES > 2 * len(small[0].data)
-    assert [len(file) for file in pack_vectors([small[0], large, large, small[1]])] == [2, 1, 1]
+    assert len(large.data) > 300 > 2 * len(small[0].data)
+    assert [len(file) for file in pack_vectors([small[0], large, large, small[1]], 300)] == [2, 1, 1]
 
 
 def test_an_error_leaves_no_file_behind(tmp_path: Path) -> None:

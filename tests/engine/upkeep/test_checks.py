@@ -11,7 +11,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import checkpoint_name, version_prefix
 from airflow_txlog.engine.upkeep import checks
-from airflow_txlog.engine.upkeep.checks import Finding
+from airflow_txlog.engine.upkeep.checks import Finding, Healthy
 from airflow_txlog.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -26,8 +26,8 @@ def table_with(commits: int, properties: dict[str, str] | None = None) -> Table:
     return table
 
 
-def only(table: Table) -> Finding:
-    (finding,) = table.check()
+def only(table: Table, **most: int) -> Finding:
+    (finding,) = checks.check(table.store, table.snapshot(), Healthy(**most))
     return finding
 
 
@@ -62,26 +62,23 @@ def test_a_late_checkpoint_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "value", "code"),
+    ("most", "code"),
     [
-        ("MAX_LOG_FILES", 3, "log_large"),
-        ("MAX_LOG_BYTES", 100, "log_large"),
-        ("MAX_APPLICATIONS", 0, "too_many_application_transactions"),
-        ("MAX_TINY_FILES", 2, "too_many_small_files"),
-        ("MAX_TOMBSTONES", 3, "too_many_tombstones"),
+        ({"log_files": 3}, "log_large"),
+        ({"log_bytes": 100}, "log_large"),
+        ({"applications": 0}, "too_many_application_transactions"),
+        ({"tiny_files": 2}, "too_many_small_files"),
+        ({"tombstones": 3}, "too_many_tombstones"),
     ],
 )
-def test_a_threshold_that_is_passed_is_a_finding(
-    monkeypatch: pytest.MonkeyPatch, threshold: str, value: int, code: str
-) -> None:
+def test_a_threshold_that_is_passed_is_a_finding(most: dict[str, int], code: str) -> None:
     table = table_with(8)
     tx = table.begin()
     tx.set_application("me", 1)
     tx.remove([f"f{number}" for number in range(5)])
     tx.commit("DELETE")
     assert table.check() == []
-    monkeypatch.setattr(checks, threshold, value)
-    finding = only(table)
+    finding = only(table, **most)
     assert finding.code == code
     assert finding.message
     assert finding.advice
@@ -100,10 +97,10 @@ def test_b4_more_than_ten_thousand_application_transactions_are_a_finding() -> N
     assert "delta.setTransactionRetentionDuration" in finding.advice
 
 
-def test_a_log_that_is_never_cleaned_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "MAX_LOG_FILES", 3)
-    assert "keeps 30 days" in only(table_with(5)).message
-    assert "enableExpiredLogCleanup is false" in only(table_with(5, {"delta.enableExpiredLogCleanup": "false"})).message
+def test_a_log_that_is_never_cleaned_is_told_why() -> None:
+    never_cleaned = table_with(5, {"delta.enableExpiredLogCleanup": "false"})
+    assert "keeps 30 days" in only(table_with(5), log_files=3).message
+    assert "enableExpiredLogCleanup is false" in only(never_cleaned, log_files=3).message
 
 
 def test_a_short_retention_is_found() -> None:

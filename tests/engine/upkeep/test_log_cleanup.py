@@ -29,6 +29,7 @@ from airflow_txlog.storage import FileInfo, MemoryStore, Store
 from tests.conftest import ManualClock
 from tests.engine.upkeep.faults import WITH_ITS_WORK_DONE, DyingStore, dying
 from tests.helpers.depth import depth
+from tests.helpers.limits import limited
 from tests.helpers.rows import append, sorted_rows
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -538,9 +539,9 @@ def test_what_cannot_be_deleted_fails_no_commit(caplog: pytest.LogCaptureFixture
     assert versions_of(history.log(), ".json") == list(range(41))
 
 
-def test_one_cleanup_after_a_commit_deletes_a_bounded_number_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_cleanup_after_a_commit_deletes_a_bounded_number_of_files() -> None:
     history = History(47)
-    monkeypatch.setattr(log_cleanup, "MAX_AUTOMATIC_FILES", 4)
+    limited(history.store, automatic_cleanup_files=4)
     assert history.clean(automatic=True).deleted_files == 4
     assert versions_of(history.log(), ".json") == list(range(4, 48))
     history.check_from(15)

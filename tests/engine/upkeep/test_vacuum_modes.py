@@ -25,6 +25,7 @@ from airflow_txlog.engine.upkeep.vacuum_request import HOUR_MS, VacuumRequest, V
 from airflow_txlog.errors import CannotVacuumLite, InvalidInput, SourceNotFound
 from tests.engine.upkeep.aged import NOW, VECTOR, VECTOR_FILE, WEEK, Table, remove
 from tests.engine.upkeep.faults import WITH_ITS_WORK_DONE, DyingStore, dying
+from tests.helpers.limits import limited
 from tests.helpers.rows import append, sorted_rows
 
 
@@ -398,8 +399,8 @@ def test_progress_is_told_by_files_and_by_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[Progress] = []
-    monkeypatch.setattr(deleting, "PROGRESS_FILES", 10)
     table = many(35)
+    limited(table.store, progress_files=10)
     with caplog.at_level(logging.INFO):
         vacuum_with_progress(table, heard)
     assert [progress.deleted_files for progress in heard] == [10, 20, 30]
@@ -408,7 +409,6 @@ def test_progress_is_told_by_files_and_by_time(
     assert "36 files listed" in caplog.text
 
     heard.clear()
-    monkeypatch.setattr(deleting, "PROGRESS_FILES", 10_000)
     table = many(5)
     real = table.store.delete
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.files.scan import parts_of, task_count
 from airflow_txlog.jobs.sql.schemas import can_store
+from airflow_txlog.limits import Limits
 from tests.helpers.jobs import committed, files_on_disk, ids, insert, merge, rows, run, update
 from tests.helpers.rows import bag, make_table
 
@@ -49,16 +49,16 @@ def test_partition_values_of_any_text_survive_every_job(tmp_path: Path, spark: S
 
 
 @pytest.mark.spark
-def test_a_plan_too_large_to_send_along_is_left_in_files(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scan, "MAX_INLINE_BYTES", 10)
+def test_a_plan_too_large_to_send_along_is_left_in_files(tmp_path: Path, spark: SparkSession) -> None:
+    limits = Limits(inline_plan_bytes=10)
     table = make_table(tmp_path / "t", rows(10), rows(10, start=50))
     seen: set[str] = set()
-    committed(
-        run(spark, "delete", table, predicate="id IN (3, 55)", log=lambda line: seen.update(files_on_disk(table)))
-    )
-    committed(merge(spark, table, SOURCE, *UPSERT))
+
+    def log(line: str) -> None:
+        seen.update(files_on_disk(table))
+
+    committed(run(spark, "delete", table, predicate="id IN (3, 55)", log=log, limits=limits))
+    committed(merge(spark, table, SOURCE, *UPSERT, limits=limits))
     assert any(path.startswith("txlog-inputs-") and path.endswith(".arrow") for path in seen)
     assert not [path for path in files_on_disk(table) if "txlog-inputs" in path]
     assert ids(table) == sorted({*range(10), *range(50, 60), 77} - {3, 55} | {3})

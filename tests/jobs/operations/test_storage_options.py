@@ -15,8 +15,8 @@ from airflow_txlog import storage
 from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.exactly_once.transactions import find_done, forget_saved_work
-from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.limits import Limits
 from airflow_txlog.storage import Access, LocalStore, Store, StoreReference
 from tests.helpers.jobs import KEY, ids, rows
 from tests.helpers.paths import ROOT
@@ -30,6 +30,10 @@ ORIGIN = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "
 def table(tmp_path: Path) -> Table:
     """Five files of two rows."""
     return make_table(tmp_path / "t", *(rows(2, start=2 * number) for number in range(5)), properties=ORIGIN)
+
+
+# Plans in files are opened by tasks too.
+IN_FILES = Limits(inline_plan_bytes=0)
 
 
 @pytest.fixture
@@ -48,8 +52,6 @@ def options(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
     monkeypatch.setattr(
         StoreReference, "__reduce__", lambda each: (strict.strict_reference, (each.root, each.access)), raising=False
     )
-    # Plans in files are opened by tasks too.
-    monkeypatch.setattr(scan, "MAX_INLINE_BYTES", 0)
     found: dict[str, Any] = strict.OPTIONS
     return found
 
@@ -96,7 +98,7 @@ def test_every_operation_opens_its_stores_with_the_options_of_its_job(
     for number, (spec, expected) in enumerate(jobs(table, tmp_path)):
         app = spec.application
         named = spec if app is None else spec.replace(application=ApplicationTransaction(app_id=f"{number}", version=1))
-        result = run_job(named.replace(access=Access(storage_options=options)), spark)
+        result = run_job(named.replace(access=Access(storage_options=options)), spark, limits=IN_FILES)
         assert result.error is None, (spec.operation.name, result.error)
         assert ids(table) == expected, spec.operation.name
         if app is not None:
@@ -110,7 +112,7 @@ def test_no_operation_opens_a_store_without_them(
     table: Table, tmp_path: Path, spark: SparkSession, options: dict[str, Any]
 ) -> None:
     for spec, _ in jobs(table, tmp_path):
-        result = run_job(spec.replace(result_uri=str(tmp_path / "result.json")), spark)
+        result = run_job(spec.replace(result_uri=str(tmp_path / "result.json")), spark, limits=IN_FILES)
         assert result.error is not None
         assert "PermissionError at storage" in result.error["message"], spec.operation.name
         assert (tmp_path / "result.json").exists()

@@ -17,6 +17,7 @@ from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.files.scan import scan_frame
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge import images
+from airflow_txlog.limits import Limits
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, bag, make_table
@@ -87,7 +88,7 @@ def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
 
 @pytest.mark.parametrize(
     ("limit", "assigned"),
-    [("MOST_COMPUTED", {"amount": "id * 2"}), ("MOST_COMPUTED_TEXTS", {"name": "concat(name, '!')"})],
+    [("computed_rows", {"amount": "id * 2"}), ("computed_texts", {"name": "concat(name, '!')"})],
 )
 def test_computed_values_of_more_rows_than_the_driver_takes_are_written_by_spark(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, limit: str, assigned: dict[str, str]
@@ -100,11 +101,11 @@ def test_computed_values_of_more_rows_than_the_driver_takes_are_written_by_spark
         return run_here(work, schema, what, *more)
 
     monkeypatch.setattr(stage, "run_here", recorded)
-    monkeypatch.setattr(stage, limit, 3)
     for count, expected in ((3, ["write the data files"]), (4, [])):
         here.clear()
         table = make_table(tmp_path / str(count), rows(2), rows(4, start=2))
-        committed(run(spark, "update", table, predicate=f"id < {count}", set=assigned))
+        limits = Limits(**{limit: 3})
+        committed(run(spark, "update", table, predicate=f"id < {count}", set=assigned, limits=limits))
         changed = [
             row | ({"amount": 2.0 * row["id"]} if "amount" in assigned else {"name": f"{row['name']}!"})
             if row["id"] < count

@@ -20,8 +20,8 @@ import pytest
 from airflow_txlog.contract.job import ApplicationTransaction, JobSpec, write_document
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment
-from airflow_txlog.jobs.rows import staging
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.limits import Limits
 from tests.helpers.jobs import KEY, SCHEMA, by_id, committed, ever_live, files_on_disk, insert, live_files, update
 from tests.helpers.paths import ROOT
 from tests.helpers.racing import before_commit
@@ -140,7 +140,6 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
 
     monkeypatch.setattr(Memory, "remember", remembered)
     monkeypatch.setattr(Memory, "add", added)
-    monkeypatch.setattr(staging, "MAX_INPUTS", GROUP)
     return counts
 
 
@@ -174,7 +173,7 @@ def test_each_attempt_looks_at_the_two_files_that_the_winner_brought_and_stages_
 
     try:
         with before_commit(land, times=WINNERS):
-            result = committed(run_job(spec(operation, table), spark))
+            result = committed(run_job(spec(operation, table), spark, limits=Limits(segment_files=GROUP)))
     finally:
         for path in away:
             (root / f"{path}.away").rename(root / path)
@@ -208,7 +207,7 @@ def test_b1_a_job_that_is_killed_after_staging_stages_nothing_twice(
     assert len(copies) == FILES
     Winner(table).land()
     expected = by_id(table)
-    result = committed(run_job(described, spark))
+    result = committed(run_job(described, spark, limits=Limits(segment_files=GROUP)))
     assert (result.attempts, len(counts.looked[0]), counts.kinds(0)[COPY]) == (1, 2, 2)
     assert by_id(table) == after("delete", expected)
     # What the killed job had copied is what was committed, but for the file that is another now.

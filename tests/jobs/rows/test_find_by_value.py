@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.rows import find
+from airflow_txlog.limits import USUAL, Limits
 from tests.helpers.jobs import committed, error_of, run
 from tests.helpers.rows import append, bag, make_table
 
@@ -71,10 +72,13 @@ def lines() -> list[str]:
     return []
 
 
-def updated(spark: SparkSession, made: Path, folder: Path, condition: str, lines: list[str]) -> Any:
+def updated(
+    spark: SparkSession, made: Path, folder: Path, condition: str, lines: list[str], limits: Limits = USUAL
+) -> Any:
     table = Table.open(str(shutil.copytree(made, folder)))
     parameters = {"p": "Y"} if ":p" in condition else {}
-    run(spark, "update", table, predicate=condition, set={"x": "-1.0"}, parameters=parameters, log=lines.append)
+    given = {"predicate": condition, "set": {"x": "-1.0"}, "parameters": parameters}
+    run(spark, "update", table, **given, log=lines.append, limits=limits)
     return bag(table.to_arrow())
 
 
@@ -86,36 +90,33 @@ _MORE = pytest.mark.long("the types of make test's conditions are enough there")
     [*BY_VALUE[:4], *(pytest.param(each, marks=_MORE) for each in BY_VALUE[4:]), *ROW_BY_ROW],
 )
 def test_a_condition_on_one_column_is_evaluated_for_each_of_its_values(
-    made: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, condition: str, lines: list[str]
+    made: Path, tmp_path: Path, spark: SparkSession, condition: str, lines: list[str]
 ) -> None:
     row_by_row = updated(spark, made, tmp_path / "a", condition, lines)
     assert not any("for each of" in line for line in lines)
-    monkeypatch.setattr(find, "MANY_ROWS", 1)
-    assert updated(spark, made, tmp_path / "b", condition, lines) == row_by_row
+    assert updated(spark, made, tmp_path / "b", condition, lines, Limits(many_rows=1)) == row_by_row
     assert any("the predicate was evaluated for each of" in line for line in lines) == (condition in BY_VALUE)
 
 
-@pytest.mark.parametrize("limit", ["MOST_VALUES", "MOST_VALUE_BYTES"])
+@pytest.mark.parametrize("limit", ["distinct_values", "distinct_value_bytes"])
 def test_many_values_are_put_to_spark_row_by_row(
-    made: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, limit: str, lines: list[str]
+    made: Path, tmp_path: Path, spark: SparkSession, limit: str, lines: list[str]
 ) -> None:
-    monkeypatch.setattr(find, "MANY_ROWS", 1)
-    by_value = updated(spark, made, tmp_path / "a", BY_VALUE[0], lines)
+    limits = Limits(many_rows=1)
+    by_value = updated(spark, made, tmp_path / "a", BY_VALUE[0], lines, limits)
     assert any("for each of" in line for line in lines)
     lines.clear()
-    monkeypatch.setattr(find, limit, 2)
-    assert updated(spark, made, tmp_path / "b", BY_VALUE[0], lines) == by_value
+    assert updated(spark, made, tmp_path / "b", BY_VALUE[0], lines, replace(limits, **{limit: 2})) == by_value
     assert not any("for each of" in line for line in lines)
 
 
 def test_a_value_for_which_the_condition_fails_is_the_same_error(
-    made: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    made: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     table = Table.open(str(shutil.copytree(made, tmp_path / "t")))
     errors = []
-    for many in (find.MANY_ROWS, 1):
-        monkeypatch.setattr(find, "MANY_ROWS", many)
-        errors.append(error_of(run(spark, "delete", table, predicate="1 / tiny > 0")))
+    for limits in (USUAL, Limits(many_rows=1)):
+        errors.append(error_of(run(spark, "delete", table, predicate="1 / tiny > 0", limits=limits)))
     assert errors[0] == errors[1]
     assert errors[0]["type"] == "InvalidInput"
     # What a plain part of the condition leaves out is evaluated in neither way.

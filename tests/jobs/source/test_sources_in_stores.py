@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files import scan
+from airflow_txlog.limits import Limits
 from tests.helpers.jobs import SCHEMA, application, by_id, committed, error_of, ids, insert, rows, run, update
 from tests.helpers.racing import killed_before_commit
 from tests.helpers.rows import make_table
@@ -38,11 +38,8 @@ def files(path: str, format: str = "parquet", **options: str) -> dict[str, Any]:
     return {"format": format, "path": path, "options": options}
 
 
-def test_a_merge_reads_files_tables_and_its_own_rows_without_spark_s_readers(
-    lake: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_reads_files_tables_and_its_own_rows_without_spark_s_readers(lake: str, spark: SparkSession) -> None:
     table = Table.at(f"{lake}/t", Table.open(lake.partition("://")[2] + "/t").store.access)
-    monkeypatch.setattr(scan, "MAX_INLINE_BYTES", 0)
     views = {
         "lines": {**files(f"{lake}/in/csv", "csv", header="true"), "schema": DDL},
         "columns": files(f"{lake}/in/*.parquet"),
@@ -52,14 +49,13 @@ def test_a_merge_reads_files_tables_and_its_own_rows_without_spark_s_readers(
         "SELECT * FROM lines UNION ALL SELECT * FROM columns WHERE id NOT IN (SELECT id FROM lines) "
         "UNION ALL SELECT * FROM tables"
     )
+    given: dict[str, Any] = {"source": {"sql": sql, "views": views}, "limits": Limits(inline_plan_bytes=0), **MERGE}
     work = application()
     with killed_before_commit():
-        run(spark, "merge", table, application=work, source={"sql": sql, "views": views}, **MERGE)
+        run(spark, "merge", table, application=work, **given)
     # The retry reads the rows that the killed try has written down.
     log: list[str] = []
-    committed(
-        run(spark, "merge", table, application=work, source={"sql": sql, "views": views}, log=log.append, **MERGE)
-    )
+    committed(run(spark, "merge", table, application=work, log=log.append, **given))
     assert any("resuming" in line for line in log)
     assert by_id(table) == {0: "n0", 1: "n1", 2: "n2", 3: "three", 4: "n4", 5: "five", 7: "n7"}
 

@@ -61,18 +61,16 @@ def test_the_wait_for_executors_is_a_number_of_seconds(given: str) -> None:
 
 
 def test_the_bound_of_a_task_has_room_for_what_its_writers_hold() -> None:
-    from airflow_txlog.datafiles.parquet.output import ROW_GROUP_BYTES
-    from airflow_txlog.datafiles.parquet.writing import MEMORY_BYTES
+    from airflow_txlog.limits import USUAL
 
-    assert TASK_MEMORY_MIB * 2**20 >= MEMORY_BYTES + 2 * ROW_GROUP_BYTES + 200 * 2**20
+    assert USUAL.buffered_bytes + 2 * USUAL.row_group_bytes + 200 * 2**20 <= TASK_MEMORY_MIB * 2**20
 
 
 def test_the_bound_of_a_merges_task_has_room_for_the_source_s_keys_and_rows() -> None:
-    from airflow_txlog.datafiles.tasks.source_rows import HELD_BYTES
-    from airflow_txlog.jobs.operations.merge.plain_merge import MOST_KEY_BYTES
+    from airflow_txlog.limits import USUAL
 
     # Keys are held twice: as they are read, and in the table that rows are looked up in.
-    assert (MERGE_MEMORY_MIB - TASK_MEMORY_MIB) * 2**20 >= 2 * MOST_KEY_BYTES + HELD_BYTES
+    assert 2 * USUAL.merge_key_bytes + USUAL.held_source_bytes <= (MERGE_MEMORY_MIB - TASK_MEMORY_MIB) * 2**20
 
 
 def test_the_oldest_releases_are_those_that_the_package_asks_for() -> None:

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.contract.parameters import encode_parameters
-from airflow_txlog.datafiles.tasks import row_values
 from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.operations import update
@@ -214,9 +213,8 @@ def test_a_column_is_assigned_by_its_name_behind_the_alias_and_once() -> None:
     assert isinstance(plain_values({"int": "1", "INT": "2"}, SCHEMA, {}, alias="t", is_ansi=True), str)
 
 
-def test_large_constants_are_written_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_values, "_MOST_BYTES", 1000)
-    values = RowValues(values={"s": Values(pa.array(["x" * 300]))})
+def test_large_constants_are_written_in_small_batches() -> None:
+    values = RowValues(values={"s": Values(pa.array(["x" * 300]))}, most_bytes=1000)
     rows = pa.RecordBatch.from_pydict({"s": ["a"] * 10, "k": list(range(10))})
     batches = list(values.assigned(rows))
     assert [batch.num_rows for batch in batches] == [3, 3, 3, 1]

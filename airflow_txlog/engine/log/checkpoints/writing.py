@@ -31,9 +31,6 @@ from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, V2Hint, wri
 from airflow_txlog.engine.log.names import checkpoint_name, v2_checkpoint_name, version_prefix
 from airflow_txlog.storage.base import FileInfo, Store
 
-_ROW_GROUP_ROWS = 65_536
-_SIDECAR_ROWS = 2 * _ROW_GROUP_ROWS
-
 # With more than so many actions the hint would cost its readers more than it saves them. Source: delta-spark.
 _HINT_ACTIONS = 30
 
@@ -102,7 +99,7 @@ def write_checkpoint(store: Store, state: CheckpointState, form: AddForm = AddFo
     schema = _schema(form)
     with store.open_output(path) as output, _writer(output, schema, state) as writer:
         writer.write_table(_others(small, schema))
-        for name, rows in _files(state):
+        for name, rows in _files(state, store.limits.checkpoint_group_rows):
             writer.write_table(_file_actions(name, rows, form, schema))
     info = store.stat(path)
     hint = LastCheckpoint(
@@ -155,10 +152,11 @@ def write_v2_checkpoint(
 
 
 def _write_sidecars(store: Store, state: CheckpointState, unique_id: Callable[[], str], form: AddForm) -> list[Sidecar]:
-    """All adds and removes, in files of about `_SIDECAR_ROWS` actions; none where there is no file action."""
-    count = -(-(state.adds.num_rows + state.removes.num_rows) // _SIDECAR_ROWS)
+    """All adds and removes, in files of about as many as the limits say; none where there is no file action."""
+    limits = store.limits
+    count = -(-(state.adds.num_rows + state.removes.num_rows) // limits.checkpoint_sidecar_rows)
     schema = _schema(form, ("add", "remove"))
-    files = _files(state)
+    files = _files(state, limits.checkpoint_group_rows)
     infos: list[FileInfo] = []
     rest = next(files, None)
     while rest is not None:
@@ -168,7 +166,7 @@ def _write_sidecars(store: Store, state: CheckpointState, unique_id: Callable[[]
         path = f"{SIDECAR_DIRECTORY}/{name}.{unique_id()}.parquet"
         with store.open_output(path) as output, _writer(output, schema, state) as writer:
             written = 0
-            while rest is not None and (not written or written + len(rest[1]) <= _SIDECAR_ROWS):
+            while rest is not None and (not written or written + len(rest[1]) <= limits.checkpoint_sidecar_rows):
                 writer.write_table(_file_actions(*rest, form, schema))
                 written += len(rest[1])
                 rest = next(files, None)
@@ -182,12 +180,12 @@ def _write_sidecars(store: Store, state: CheckpointState, unique_id: Callable[[]
     ]
 
 
-def _files(state: CheckpointState) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _files(state: CheckpointState, group_rows: int) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Every file action in batches of one row group each, removes first, with the name of the action."""
     for name, files in (("remove", state.removes), ("add", state.adds)):
         # However small the chunks are that commits left in the table.
-        for start in range(0, files.num_rows, _ROW_GROUP_ROWS):
-            for rows in files.slice(start, _ROW_GROUP_ROWS).combine_chunks().to_batches():
+        for start in range(0, files.num_rows, group_rows):
+            for rows in files.slice(start, group_rows).combine_chunks().to_batches():
                 yield name, rows
 
 

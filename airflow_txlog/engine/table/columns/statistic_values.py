@@ -137,16 +137,16 @@ def _reader_of(data_type: DataType, *, is_widened: bool = False) -> Reader | Non
 
 # --- types that were widened -----------------------------------------------------------------------------------------
 
-_WIDENED_FROM: dict[str, Primitive] = {
-    primitive.value: primitive
-    for primitive in (*INTEGERS, Primitive.FLOAT, Primitive.DATE)  # the sources of the protocol's list
+_WIDENED_FROM = {
+    str(of): of
+    for of in (*INTEGERS, Primitive.FLOAT, Primitive.DATE)  # the sources of the protocol's list
 }
 _DECIMAL_NAME = re.compile(r"decimal\(\d+,\d+\)", re.ASCII)
 
 
-def _older_types(member: StructField) -> set[Primitive] | None:
+def _older_types(member: StructField) -> set[DataType] | None:
     """The primitive types that this column had before, decimals left out (they read alike); None: not understood."""
-    older: set[Primitive] = set()
+    older: set[DataType] = set()
     changes = member.metadata.get("delta.typeChanges")
     for change in changes if isinstance(changes, list) else [None]:
         name = change.get("fromType") if isinstance(change, dict) and "fieldPath" not in change else None

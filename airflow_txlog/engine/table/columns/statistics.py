@@ -94,7 +94,12 @@ class ColumnBounds:
 _ARRAYS = ("lower", "upper", "null_count", "num_records")
 
 
-def bounds(files: pa.Table, schema: StructType, column_paths: Iterable[ColumnPath]) -> dict[ColumnPath, ColumnBounds]:
+def bounds(
+    files: pa.Table,
+    schema: StructType,
+    column_paths: Iterable[ColumnPath],
+    files_at_once: int = _FILES_AT_ONCE,
+) -> dict[ColumnPath, ColumnBounds]:
     """The defended bounds of several columns over `files` (a FILES table), from one reading of its statistics.
 
     Paths name columns in any case, and are the keys as given. Everything is null for a file without statistics, with
@@ -109,8 +114,8 @@ def bounds(files: pa.Table, schema: StructType, column_paths: Iterable[ColumnPat
     asked = _asked_together(columns)
     parts: dict[ColumnPath, list[ColumnBounds]] = {column.path: [] for column in columns}
     # At least once, so that no files give empty arrays of the right types.
-    for start in range(0, max(len(files), 1), _FILES_AT_ONCE):
-        part = files.slice(start, _FILES_AT_ONCE)
+    for start in range(0, max(len(files), 1), files_at_once):
+        part = files.slice(start, files_at_once)
         parsed = None if asked is None else _parsed(part, asked)
         statistics = _Statistics.read(decoder, part) if parsed is None else None
         pythons = _by_python(part) if any(column.type is Primitive.STRING for column in columns) else None

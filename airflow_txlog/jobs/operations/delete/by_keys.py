@@ -29,7 +29,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, compared, member_of
-from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, parse_schema, schema_to_json
+from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, codec, parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
@@ -50,14 +50,10 @@ from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES, row_filter_of
 from airflow_txlog.jobs.sql.scope import partition_scope
 from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of
 
-# Above so many keys, files are pruned and conflicts judged by the least and the greatest.
-MOST_KEYS = 10_000
-
 KEY = "key"
 _DOING = "find the rows of the keys"
 # Types whose values lie in one order that all engines share; other types are compared row by row only.
 _UNBOUNDED = (Primitive.BINARY, Primitive.BOOLEAN)
-_BY_NUMBER = {Primitive.DATE: pa.int32(), Primitive.TIMESTAMP: pa.int64(), Primitive.TIMESTAMP_NTZ: pa.int64()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +107,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             gate.check_all_used()
             # A column may have been widened since the keys were materialized; any other type is refused here.
             keys = convert_keys(source.values, field, context.root)
-            read = keys_predicate(keys, field)
+            read = keys_predicate(keys, field, self._context.limits.delete_keys)
             files = scope.read_files(tx, read)
         return _Prepared(
             snapshot=snapshot,
@@ -201,7 +197,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         scan_columns(context, plan, frozenset({name}), row_filter).createOrReplaceTempView(target_view)
         scan = input_scan(context, source.files, source.rows.schema, context.input_key)
         scan_frame(context, scan).createOrReplaceTempView(source_view)
-        hint = join_hint(hashed_bytes(source.num_rows, 2) + source.rows.nbytes, "s")
+        hint = join_hint(context, hashed_bytes(source.num_rows, 2) + source.rows.nbytes, "s")
         query = (
             f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
             f"FROM {quoted(target_view)} AS t JOIN {quoted(source_view)} AS s ON t.{quoted(name)} = s.{KEY}"
@@ -242,28 +238,28 @@ class DeleteByKeys(RowOperation[_Prepared]):
         }
 
 
-def keys_predicate(keys: Keys, field: StructField) -> Predicate:
-    """What rows with one of the keys satisfy: the keys themselves, or the range that they span.
+def keys_predicate(keys: Keys, field: StructField, most: int) -> Predicate:
+    """Return what rows with one of the keys satisfy: the keys themselves, or of more than `most` the range of them.
 
     Its text, which errors show, contains no key.
     """
     text = f"{field.name} IN ({plural(len(keys.values), 'key')})"
-    return Predicate(text, _tree(keys.values, field), frozenset({field.name}))
+    return Predicate(text, _tree(keys.values, field, most), frozenset({field.name}))
 
 
-def _tree(values: pa.Array, field: StructField) -> Expression:
+def _tree(values: pa.Array, field: StructField, most: int) -> Expression:
     if len(values) == 0:
         return FALSE
     column = Operand.of(field)
-    if isinstance(field.type, Primitive) and field.type in _BY_NUMBER:
-        values = values.cast(_BY_NUMBER[field.type])
+    of_type = codec(field.type)
+    assert of_type is not None
     try:
-        plain = values.to_pylist()
+        plain = of_type.plain_of(values).to_pylist()
     except UnicodeDecodeError:
         return Opaque("a key that is not UTF-8")
     # Lists of floats are not compared as single floats are, where zeros are concerned.
     is_float = field.type in (Primitive.FLOAT, Primitive.DOUBLE)
-    if field.type in _UNBOUNDED or (len(plain) <= MOST_KEYS and not is_float):
+    if field.type in _UNBOUNDED or (len(plain) <= most and not is_float):
         return member_of(column, tuple(plain))
     return all_of([compared(column, Operator.GE, min(plain)), compared(column, Operator.LE, max(plain))])
 

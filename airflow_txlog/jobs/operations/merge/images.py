@@ -103,7 +103,7 @@ def _matched_images(
     source_view = context.view_name()
     frame_of(context, source).createOrReplaceTempView(source_view)
     s, t = quoted(sides.source_alias), quoted(sides.target_alias)
-    hint = join_hint(source.memory_bytes([ROW_ID_COLUMN, *source.names]), s)
+    hint = join_hint(context, source.memory_bytes([ROW_ID_COLUMN, *source.names]), s)
     on = f"{t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
     relation = f"{_from(view, sides)} JOIN {quoted(source_view)} AS {s} ON {on}"
     return _images(gate, sides, clauses, relation, f"/*+ {hint} */")

@@ -15,11 +15,6 @@ from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, is_plai
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.sql.expression import Call, Column, Expression, Values, all_of, any_of
 
-# Values that a worker looks every row up in; the table for that is made anew for each batch. Above it the ends do.
-MOST_KEYS = 100_000
-# What the driver reads of one key column, uncompressed and a row group at a time.
-MOST_BYTES = 64 * 1024 * 1024
-
 
 def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: MaterializedSource) -> Expression | None:
     """What the accepted condition `on` says of target rows by the source's keys; None where it says nothing certain.
@@ -33,13 +28,13 @@ def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: Mate
         target_columns=pair.target.names,
         source_columns=pair.source.names,
     )
-    parts: list[Expression] = []
+    limits, parts = source.store.limits, list[Expression]()
     for equality in equalities:
         key = source_column(equality.sql, pair)
         if key is None or not pair.is_of_one_type(equality.column, key):
             continue
-        if source.bytes_of([key]) <= MOST_BYTES:
-            values, are_all = source.distinct(key, MOST_KEYS)
+        if source.bytes_of([key]) <= limits.filter_key_bytes:
+            values, are_all = source.distinct(key, limits.filter_keys)
             parts.append(_one_of(equality, values.cast(arrow_schema.field(equality.column).type), are_all))
     return all_of(parts) if parts else None
 

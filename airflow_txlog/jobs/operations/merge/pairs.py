@@ -29,11 +29,6 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 
-# Below this the source's columns are sent to every task; above it both sides are shuffled and sorted, which spills to
-# disk where a hash table would run out of memory. Spark cannot choose: it does not know how many rows a scan of ours
-# yields, takes it for small, and would send the target to every task.
-BROADCAST_BYTES = 128 * 1024 * 1024
-
 _DOING = "match source and target"
 
 
@@ -84,7 +79,7 @@ def _pairs_by_spark(
     by_source = clauses.not_matched_by_source
     selected = f"{t}.*" if by_source else f"{t}.{ADDRESS_COLUMN}"
     query = (
-        f"SELECT /*+ {join_hint(size_bytes, s)} */ {selected}, {source_row}, "
+        f"SELECT /*+ {join_hint(context, size_bytes, s)} */ {selected}, {source_row}, "
         f"{deciding_sql(clauses.matched)} AS {CLAUSE_COLUMN} FROM {quoted(target_view)} AS {t} "
         f"{'LEFT JOIN' if by_source else 'JOIN'} {quoted(source_view)} AS {s} ON (\n{on}\n)"
     )
@@ -95,7 +90,8 @@ def _pairs_by_spark(
 def _pairs_of_keys(context: JobContext, plan: FilePlan, keys: PlainKeys, *, may_meet_many: bool) -> Matches:
     """The same where keys alone decide: the tasks that read them find the pairs."""
     scan = addressed_scan(context, plan, frozenset(keys.columns))
-    pairs = partial(pairs_of_keys, keys.source, keys.clause, may_meet_many=may_meet_many)
+    at_once = context.limits.looked_up_bytes
+    pairs = partial(pairs_of_keys, keys.source, keys.clause, may_meet_many=may_meet_many, bytes_at_once=at_once)
     task = Task(source=scan, steps=(pairs, pairs_packed), more_weight=keys.source.scan.bins.weight)
     return Matches.of_packed(collected(context, [task], PAIRS_SCHEMA, _DOING))
 
@@ -113,14 +109,9 @@ def _with_unmatched(pairs: str, t: str, deciding: str) -> str:
     return f"SELECT * FROM ({decided}) WHERE {ROW_ID_COLUMN} IS NOT NULL OR {CLAUSE_COLUMN} IS NOT NULL"
 
 
-def join_hint(size_bytes: int, alias: str) -> str:
-    """How to join with the side `alias` (quoted), whose columns take so many bytes in a hash table."""
-    return f"{join_strategy(size_bytes)}({alias})"
-
-
-def join_strategy(size_bytes: int) -> str:
-    """Spark's name of the hint for a join with a side that takes so many bytes in a hash table."""
-    return "BROADCAST" if size_bytes < BROADCAST_BYTES else "SHUFFLE_MERGE"
+def join_hint(context: JobContext, size_bytes: int, alias: str) -> str:
+    """Return how to join with the side `alias` (quoted), whose columns take so many bytes in a hash table."""
+    return f"{'BROADCAST' if size_bytes < context.limits.broadcast_bytes else 'SHUFFLE_MERGE'}({alias})"
 
 
 def check_unambiguous(context: JobContext, matches: Matches, plan: FilePlan, clauses: Clauses) -> None:

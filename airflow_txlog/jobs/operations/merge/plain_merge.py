@@ -37,11 +37,6 @@ from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES
 from airflow_txlog.sql.expression import Column, Expression, Name, Values
 from airflow_txlog.sql.sql_text import sql_text
 
-# What every task that looks for keys holds of the source's, and of their rows' numbers, uncompressed.
-MOST_KEY_BYTES = 256 * 1024 * 1024
-# What the tasks that write new rows read of the source, uncompressed. They hold less: see `source_rows`.
-MOST_BYTES = 1024 * 1024 * 1024
-
 # Types whose values are equal to every engine where they are the same; no key is a boolean.
 _PLAIN = PLAIN_TYPES - {Primitive.BOOLEAN}
 
@@ -159,7 +154,7 @@ def plain_keys(
     if clauses.not_matched_by_source or any(clause.condition is not None for clause in clauses.matched[:1]):
         return None
     columns = key_columns(on, pair)
-    if not columns or source.bytes_of([*columns.values(), ROW_ID_COLUMN]) > MOST_KEY_BYTES:
+    if not columns or source.bytes_of([*columns.values(), ROW_ID_COLUMN]) > context.limits.merge_key_bytes:
         return None
     keys = SourceKeys(
         scan=scan_of(context, source, columns.values()),
@@ -203,7 +198,7 @@ def plain_clauses(
         return None
     updated, inserted = found.updated, found.inserted
     held = {name for each in (updated, inserted) if each is not None for name in each.columns_read}
-    if source.bytes_of(held) > MOST_BYTES:
+    if source.bytes_of(held) > context.limits.merge_source_bytes:
         return None
     if source.num_buckets > 1 and snapshot.partition_columns:
         partition = {name.lower() for name in snapshot.partition_columns}

@@ -41,11 +41,6 @@ from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.sql.expression import FALSE, Expression, all_of, any_of
 
-# Above so many combinations of values, each column's least and greatest do.
-MOST_VALUES = 10_000
-# So much of the materialized source is read on the driver rather than by a Spark job.
-MOST_BYTES_READ = 64 * 1024 * 1024
-
 _LOOKING = "find the partitions that the source names"
 
 _SCOPING = (*INTEGERS, delta.Primitive.DATE, delta.Primitive.STRING, delta.Primitive.BOOLEAN)
@@ -120,7 +115,7 @@ class AutoScope:
 
     def _look(self, chosen: Chosen, pair: PairColumns, source: MaterializedSource) -> Predicate | None:
         read = _read_values(self.context, chosen, pair, source)
-        if read is not None and read.num_rows <= MOST_VALUES:
+        if read is not None and read.num_rows <= self.context.limits.scope_values:
             return values_of(chosen, read)
         why = "ON names very many partitions of the table"
         try:
@@ -140,13 +135,13 @@ class AutoScope:
         """The same by Spark jobs over the source's rows. Raises as `collect` does."""
         from airflow_txlog.jobs.source.frames import frame_of  # noqa: PLC0415 - only with Spark
 
-        view = self.context.view_name()
+        view, most = self.context.view_name(), self.context.limits.scope_values
         frame_of(self.context, source).createOrReplaceTempView(view)
         relation = f"{quoted(view)} AS {quoted(pair.source_alias)}"
         columns = ", ".join(f"(\n{equality.sql}\n) AS c{number}" for number, (equality, _) in enumerate(chosen))
-        query = f"SELECT DISTINCT {columns} FROM {relation} LIMIT {MOST_VALUES + 1}"
+        query = f"SELECT DISTINCT {columns} FROM {relation} LIMIT {most + 1}"
         values = collect(self.gate.run(query), _LOOKING)
-        if values.num_rows <= MOST_VALUES:
+        if values.num_rows <= most:
             return values_of(chosen, values)
         ends = ", ".join(f"min(c{n}), max(c{n}), max(c{n} IS NULL)" for n in range(len(chosen)))
         return ranges_of(
@@ -211,7 +206,7 @@ def _read_values(context: JobContext, chosen: Chosen, pair: PairColumns, source:
     """
     found = [source_column(equality.sql, pair) for equality, _ in chosen]
     columns = [name for name in found if name is not None]
-    if len(columns) < len(found) or source.num_rows == 0 or source.bytes_of(columns) > MOST_BYTES_READ:
+    if len(columns) < len(found) or source.num_rows == 0 or source.bytes_of(columns) > context.limits.scope_bytes:
         return None
     distinct = list(dict.fromkeys(columns))
     rows = read_input(context, source.files, stored_of(source, distinct), _LOOKING)

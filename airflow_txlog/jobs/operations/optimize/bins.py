@@ -54,7 +54,7 @@ class _File:
     is_worn: bool
 
 
-def compaction_bins(files: pa.Table, target_bytes: int) -> list[Bin]:
+def compaction_bins(files: pa.Table, target_bytes: int, open_bins: int = _OPEN_BINS) -> list[Bin]:
     """The bins of small files, and of worn ones, whose rewriting makes files near the target.
 
     A file is worn where many of its rows are deleted, or where another engine's VACUUM would not know its path (see
@@ -67,7 +67,7 @@ def compaction_bins(files: pa.Table, target_bytes: int) -> list[Bin]:
     candidates = pc.or_(is_free, may_be_worn)
     free, files = is_free.filter(candidates).to_pylist(), files.filter(candidates)
     chosen = [file for file in _described(files) if file.is_worn or free[file.row]]
-    packed = _packed(chosen, target_bytes)
+    packed = _packed(chosen, target_bytes, open_bins)
     return [_bin(files, each) for each in packed if len(each) > 1 or each[0].is_worn]
 
 
@@ -113,14 +113,14 @@ def size_metrics(sizes: Sequence[int]) -> Mapping[str, int]:
     }
 
 
-def _packed(files: Sequence[_File], target_bytes: int) -> list[list[_File]]:
+def _packed(files: Sequence[_File], target_bytes: int, open_bins: int = _OPEN_BINS) -> list[list[_File]]:
     """Files into bins, first fit in the order given: what was written together stays together, as far as it fits."""
     least = min(_FILE_COST_BYTES, target_bytes // _FILES_A_BIN)
     found: list[list[_File]] = []
-    open_bins: dict[Partition, list[tuple[int, list[_File]]]] = {}
+    places_of: dict[Partition, list[tuple[int, list[_File]]]] = {}
     for file in files:
         cost = max(file.live_bytes, least)
-        places = open_bins.setdefault(file.partition, [])
+        places = places_of.setdefault(file.partition, [])
         fitting = next((index for index, (taken, _) in enumerate(places) if taken + cost <= target_bytes), None)
         if fitting is not None:
             taken, members = places[fitting]
@@ -129,7 +129,7 @@ def _packed(files: Sequence[_File], target_bytes: int) -> list[list[_File]]:
             continue
         found.append([file])
         places.append((cost, found[-1]))
-        if len(places) > _OPEN_BINS:
+        if len(places) > open_bins:
             # The fullest one has the least to offer.
             places.remove(max(places, key=lambda place: place[0]))
     return found

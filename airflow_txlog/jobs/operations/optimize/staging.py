@@ -48,8 +48,8 @@ CARRIES_IDS = "carries row ids"
 # What the boundaries of a Z-order are taken from.
 SAMPLE_ROWS = 100_000
 # A Z-order in this process holds all rows, and twice when they are sorted. They may take so many times what a small job
-# reads, as rows take more memory than their files; and never more than Arrow has in one column.
-SORTED_TIMES, MOST_SORTED_BYTES = 2, 2**31 - 1
+# reads, as rows take more memory than their files.
+SORTED_TIMES = 2
 # Where the log does not say how many rows a file has.
 _ROW_BYTES_GUESSED = 64
 
@@ -136,7 +136,7 @@ def _sorted_files(
     task, schema = Task(source=scan, steps=(step,)), step.output_schema(scan.output_schema)
     executor, layout = context.executor, work.layout
     staged = None
-    most_bytes = min(SORTED_TIMES * executor.bytes_allowed, MOST_SORTED_BYTES)
+    most_bytes = min(SORTED_TIMES * executor.bytes_allowed, context.limits.sorted_bytes)
     if executor.runs_here(task.weight):
         staged = _sorted_here(context, layout, task, schema, columns, most_bytes)
     if staged is None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.partitioning import decode_add_path
-from airflow_txlog.engine.table.columns import statistics
 from airflow_txlog.engine.table.columns.statistics import bounds
 from airflow_txlog.engine.table.schema.schema import (
     ArrayType,
@@ -44,9 +43,9 @@ def files(*stats, masked=()):
     return pa.table({"stats": pa.array(texts, pa.string()), "deletion_vector": pa.array(vectors, VECTOR)})
 
 
-def found(data_type, *stats, metadata=None, masked=()):
+def found(data_type, *stats, metadata=None, masked=(), **options):
     schema = StructType((StructField("c", data_type, True, metadata or {}),))
-    return bounds(files(*stats, masked=masked), schema, [("c",)])[("c",)]
+    return bounds(files(*stats, masked=masked), schema, [("c",)], **options)[("c",)]
 
 
 def sides(data_type, minimum, maximum, metadata=None):
@@ -373,10 +372,9 @@ def test_no_files_have_no_bounds_of_the_right_types():
     assert bounds(files({}), NESTED, []) == {}
 
 
-def test_many_files_are_read_in_parts_and_keep_their_order(monkeypatch):
-    monkeypatch.setattr(statistics, "_FILES_AT_ONCE", 3)
+def test_many_files_are_read_in_parts_and_keep_their_order():
     texts = [None if i == 4 else {"numRecords": i, "minValues": {"c": i}, "maxValues": {"c": i}} for i in range(10)]
-    one = found(Primitive.LONG, *texts)
+    one = found(Primitive.LONG, *texts, files_at_once=3)
     expected = [None if i == 4 else i for i in range(10)]
     assert one.lower.to_pylist() == one.upper.to_pylist() == one.num_records.to_pylist() == expected
 

@@ -11,13 +11,14 @@ import pytest
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.delta_table import Table
-from airflow_txlog.engine.log.checkpoints import write_checkpoint, writing
+from airflow_txlog.engine.log.checkpoints import write_checkpoint
 from airflow_txlog.engine.log.names import checkpoint_name, commit_name, version_prefix
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
 from airflow_txlog.errors import CorruptCheckpoint, CorruptCommit, VersionNotFound
 from airflow_txlog.storage import MemoryStore, Store
 from tests.helpers.checkpoints import list_checkpoints
+from tests.helpers.limits import limited
 
 SCHEMA = pa.schema([("id", pa.int64())])
 V2 = {"delta.checkpointPolicy": "v2"}
@@ -210,19 +211,15 @@ class Dying(MemoryStore):
 @pytest.mark.parametrize(
     "before", [True, pytest.param(False, marks=pytest.mark.long("leaves what dying before the next change leaves"))]
 )
-def test_a_writer_that_dies_anywhere_in_a_checkpoint_changes_nothing(
-    properties: dict[str, str], before: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_that_dies_anywhere_in_a_checkpoint_changes_nothing(properties: dict[str, str], before: bool) -> None:
     """Every step: each sidecar, the top level (or the file), the hint. Every reader sees the same table."""
-    monkeypatch.setattr(writing, "_ROW_GROUP_ROWS", 2)
-    monkeypatch.setattr(writing, "_SIDECAR_ROWS", 2)
     store = table_of(9, properties)
     checkpoint(store, 4)
     wanted = [facts(load_snapshot(store, version)) for version in range(10)]
     at = 0
     while True:
         at += 1
-        dying = Dying(store.root, at, before)
+        dying = limited(Dying(store.root, at, before), checkpoint_group_rows=2, checkpoint_sidecar_rows=2)
         try:
             checkpointing.checkpoint(dying, load_snapshot(store, 9), SYSTEM_CLOCK)
         except Killed:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.parameters import encode_parameter
-from airflow_txlog.jobs.operations.delete import by_keys as job
+from airflow_txlog.limits import Limits
 from tests.helpers.depth import LONG
 from tests.helpers.jobs import (
     application,
@@ -67,8 +67,7 @@ def test_only_files_that_may_hold_a_key_are_read_and_the_history_tells_no_key(
     assert any("2 of 3 keys matched" in line for line in lines)
     assert not any(re.search(r"\b105\b", line.replace(table.uri, "")) for line in lines)
     # Too many to be asked one by one: the files between the least and the greatest are read.
-    monkeypatch.setattr(job, "MOST_KEYS", 2)
-    ranged = committed(run(spark, "delete", table, **by_keys("id", 103, 201, 500, 209)))
+    ranged = committed(run(spark, "delete", table, **by_keys("id", 103, 201, 500, 209), limits=Limits(delete_keys=2)))
     assert (ranged.files["pruned"], key_counts(ranged)) == (1, (4, 4, 3))
     nothing = run(spark, "delete", table, **by_keys("id", 150, 160))
     assert (nothing.status, key_counts(nothing), nothing.files["pruned"]) == ("nothing_to_do", (2, 2, 0), 4)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.jobs.operations.merge import source_scope
+from airflow_txlog.limits import Limits
 from tests.helpers.jobs import SCHEMA, committed, error_of, rows, run
 from tests.helpers.rows import append, bag, make_table
 
@@ -35,8 +35,7 @@ def test_a14_an_expression_that_on_guards_makes_no_scope_and_no_failure(
     assert "CAST_INVALID_INPUT" in told
     assert not any("Ann" in line for line in lines), "a log line shows no value"
 
-    monkeypatch.setattr(source_scope, "MOST_VALUES", 0)
-    committed(run(spark, "merge", table, on=guarded, **work))
+    committed(run(spark, "merge", table, on=guarded, **work, limits=Limits(scope_values=0)))
 
     error = error_of(run(spark, "merge", table, on="t.day = CAST(s.value AS DATE)", **work))
     assert (error["type"], error["retryable"]) == ("InvalidInput", False), "what Spark's own join cannot evaluate fails"

@@ -16,6 +16,7 @@ from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.operations.delete import by_keys
 from airflow_txlog.jobs.operations.merge import pairs
 from airflow_txlog.jobs.spark import batches
+from airflow_txlog.limits import Limits
 from tests.helpers.jobs import BY_SOURCE, committed, delete, error_of, insert, merge, rows, run, update
 from tests.helpers.rows import append, bag, make_table
 
@@ -28,6 +29,7 @@ TARGET = pa.schema([("k", pa.int64()), ("v", pa.string())])
 ON = "t.k = s.k"
 SORTED = {"SortMergeJoin"}
 SENT = {"BroadcastHashJoin"}
+SORTS = Limits(broadcast_bytes=0)
 
 
 @pytest.fixture
@@ -64,12 +66,11 @@ def expected() -> pa.Table:
 
 
 def test_a_source_beyond_the_bound_is_sorted_and_not_hashed(
-    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]]
 ) -> None:
-    monkeypatch.setattr(pairs, "BROADCAST_BYTES", 0)
     table = target_of(tmp_path / "t")
     clauses = [update({"v": "s.v"}), insert("*"), delete("t.k IS NOT NULL", when=BY_SOURCE)]
-    committed(merge(spark, table, SOURCE, *clauses, on=ON))
+    committed(merge(spark, table, SOURCE, *clauses, on=ON, limits=SORTS))
     assert bag(table.to_arrow()) == bag(expected())
     found = dict(joins)
     assert found["match source and target"] == SORTED
@@ -77,13 +78,13 @@ def test_a_source_beyond_the_bound_is_sorted_and_not_hashed(
 
 
 def test_long_texts_that_repeat_are_not_taken_for_a_small_source(
-    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]]
 ) -> None:
     """In a dictionary two million characters are a few kilobytes."""
-    monkeypatch.setattr(pairs, "BROADCAST_BYTES", 1_000_000)
     table = target_of(tmp_path / "t")
     source, computed = "SELECT id AS k, repeat('x', 1000) AS v FROM range(2000)", {"v": "concat(s.v, '')"}
-    committed(merge(spark, table, source, update(computed), on=f"{ON} AND t.k >= 0"))
+    limits = Limits(broadcast_bytes=1_000_000)
+    committed(merge(spark, table, source, update(computed), on=f"{ON} AND t.k >= 0", limits=limits))
     found = dict(joins)
     assert found["match source and target"] == SENT
     assert found["write the data files"] == SORTED
@@ -100,13 +101,12 @@ def test_source_rows_that_all_matched_are_not_looked_through_for_inserts(
 
 
 def test_an_ambiguous_match_is_refused_where_the_source_is_sorted(
-    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]]
 ) -> None:
-    monkeypatch.setattr(pairs, "BROADCAST_BYTES", 0)
     table = target_of(tmp_path / "t")
     source = "SELECT * FROM VALUES (3L, 'a'), (3L, 'b'), (4L, 'c'), (NULL, 'd'), (NULL, 'e') AS s(k, v)"
     for clauses, error in [([update({"v": "s.v"})], "AmbiguousMerge"), ([delete()], None)]:
-        result = merge(spark, table, source, *clauses, on=f"{ON} AND t.v <> ''")
+        result = merge(spark, table, source, *clauses, on=f"{ON} AND t.v <> ''", limits=SORTS)
         if error is None:
             committed(result)
             continue
@@ -119,10 +119,9 @@ def test_an_ambiguous_match_is_refused_where_the_source_is_sorted(
 def test_keys_beyond_the_bound_are_sorted_and_not_hashed(
     tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairs, "BROADCAST_BYTES", 0)
     monkeypatch.setattr(executor.SparkExecutor, "most_sent_rows", 2)
     table = make_table(tmp_path / "t", rows(20))
     keys = {"column": "id", "values": [3, 5, 99]}
-    result = run(spark, "delete", table, predicate=None, keys=keys)
+    result = run(spark, "delete", table, predicate=None, keys=keys, limits=SORTS)
     assert committed(result).metrics["numDeletedRows"] == 2
     assert dict(joins)["find the rows of the keys"] == SORTED

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine.table.schema.schema import from_arrow, schema_to_json
-from airflow_txlog.jobs.operations.merge import key_filter as module
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.storage import LocalStore
+from tests.helpers.limits import limited
 
 TARGET = pa.table(
     {
@@ -60,7 +59,7 @@ CASES = [
 ]
 
 
-def materialized(path: Path) -> MaterializedSource:
+def materialized(path: Path, **limits: int) -> MaterializedSource:
     pq.write_table(SOURCE, path)
     file = StagedFile(
         path=path.name,
@@ -72,15 +71,17 @@ def materialized(path: Path) -> MaterializedSource:
     )
     stored = SOURCE.drop_columns([ROW_ID_COLUMN]).schema
     described = json.loads(schema_to_json(from_arrow(stored)))
-    return MaterializedSource(files=(file,), store=LocalStore(str(path.parent)), described=described, stored=stored)
+    store = limited(LocalStore(str(path.parent)), **limits)
+    return MaterializedSource(files=(file,), store=store, described=described, stored=stored)
 
 
-def test_the_keys_of_a_source_filter_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = materialized(tmp_path / "source.parquet")
-    pair = PairColumns(target=from_arrow(TARGET.schema), source=source.columns, target_alias="t", source_alias="s")
+def test_the_keys_of_a_source_filter_the_target(tmp_path: Path) -> None:
+    path = tmp_path / "source.parquet"
+    columns = materialized(path).columns
+    pair = PairColumns(target=from_arrow(TARGET.schema), source=columns, target_alias="t", source_alias="s")
 
-    def passed(on: str) -> list[int] | None:
-        row_filter = key_filter(on, TARGET.schema, pair, source)
+    def passed(on: str, **limits: int) -> list[int] | None:
+        row_filter = key_filter(on, TARGET.schema, pair, materialized(path, **limits))
         return (
             None
             if row_filter is None
@@ -89,7 +90,5 @@ def test_the_keys_of_a_source_filter_the_target(tmp_path: Path, monkeypatch: pyt
 
     assert {on: passed(on) for on, _ in CASES} == dict(CASES)
     # Of more keys than a worker looks up, the ends.
-    monkeypatch.setattr(module, "MOST_KEYS", 1)
-    assert (passed("t.id = s.key"), passed("t.name = s.name")) == ([2], [1, 2])
-    monkeypatch.setattr(module, "MOST_BYTES", 1)
-    assert passed("t.id = s.id") is None
+    assert (passed("t.id = s.key", filter_keys=1), passed("t.name = s.name", filter_keys=1)) == ([2], [1, 2])
+    assert passed("t.id = s.id", filter_key_bytes=1) is None

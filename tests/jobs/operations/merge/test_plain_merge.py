@@ -12,6 +12,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import scan, stage
 from airflow_txlog.jobs.operations.merge import pairs, plain_merge
 from airflow_txlog.jobs.spark import batches
+from airflow_txlog.limits import Limits
 from tests.helpers.jobs import committed, delete, insert, merge, update
 from tests.helpers.rows import append, bag, make_table
 
@@ -115,12 +116,11 @@ def test_what_is_no_constant_beside_a_column_is_left_to_spark(
     assert by_spark == [WRITE]
 
 
-@pytest.mark.parametrize(("limit", "by_spark_beyond"), [("MOST_BYTES", [WRITE]), ("MOST_KEY_BYTES", [FIND])])
+@pytest.mark.parametrize(("limit", "by_spark_beyond"), [("merge_source_bytes", [WRITE]), ("merge_key_bytes", [FIND])])
 def test_a_source_of_more_than_the_tasks_read_is_left_to_spark(
     tmp_path: Path,
     spark: SparkSession,
     by_spark: list[str],
-    monkeypatch: pytest.MonkeyPatch,
     limit: str,
     by_spark_beyond: list[str],
 ) -> None:
@@ -128,9 +128,8 @@ def test_a_source_of_more_than_the_tasks_read_is_left_to_spark(
     left = []
     for most, expected in ((10_000, []), (1, by_spark_beyond)):
         by_spark.clear()
-        monkeypatch.setattr(plain_merge, limit, most)
         table = target_of(tmp_path / str(most))
-        committed(merge(spark, table, SOURCE, *clauses, on=ON))
+        committed(merge(spark, table, SOURCE, *clauses, on=ON, limits=Limits(**{limit: most})))
         left.append(bag(table.to_arrow()))
         assert by_spark == expected
     assert left[0] == left[1] == bag(rows(*UNTOUCHED, *UPDATED, (None, "a", None, 40), (9, "c", None, 50)))

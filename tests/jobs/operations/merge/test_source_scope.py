@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.predicate.partition_sets import num_partitions
 from airflow_txlog.jobs.context import JobContext
@@ -27,7 +27,9 @@ from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
+from airflow_txlog.limits import Limits
 from airflow_txlog.sql.expression import FALSE
+from airflow_txlog.storage import PLAIN
 from tests.helpers.jobs import begin_job
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
@@ -232,6 +234,11 @@ class Bench:
     sides: Sides
     source: MaterializedSource
 
+    def limited(self, **limits: int) -> Bench:
+        """The same with other limits."""
+        table = Table.at(self.context.root, PLAIN, limits=Limits(**limits))
+        return replace(self, context=replace(self.context, table=table))
+
     def scope(self, on: str) -> Any:
         self.gate.condition(on, self.sides.pair)
         return self.scope_by(AutoScope(context=self.context, gate=self.gate), on)
@@ -308,21 +315,19 @@ def test_a14_no_row_that_on_matches_lies_outside_of_the_scope(bench: Bench) -> N
 
 
 @pytest.mark.spark
-def test_a14_values_read_on_the_driver_are_those_that_spark_finds(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a14_values_read_on_the_driver_are_those_that_spark_finds(bench: Bench) -> None:
     bare = ["t.day <=> s.d AND t.n = `L`", "t.name <=> text AND t.dec = s.m AND t.b <=> s.flag"]
     read = {on: bench.scope(on) for on in bare}
-    monkeypatch.setattr(source_scope, "MOST_BYTES_READ", 0)
+    by_spark = bench.limited(scope_bytes=0)
     for on, scope in read.items():
-        assert bench.scope(on).tree == scope.tree, on
+        assert by_spark.scope(on).tree == scope.tree, on
     for matched, scope in zip(matched_ids(bench, bare), read.values(), strict=True):
         assert bench.kept(scope) >= matched, scope.sql
 
 
 @pytest.mark.spark
-def test_a14_many_values_become_a_range(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_scope, "MOST_VALUES", 1)
+def test_a14_many_values_become_a_range(bench: Bench) -> None:
+    bench = bench.limited(scope_values=1)
     assert kept_counts(bench, list(RANGES)) == RANGES
     scope = bench.scope("t.day = s.d")
     assert described(scope) == "a range of day"

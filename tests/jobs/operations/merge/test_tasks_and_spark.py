@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.tasks import key_rows, source_rows
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.operations.merge import pairs, plain_merge
+from airflow_txlog.jobs.operations.merge import pairs
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.jobs.source import materialized
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.limits import SMALL_JOB, USUAL, Limits
 from tests.helpers.jobs import (
     KEY,
     application,
@@ -55,6 +54,7 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "binary": (pa.binary(), [b"", b"a", b"\x00"]),
 }
 BY_TASKS = {"tinyint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz"}
+BY_SPARK = Limits(merge_key_bytes=0, merge_source_bytes=0)
 CLAUSES = [update({"v": "s.v"}), insert("*")]
 
 
@@ -93,7 +93,9 @@ def table_of(names: list[str], keys: list[tuple[Any, ...]], prefix: str) -> pa.T
     return pa.table({**columns, "v": [f"{prefix}{number}" for number in range(len(keys))]})
 
 
-def merged(spark: SparkSession | None, folder: Path, target: pa.Table, source: pa.Table) -> tuple[Table, Any]:
+def merged(
+    spark: SparkSession | None, folder: Path, target: pa.Table, source: pa.Table, limits: Limits = USUAL
+) -> tuple[Table, Any]:
     """The table with the target's rows in two files, after the source was merged into it, and what the job said."""
     half = target.num_rows // 2
     table = make_table(folder / "t", target.slice(0, half))
@@ -101,14 +103,13 @@ def merged(spark: SparkSession | None, folder: Path, target: pa.Table, source: p
     pq.write_table(source, folder / "source.parquet")
     on = " AND ".join(f"t.{name} = s.{name}" for name in source.column_names if name != "v")
     described = {"format": "parquet", "path": str(folder / "source.parquet")}
-    return table, run(spark, "merge", table, source=described, on=on, clauses=CLAUSES)
+    return table, run(spark, "merge", table, source=described, on=on, clauses=CLAUSES, limits=limits)
 
 
 @pytest.mark.parametrize("names", [[name] for name in KEYS] + [["string", "int"], ["bigint", "date", "string"]])
 def test_keys_of_every_type_meet_in_the_tasks_as_in_spark(
     tmp_path: Path,
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
     names: list[str],
     collected: list[tuple[bool, int]],
 ) -> None:
@@ -123,11 +124,9 @@ def test_keys_of_every_type_meet_in_the_tasks_as_in_spark(
     are_plain = BY_TASKS.issuperset(names)
     ways = ("alone", "tasks", "spark") if are_plain else ("tasks", "spark")
     for way in ways:
-        if way == "spark":
-            monkeypatch.setattr(plain_merge, "MOST_KEY_BYTES", 0)
-            monkeypatch.setattr(plain_merge, "MOST_BYTES", 0)
         (tmp_path / way).mkdir()
-        table, result = merged(None if way == "alone" else spark, tmp_path / way, target, source)
+        limits = BY_SPARK if way == "spark" else USUAL
+        table, result = merged(None if way == "alone" else spark, tmp_path / way, target, source, limits)
         metrics = committed(result).metrics
         found.append((bag(table.to_arrow()), metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"]))
     assert all(each == found[-1] for each in found)
@@ -138,17 +137,14 @@ def test_keys_of_every_type_meet_in_the_tasks_as_in_spark(
         assert error_of(merged(None, tmp_path / "alone", target, source)[1])["facts"]["needs_spark"]
 
 
-def test_two_source_rows_of_a_key_are_the_same_error(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_source_rows_of_a_key_are_the_same_error(tmp_path: Path, spark: SparkSession) -> None:
     target = pa.table({"k0": [1, 1, 2, 3, None], "v": ["old"] * 5})
     source = pa.table({"k0": [1, 1, 2, 2, 9, 9, None, None], "v": ["new"] * 8})
     messages = []
     for way in ("alone", "tasks", "spark"):
-        if way == "spark":
-            monkeypatch.setattr(plain_merge, "MOST_KEY_BYTES", 0)
         (tmp_path / way).mkdir()
-        error = error_of(merged(None if way == "alone" else spark, tmp_path / way, target, source)[1])
+        limits = Limits(merge_key_bytes=0) if way == "spark" else USUAL
+        error = error_of(merged(None if way == "alone" else spark, tmp_path / way, target, source, limits)[1])
         assert error["type"] == "AmbiguousMerge"
         messages.append(re.search(r"\d+ target rows .*, the first of them row \d+ of", error["message"]))
     alone, first, second = (found[0] for found in messages if found is not None)
@@ -169,20 +165,20 @@ def test_a_source_that_no_task_holds_is_read_in_parts(
 ) -> None:
     """Four buckets; keys are looked up, and source rows are held, for some rows at a time. What is collected does not
     grow with the pairs."""
-    monkeypatch.setattr(materialized, "BUCKET_BYTES", 1)
-    monkeypatch.setattr(key_rows, "_BYTES_AT_ONCE", 100_000)
-    monkeypatch.setattr(source_rows, "HELD_BYTES", 1)
-    monkeypatch.setattr(source_rows, "_MOST_ROWS", 700)
-    if way == "spark":
-        monkeypatch.setattr(plain_merge, "MOST_KEY_BYTES", 0)
-        monkeypatch.setattr(plain_merge, "MOST_BYTES", 0)
+    limits = replace(
+        BY_SPARK if way == "spark" else USUAL,
+        bucket_bytes=1,
+        looked_up_bytes=100_000,
+        held_source_bytes=1,
+        taken_source_rows=700,
+    )
     numbers = list(range(20_000))
     random.Random(3).shuffle(numbers)
     old = pa.table({"k": numbers, "v": ["b"] * 20_000, "w": pa.array([0] * 20_000, pa.int32())})
     table = make_table(tmp_path / "t", old.slice(0, 9_000), partition_by=partition_by)
     append(table, old.slice(9_000))
     rows = "SELECT id AS k, 'b' AS v, CAST(id AS INT) AS w FROM range(10000, 26000, 1, 4)"
-    result = committed(merge(spark, table, rows, update("*"), insert("*"), on="t.k = s.k AND t.v = s.v"))
+    result = committed(merge(spark, table, rows, update("*"), insert("*"), on="t.k = s.k AND t.v = s.v", limits=limits))
     new = {number: number if number >= 10_000 else 0 for number in range(26_000)}
     expected = pa.table({"k": list(new), "v": ["b"] * len(new), "w": pa.array(list(new.values()), pa.int32())})
     assert bag(table.to_arrow()) == bag(expected)

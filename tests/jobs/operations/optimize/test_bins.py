@@ -12,7 +12,6 @@ import pytest
 
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.jobs.operations.optimize import bins as module
 from airflow_txlog.jobs.operations.optimize.bins import (
     Bin,
     batches_of,
@@ -133,10 +132,10 @@ def test_a_thousand_empty_files_fill_a_bin() -> None:
     assert [each.files.num_rows for each in found] == [1000, 1000, 500]
 
 
-def test_a_partition_with_many_bins_is_packed_without_looking_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_OPEN_BINS", 2)
+def test_a_partition_with_many_bins_is_packed_without_looking_at_all_of_them() -> None:
     sizes = [600, 500, 550, 300, 300]
-    found = compaction_bins(adds_to_table([add(f"f{n}", size, time=n) for n, size in enumerate(sizes)]), 1000)
+    files = adds_to_table([add(f"f{n}", size, time=n) for n, size in enumerate(sizes)])
+    found = compaction_bins(files, 1000, open_bins=2)
     # The first bin was the fullest when a third one was opened.
     assert paths(found) == [["f1", "f3"], ["f2", "f4"]]
 

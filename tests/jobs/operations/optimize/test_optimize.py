@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.parquet import output
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
@@ -22,7 +21,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.executor import local as executor_local
 from airflow_txlog.jobs.executor import spark as executor_spark
 from airflow_txlog.jobs.operations.optimize import job, staging
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.limits import SMALL_JOB, Limits
 from tests.helpers.jobs import (
     committed,
     error_of,
@@ -246,8 +245,7 @@ def test_more_rows_than_this_process_should_hold_are_sorted_by_spark(
     sorts: list[int] = []
     by_spark = staging._sorted_by_spark
     monkeypatch.setattr(staging, "_sorted_by_spark", lambda *given: sorts.append(1) or by_spark(*given))
-    monkeypatch.setattr(staging, "MOST_SORTED_BYTES", 1000)
-    committed(run(spark, "optimize", table, zorder_by=["name", "id"]))
+    committed(run(spark, "optimize", table, zorder_by=["name", "id"], limits=Limits(sorted_bytes=1000)))
     assert (sorts, bag(table), len(live_files(table))) == ([1], before, 1)
 
 
@@ -256,15 +254,14 @@ def test_a_file_that_is_sorted_here_has_row_groups_of_the_usual_size(
 ) -> None:
     table = make_table(tmp_path / "t", rows(400), rows(400, start=1000))
     monkeypatch.setattr(staging, "BATCH_ROWS", 50)
-    monkeypatch.setattr(output, "ROW_GROUP_BYTES", 2500)
-    committed(run(spark, "optimize", table, zorder_by=["id"]))
+    committed(run(spark, "optimize", table, zorder_by=["id"], limits=Limits(row_group_bytes=2500)))
     (path,) = live_files(table)
     found = pq.ParquetFile(tmp_path / "t" / path).metadata
     assert [found.row_group(n).num_rows for n in range(found.num_row_groups)] == [100] * 8
 
 
 def test_what_is_left_of_a_bin_and_needs_spark_after_a_commit_is_left_for_another_time(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession
 ) -> None:
     """files a1 a2 (Monday, few rows), b1 b2 (Tuesday, many rows), without a session
     W deletes a row of b2            -> committed after the plan: b2 is another file now
@@ -273,7 +270,7 @@ def test_what_is_left_of_a_bin_and_needs_spark_after_a_commit_is_left_for_anothe
     few = [rows(3, start=start, day=MONDAY) for start in (0, 10)]
     parts = [*few, *(rows(900, start=start, day=TUESDAY) for start in (1000, 3000))]
     table = make_table(tmp_path / "t", *parts, partition_by=["day"])
-    monkeypatch.setattr(staging, "MOST_SORTED_BYTES", 20_000)
+    limits = Limits(sorted_bytes=20_000)
     said: list[str] = []
     win = winning("to rewrite", lambda: committed(run(spark, "delete", table, predicate="id = 3001")))
 
@@ -282,7 +279,7 @@ def test_what_is_left_of_a_bin_and_needs_spark_after_a_commit_is_left_for_anothe
         win(line)
 
     with tried_without_spark():
-        result = committed(run(spark, "optimize", table, zorder_by=["id"], log=log))
+        result = committed(run(spark, "optimize", table, zorder_by=["id"], log=log, limits=limits))
     assert any(line.startswith("what other commits have changed meanwhile is left for another time") for line in said)
     assert (result.metrics["numRemovedFiles"], result.metrics["numAddedFiles"]) == (2, 1)
     assert ids(table) == sorted({row["id"] for part in parts for row in part.to_pylist()} - {3001})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files import tiny_files
+from airflow_txlog.limits import Limits
 from tests.helpers.jobs import committed, error_of, files_on_disk, live_files, run, spark_bag
 from tests.helpers.rows import bag
 
@@ -61,10 +61,10 @@ def test_tiny_files_are_joined_within_their_partition(
 ) -> None:
     monkeypatch.setattr("airflow_txlog.jobs.files.sizes.brought_to_tasks", lambda context, rows, *rest: rows)
     monkeypatch.setattr("airflow_txlog.jobs.files.stage.brought_to_tasks", lambda context, rows, *rest: rows)
-    monkeypatch.setattr(tiny_files, "FILES_FEWER", 4)
     query = "SELECT id, IF(id % 5 = 4, NULL, concat('a/=', id % 5)) AS p FROM range(0, 1000, 1, 4)"
     created = {"partition_by": ["p"], "properties": {"delta.columnMapping.mode": "name"}}
-    result = committed(run(spark, "write", tmp_path / "t", source={"sql": query}, **created))
+    limits = Limits(joined_files_fewer=4)
+    result = committed(run(spark, "write", tmp_path / "t", source={"sql": query}, **created, limits=limits))
     table = Table.open(str(tmp_path / "t"))
     assert (result.files["added"], len(files_on_disk(table))) == (5, 5)
     assert bag(table) == spark_bag(spark.sql(query))
