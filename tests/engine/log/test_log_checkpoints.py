@@ -35,7 +35,7 @@ from airflow_txlog.engine.log.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from airflow_txlog.engine.log.checkpoints.parsed import statistics_json
+from airflow_txlog.engine.log.checkpoints.structs import statistics_json
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table, table_to_adds
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.wire import decode_commit

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_txlog.engine.log.checkpoints.bounded import Decoded, batches, open_parquet
 from airflow_txlog.engine.log.checkpoints.content import Gathered
-from airflow_txlog.engine.log.checkpoints.parsed import partition_maps, statistics_json
 from airflow_txlog.engine.log.checkpoints.schema import CHECKPOINT, wire_name
 from airflow_txlog.engine.log.checkpoints.sidecar import CheckpointMetadata, Sidecar
+from airflow_txlog.engine.log.checkpoints.structs import partition_maps, statistics_json
 from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, TOMBSTONES, nulls
 
 _SIDECAR = ["sidecar.path", "sidecar.sizeInBytes", "sidecar.modificationTime"]

@@ -20,7 +20,7 @@ from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
-from airflow_txlog.engine.log.checkpoints.parsed import statistics_json
+from airflow_txlog.engine.log.checkpoints.structs import statistics_json
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.columns.statistics import bounds
 from airflow_txlog.engine.table.columns.typed_columns import TypedColumns
