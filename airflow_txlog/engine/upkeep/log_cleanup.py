@@ -3,7 +3,8 @@
 The invariant: nothing at or after the *cut* is ever deleted, and the cut is a whole checkpoint, read back just now,
 of a version that was no longer current within the retention. Every version from the cut on is rebuilt from files at or
 after the cut alone, so that any part of the deletions, in any order, cut short anywhere and seen by any listing, costs
-only versions that the retention has given up.
+only versions that the retention has given up. A sidecar stays in doubt: one checkpoint whose sidecars cannot be known
+keeps all of them.
 Source: protocol, "Metadata Cleanup"; delta-spark, MetadataCleanup, for the retention property and the whole days.
 """
 
@@ -15,8 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.engine.log.checkpoints import read_checkpoint
+from airflow_txlog.engine.log.checkpoints import read_checkpoint, sidecars_of
+from airflow_txlog.engine.log.checkpoints.sidecar import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.last_checkpoint import read_hint
+from airflow_txlog.engine.log.listing import CheckpointFiles
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogFile, LogKind, parse_name
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.table.schema.features import check_writable, writer_features
@@ -25,7 +28,6 @@ from airflow_txlog.engine.table.snapshot.commit_times import commits_among
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.table.snapshot.time_travel import in_commit_time
 from airflow_txlog.engine.upkeep.deleting import Deletion, delete_files, progress_log
-from airflow_txlog.engine.upkeep.sidecars import unreferenced_sidecars
 from airflow_txlog.errors import TableError, UnsupportedFeature
 from airflow_txlog.storage.base import FileInfo, Store
 
@@ -86,7 +88,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
     _delete(store, some, deletion, clock)
     if "v2Checkpoint" in writer_features(snapshot.protocol) and some == doomed:
         # Now that the old checkpoints are gone. What a crash leaves behind here, the next cut finds.
-        sidecars = unreferenced_sidecars(store, min(cutoff_ms, now_ms - DAY_MS))
+        sidecars = _unreferenced_sidecars(store, min(cutoff_ms, now_ms - DAY_MS))
         _delete(store, sidecars, deletion, clock)
     log.info("%s: the log begins at version %d now; %d files deleted", store.root, cut, deletion.deleted_files)
     return LogCleanup(cut=cut, deleted_files=deletion.deleted_files, deleted_bytes=deletion.deleted_bytes)
@@ -168,3 +170,22 @@ def _parsed(listed: Sequence[FileInfo]) -> list[tuple[LogFile, FileInfo]]:
     """The files whose names the protocol knows; what others keep beside them is theirs."""
     found = ((parse_name(info.path), info) for info in listed)
     return [(name, info) for name, info in found if name is not None]
+
+
+def _unreferenced_sidecars(store: Store, before_ms: int) -> list[FileInfo]:
+    """Return the sidecars written before the moment that no checkpoint of the log names.
+
+    Several checkpoints may share a sidecar. Raises CorruptCheckpoint where a checkpoint does not show what it names:
+    then nothing may go. Source: protocol, "Sidecar File Information".
+    """
+    # Before the checkpoints: one that is published while we look then still shows what it names.
+    sidecars = [info for info in store.list(SIDECAR_DIRECTORY) if info.modified_ms < before_ms]
+    if not sidecars:
+        return []
+    named: set[str] = set()
+    for info in store.list(LOG_DIRECTORY):
+        name = parse_name(info.path)
+        # Each file by itself: which of them a reader would choose is another question.
+        if name is not None and info.size_bytes and name.kind in (LogKind.CLASSIC_CHECKPOINT, LogKind.V2_CHECKPOINT):
+            named.update(sidecars_of(store, CheckpointFiles(version=name.version, files=(info,))))
+    return [info for info in sidecars if info.path not in named]
