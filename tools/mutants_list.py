@@ -220,8 +220,8 @@ FAULTS = (
         name="empty-partition-value-is-not-null",
         breaks="rows of the null partition are missed where a writer spelled it as an empty string",
         file="airflow_txlog/engine/table/columns/partitions.py",
-        old="plain = [parse(text) if text else None for text in texts]",
-        new="plain = [None if text is None else parse(text) for text in texts]",
+        old="plain = [codec.read(text) if text and codec is not None else None for text in texts]",
+        new="plain = [None if text is None or codec is None else codec.read(text) for text in texts]",
         tests=(PARTITIONS,),
     ),
     Fault(

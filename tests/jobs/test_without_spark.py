@@ -21,7 +21,7 @@ from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files.here import threads_for
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.limits import SMALL_JOB, USUAL, Limits
 from airflow_txlog.runners.child_process import job_environment
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows
 from tests.helpers.rows import bag, make_table, stage
@@ -46,9 +46,9 @@ def spec_of(table: Table, operation: str = "delete", **more: Any) -> JobSpec:
     return job_spec(operation=operation, table_uri=table.uri, **more)
 
 
-def needs(spec: JobSpec) -> str:
+def needs(spec: JobSpec, limits: Limits = USUAL) -> str:
     """Why a job that is tried without Spark needs it; nothing was staged then."""
-    error = error_of(run_job(spec, None))
+    error = error_of(run_job(spec, None, limits=limits))
     assert error["facts"].get("needs_spark"), error
     return str(error["message"])
 
@@ -285,14 +285,12 @@ def test_a_batch_too_many_needs_spark_before_the_first(tmp_path: Path, monkeypat
     assert (table.latest_version(), table.snapshot().num_files) == (6, 2)
 
 
-def test_more_rows_than_memory_should_hold_are_not_sorted_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_memory_should_hold_are_not_sorted_here(tmp_path: Path) -> None:
     rows_of = {"id": range(2000), "s": [f"{n * n:032x}" for n in range(2000)]}
     table = make_table(tmp_path / "t", pa.table(rows_of), pa.table(rows_of))
     before, files = bag(table), files_on_disk(table)
     spec = spec_of(table, "optimize", arguments={"zorder_by": ["s", "id"]})
-    monkeypatch.setattr("airflow_txlog.jobs.operations.optimize.staging.MOST_SORTED_BYTES", 100_000)
-    assert "rows of more than 100000 bytes are to be sorted" in needs(spec)
-    monkeypatch.undo()
+    assert "rows of more than 100000 bytes are to be sorted" in needs(spec, limits=Limits(sorted_bytes=100_000))
     assert (table.latest_version(), files_on_disk(table)) == (2, files)
     committed(run_job(spec, None))
     assert (bag(table), table.snapshot().num_files) == (before, 1)
