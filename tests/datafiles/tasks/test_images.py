@@ -20,9 +20,11 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks import scan_and_write
 from airflow_txlog.datafiles.tasks.images import ImageTask, SentColumns
 from airflow_txlog.datafiles.tasks.plans import Bins
+from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task, staged_or_error
 from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, JobError, TxlogError
+from airflow_txlog.sql.expression import Values
 from tests.helpers.files import bins_of, plan_of_files, store_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.float64()), ("day", pa.string())])
@@ -113,6 +115,22 @@ def test_all_columns_may_be_computed_and_then_no_file_is_opened(tmp_path: Path, 
     numbers = iter([pa.RecordBatch.from_pydict({"id": [0]})])
     scanned = Task(source=FileScan(bins=bins, schema=pa.schema([]), rows="only", with_address=True))(numbers)
     assert pa.concat_arrays([batch.column(0) for batch in scanned]) == all_addresses()
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_images_that_need_no_column_of_a_file_are_as_many_as_its_rows(
+    tmp_path: Path, bins: Bins, is_copied: bool
+) -> None:
+    constants = {"id": pa.array([5], pa.int64()), "name": pa.array(["x"]), "score": pa.array([0.5])}
+    values = {name: Values(array) for name, array in (constants | {"day": pa.array(["sun"])}).items()}
+    plan = pa.ipc.open_stream(bins.inline[0]).read_all()
+    number = plan.schema.get_field_index("is_copied")
+    plan = plan.set_column(number, plan.schema.field(number), pa.array([is_copied] * 3))
+    images = replace(task(tmp_path, bins_of(tmp_path, plan)), values=RowValues(values=values))
+    found = ran(images, pa.record_batch({"id": [0]}))
+    new = [file for file in found if isinstance(file, StagedFile) and file.source is None]
+    assert sum(file.num_records for file in new) == 6
+    assert stored(tmp_path, list(new)) == {5: ("x", 0.5, "sun", 1)}
 
 
 @pytest.mark.parametrize("order", [[0, 2, 1, 3, 4, 5], [0, 1, 2, 3, 4], [0, 1, 2, 4, 5], [0, 1, 2, 3, 4, 5, 5]])

@@ -106,6 +106,12 @@ def test_no_more_rows_are_hashed_than_there_is_memory_for(
     assert looked_up == sizes
 
 
+class Unread(HeldKeys):
+    def read(self) -> pa.Table:
+        raise AssertionError
+
+
 def test_where_no_row_is_left_no_key_is_read() -> None:
     none = pa.record_batch([pa.array([], pa.int64())] * 2, names=["c0", "address"])
-    assert not list(pairs_of_keys(None, 3, iter([none])))
+    unread = Unread(columns=(), numbers=pa.array([], pa.int64()))
+    assert not list(pairs_of_keys(unread, 3, iter([none])))
