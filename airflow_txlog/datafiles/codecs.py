@@ -64,7 +64,7 @@ class Codec:
         raise NotImplementedError
 
 
-class _Text(Codec):
+class Text(Codec):
     def write(self, value: str) -> str:
         return value
 
@@ -114,7 +114,7 @@ class Integer(Codec):
 
 
 @dataclass(frozen=True, slots=True)
-class _Float(Codec):
+class Float(Codec):
     is_single: bool
 
     def write(self, value: float) -> str:
@@ -136,7 +136,7 @@ class _Float(Codec):
         return value if abs(value) != float("inf") else None
 
 
-class _Decimal(Codec):
+class Decimal(Codec):
     def write(self, value: decimal.Decimal) -> str:
         return decimal_text(value)
 
@@ -150,7 +150,7 @@ class _Decimal(Codec):
         return value if len(value.as_tuple().digits) <= self.arrow.precision else None
 
 
-class _Date(Codec):
+class Date(Codec):
     @property
     def plain(self) -> pa.DataType:
         return pa.int32()
@@ -214,11 +214,13 @@ def codec_of(arrow: pa.DataType, zone: dt.timezone | None = None) -> Codec | Non
         return Integer(arrow, least, least + values - 1)
     if is_a.is_floating(arrow):
         is_single = not is_a.is_float64(arrow)
-        return _Float(pa.float32() if is_single else arrow, is_single)
+        return Float(pa.float32() if is_single else arrow, is_single)
     if is_a.is_decimal(arrow):
-        return _Decimal(arrow)
+        # Arrow compares narrower ones as these.
+        wide = pa.decimal256 if is_a.is_decimal256(arrow) else pa.decimal128
+        return Decimal(wide(arrow.precision, arrow.scale))
     if is_a.is_string(arrow) or is_a.is_large_string(arrow) or is_a.is_string_view(arrow):
-        return _Text(arrow)
+        return Text(arrow)
     if (
         is_a.is_binary(arrow)
         or is_a.is_large_binary(arrow)
@@ -227,7 +229,7 @@ def codec_of(arrow: pa.DataType, zone: dt.timezone | None = None) -> Codec | Non
     ):
         return _Binary(arrow)
     if is_a.is_date(arrow):
-        return _Date(pa.date32())
+        return Date(pa.date32())
     if is_a.is_timestamp(arrow):
         held = pa.timestamp("us", tz=arrow.tz)
         return WallTime(held) if arrow.tz is None else Instant(held, zone)

@@ -16,10 +16,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.codecs import Date, Decimal, Float, Integer, Text, WallTime, codec_of
 from airflow_txlog.datafiles.parquet.conversion import FILE, ColumnMismatch, convert_array
 from airflow_txlog.datafiles.parquet.dictionaries import is_held_as_dictionary, values_in_use
 from airflow_txlog.datafiles.parquet.physical import FileFields, physical_name
-from airflow_txlog.datafiles.text import SECOND_US, date_text, decimal_text, float_text, timestamp_text
+from airflow_txlog.datafiles.text import SECOND_US, date_text, timestamp_text
 
 INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
 
@@ -189,52 +190,35 @@ def _leaves(members: Iterable[pa.Field], path: ColumnPath = (), keys: ColumnPath
 
 
 def _ways(kind: pa.DataType) -> tuple[Callable[[Any], Any] | None, Callable[[Any, Any], _Texts]]:
-    """How values of this type are made comparable (None: they have no bounds), and how bounds become JSON."""
-    is_a = pa.types
-    if is_a.is_dictionary(kind):
+    """Return how values of this type are made comparable (None: they have no bounds), and how bounds become JSON."""
+    if pa.types.is_dictionary(kind):
         comparable, texts = _ways(kind.value_type)
         return (None if comparable is None else lambda values: comparable(values.cast(kind.value_type))), texts
-    if is_a.is_integer(kind):
-        return _as_they_are, lambda lower, upper: (str(lower), str(upper))
-    if is_a.is_floating(kind):
-        single = not is_a.is_float64(kind)
-        return _cast_to(pa.float64()), lambda lower, upper: _float_texts(lower, upper, single)
-    if is_a.is_decimal(kind):
-        wide = pa.decimal256 if is_a.is_decimal256(kind) else pa.decimal128
-        to_decimal = _cast_to(wide(kind.precision, kind.scale))
-        return to_decimal, lambda lower, upper: (decimal_text(lower), decimal_text(upper))
-    if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
-        # As bytes, whose order is Spark's; a value that is not UTF-8 then costs its bounds and nothing else.
-        if is_a.is_string(kind):
-            return _cast_to(pa.binary()), _string_texts
-        return lambda values: values.cast(pa.large_string()).cast(pa.large_binary()), _string_texts
-    if is_a.is_date(kind):
-        return lambda values: values.cast(pa.date32()).cast(pa.int32()), _date_texts
-    if is_a.is_timestamp(kind):
-        zone = "" if kind.tz is None else "Z"
-        microseconds = pa.timestamp("us", tz=kind.tz)
-        return (
-            lambda values: values.cast(microseconds).cast(pa.int64()),
-            lambda lower, upper: _timestamp_texts(lower, upper, zone),
-        )
+    match codec_of(kind):
+        case Integer() | Decimal() as codec:
+            return codec.plain_of, lambda lower, upper: (codec.write(lower), codec.write(upper))
+        case Float() as codec:
+            return lambda values: values.cast(pa.float64()), lambda lower, upper: _float_texts(lower, upper, codec)
+        case Text():
+            # As bytes, whose order is Spark's; a value that is not UTF-8 then costs its bounds and nothing else.
+            if pa.types.is_string(kind):
+                return lambda values: values.cast(pa.binary()), _string_texts
+            return lambda values: values.cast(pa.large_string()).cast(pa.large_binary()), _string_texts
+        case Date() as codec:
+            return codec.plain_of, _date_texts
+        case WallTime() as codec:
+            zone = "" if codec.arrow.tz is None else "Z"
+            return codec.plain_of, lambda lower, upper: _timestamp_texts(lower, upper, zone)
     return None, lambda lower, upper: (None, None)
 
 
-def _as_they_are(values: Any) -> Any:
-    return values
-
-
-def _cast_to(kind: pa.DataType) -> Callable[[Any], Any]:
-    return lambda values: values.cast(kind)
-
-
-def _float_texts(lower: float, upper: float, single: bool) -> _Texts:
+def _float_texts(lower: float, upper: float, codec: Float) -> _Texts:
     infinite = float("inf")
     # Equal zeros may have either sign, and some readers distinguish them: take the sign that bounds both.
     lower, upper = (-0.0 if lower == 0 else lower), (0.0 if upper == 0 else upper)
     return (
-        None if abs(lower) == infinite else float_text(lower, single),
-        None if abs(upper) == infinite else float_text(upper, single),
+        None if abs(lower) == infinite else codec.write(lower),
+        None if abs(upper) == infinite else codec.write(upper),
     )
 
 

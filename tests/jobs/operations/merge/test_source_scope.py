@@ -270,7 +270,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
         gate = SqlGate(context)
         rows = source_rows()
         source = materialize(
-            context, Source(frame=spark.createDataFrame(rows, spark_schema(rows.schema)), reads_target=False), gate
+            context, Source(frame=spark.createDataFrame(rows, spark_schema(rows.schema)), reads_target=False), gate.used
         )
         rules = accepted_rules(context, snapshot.metadata)
         target = rules.spark_schema
