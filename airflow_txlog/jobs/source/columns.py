@@ -101,7 +101,7 @@ class SourceColumns:
     `defaults`: what a column has where a file lacks it. `costs`: of reading each file whose footer was read, by path.
     """
 
-    columns: StructType
+    columns: StructType = field(default_factory=lambda: StructType(()))
     costs: Mapping[str, int] = field(default_factory=dict)
     padded: Mapping[str, int] = field(default_factory=dict)
     defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
@@ -187,7 +187,7 @@ def _columns_of(
         if isinstance(first.error, NoColumnType):
             raise error
         left = OnlySpark(first.why or _odd_notes(store, first))
-        return SourceColumns(columns=StructType(()), left=left, error=error)
+        return SourceColumns(left=left, error=error)
     reasons = [footer.why for footer in footers if footer.why is not None]
     own, apart = frozenset(name.lower() for name in besides), None
     fields = []

@@ -17,7 +17,7 @@ import pyspark
 from pyspark.sql import Column, DataFrame, DataFrameReader
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
+from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesScan, OrcScan, ParquetScan
@@ -68,18 +68,8 @@ def read_files(
     Raises InvalidJobSpec (`argument`) for what cannot be read as Spark would read it, SourceNotFound where there is no
     file to infer a schema from, and PySparkException where Spark refuses an option or the schema.
     """
-    given = None if view.schema is None else _given(context, view.schema)
-    infers = context.spark.conf.get("spark.sql.sources.partitionColumnTypeInference.enabled", "true") == "true"
-    names = {} if given is None else {field.name.lower(): field.dataType for field in given}
-    types = partition_types((file.values for file in found.files), names, argument, infers=infers)
-    if not found.files and given is None:
-        raise SourceNotFound(
-            f"{argument}: there are no files at {', '.join(view.paths)} (yet) from which a schema could be inferred. "
-            "Nothing was changed.",
-            argument=argument,
-        )
-    read = _Read(context=context, view=view, options=options_of(view), argument=argument, found=found, types=types)
-    return read.columns(given, source) if view.format in ("parquet", "orc") else (read.texts(given), None)
+    read = _Read(context, view, found, argument)
+    return read.columns(source) if view.format in ("parquet", "orc") else (read.texts(), None)
 
 
 def check_no_file_functions(sql: str, argument: str) -> None:
@@ -91,11 +81,6 @@ def check_no_file_functions(sql: str, argument: str) -> None:
             "store, which this package reads. Read the folders of interest as views of their own. Nothing was read.",
             argument=argument,
         )
-
-
-def _given(context: JobContext, ddl: str) -> StructType:
-    frame = context.spark.createDataFrame([], ddl)
-    return without_metadata(frame.schema, nullable=True)
 
 
 def _marked(schema: pa.Schema, padded: Mapping[str, int]) -> pa.Schema:
@@ -117,30 +102,32 @@ def _nullable(text: str | None) -> Column:
 class _Read:
     """One view being read: its options by their names in small letters, its files and the types of its partitions."""
 
-    def __init__(
-        self,
-        *,
-        context: JobContext,
-        view: FileView,
-        options: Mapping[str, str],
-        argument: str,
-        found: SourceFiles,
-        types: Mapping[str, DataType],
-    ) -> None:
-        self._context, self._view, self._options, self._argument = context, view, options, argument
-        self._found, self._types = found, types
+    def __init__(self, context: JobContext, view: FileView, found: SourceFiles, argument: str) -> None:
+        self._context, self._view, self._found, self._argument = context, view, found, argument
+        self._options = options_of(view)
         # Spark passes over files without a byte.
         self._files = [file for file in found.files if file.size_bytes]
+        self._given: StructType | None = None
+        if view.schema is not None:
+            frame = context.spark.createDataFrame([], view.schema)
+            self._given = without_metadata(frame.schema, nullable=True)
+        elif not found.files:
+            raise SourceNotFound(
+                f"{argument}: there are no files at {', '.join(view.paths)} (yet) from which a schema could be "
+                "inferred. Nothing was changed.",
+                argument=argument,
+            )
+        infers = context.spark.conf.get("spark.sql.sources.partitionColumnTypeInference.enabled", "true") == "true"
+        types = {field.name.lower(): field.dataType for field in self._given or ()}
+        self._types = partition_types((file.values for file in found.files), types, argument, infers=infers)
 
     # --- Parquet and ORC --------------------------------------------------------------------------------------------
 
-    def columns(self, given: StructType | None, source: SourceColumns | None) -> tuple[DataFrame, FileScan | None]:
+    def columns(self, source: SourceColumns | None) -> tuple[DataFrame, FileScan | None]:
         """Rows of Parquet or ORC files; see `read_files`."""
-        if given is None and source is None:
-            source = self._in_footers()
-        schema = given if source is None else as_spark_schema(source.columns)
-        assert schema is not None
-        columns = self._with_partitions(schema, is_given=given is not None)
+        if source is None:
+            source = self._in_footers() if self._given is None else SourceColumns()
+        columns = self._with_partitions(as_spark_schema(source.columns) if self._given is None else self._given)
         # A partition's value is brought as the folder has it, and becomes its type by Spark's own cast.
         stored = to_arrow_schema(
             StructType(
@@ -149,7 +136,7 @@ class _Read:
             timezone="UTC",
         )
         in_file = [field.name for field, folder in columns if folder is None]
-        padded = {} if source is None else padded_columns(self._context, source.padded)
+        padded = padded_columns(self._context, source.padded)
         padded = {name: length for name, length in padded.items() if name in in_file}
         plan = plan_of(
             self._found.store,
@@ -161,12 +148,12 @@ class _Read:
                 for field, folder in columns
                 if folder is not None
             },
-            [0 if source is None else source.costs.get(file.path, 0) for file in self._files],
+            [source.costs.get(file.path, 0) for file in self._files],
         )
         bins = bins_for(self._context, plan, in_pieces=True)
         task: FileScan
         if self._view.format == "parquet":
-            defaults = {} if source is None else {n: v for n, v in source.defaults.items() if n in in_file}
+            defaults = {name: value for name, value in source.defaults.items() if name in in_file}
             task = ParquetScan(bins=bins, schema=plan.schema, padded=padded, defaults=defaults)
         else:
             task = OrcScan(bins=bins, schema=plan.schema)
@@ -200,7 +187,7 @@ class _Read:
             raise refused(argument, what, "Have the column written")
         return source
 
-    def _with_partitions(self, schema: StructType, *, is_given: bool) -> list[tuple[StructField, str | None]]:
+    def _with_partitions(self, schema: StructType) -> list[tuple[StructField, str | None]]:
         """The columns of the files and those of their folders, in Spark's order; beside these their folders' name."""
         folders = {name.lower(): name for name in self._types}
         of_folders = {name: StructField(folder, self._types[folder]) for name, folder in folders.items()}
@@ -209,7 +196,7 @@ class _Read:
             found = of_folders.get(field.name.lower())
             if found is None:
                 columns.append((field, None))
-            elif is_given:
+            elif self._given is not None:
                 # Spark takes it out of what was given, and puts it behind that.
                 of_folders[field.name.lower()] = field
             else:
@@ -218,7 +205,7 @@ class _Read:
 
     # --- CSV and JSON -----------------------------------------------------------------------------------------------
 
-    def texts(self, given: StructType | None) -> DataFrame:
+    def texts(self) -> DataFrame:
         """Rows of CSV or JSON files, whose lines Spark parses."""
         if tuple(map(int, pyspark.__version__.split(".")[:2])) < FIRST_SPARK_FOR_TEXT:
             what = f"{self._view.format} by PySpark {pyspark.__version__}"
@@ -232,14 +219,16 @@ class _Read:
             what = f"{self._view.format} in {len(by_values)} partition folders (at most {MAX_TEXT_PARTITIONS})"
             raise refused(self._argument, what, "Name fewer folders, or set recursiveFileLookup=true")
         text = self._text_format()
-        schema = given
+        schema = self._given
         if schema is None:
             schema = self._parsed(self._reader(), self._lines(files, text)).schema
         # The header of each file is taken away with its lines: Spark would look for the first one's in all of them.
         has_header = self._view.format == "csv" and is_true(self._options, "header")
         text = replace(text, drops_header=has_header)
-        columns = self._with_partitions(schema, is_given=given is not None)
-        in_files = StructType([f for f, folder in columns if folder is None]) if given is not None else schema
+        columns = self._with_partitions(schema)
+        in_files = schema
+        if self._given is not None:
+            in_files = StructType([field for field, folder in columns if folder is None])
         frames = []
         for values, members in (by_values or {(): []}).items():
             rows = self._parsed(self._reader(header="false").schema(in_files), self._lines(members, text))
