@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +12,6 @@ import pytest
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.storage import LocalStore
-
-if TYPE_CHECKING:
-    pass
 
 ROWS = 10_000
 KINDS = (pa.int32(), pa.int64(), pa.string(), pa.decimal128(5, 2), pa.timestamp("us"), pa.struct([("v", pa.float64())]))
