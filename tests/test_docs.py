@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog import limits
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema import features
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import UnsupportedFeature
 from airflow_txlog.get_provider_info import get_provider_info
+from airflow_txlog.storage import limits
 from tests.helpers.paths import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -55,8 +55,8 @@ from airflow_txlog.errors import (
     TimestampOutOfRange,
     VersionNotFound,
 )
-from airflow_txlog.limits import USUAL, Limits
 from airflow_txlog.storage import Access, Store, open_store
+from airflow_txlog.storage.limits import USUAL, Limits
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.exactly_once.seal import Seal, folder_named, seal_of, work_folder
-from airflow_txlog.limits import Limits
 from airflow_txlog.storage import Store
+from airflow_txlog.storage.limits import Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

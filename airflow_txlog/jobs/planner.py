@@ -30,8 +30,8 @@ from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting
 from airflow_txlog.jobs.spark.session import check_meaning, job_settings, reads_this_disk
 from airflow_txlog.jobs.sql.current_time import fix_current_time
-from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.locations import LOCAL, scheme_of
+from airflow_txlog.storage.limits import SMALL_JOB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

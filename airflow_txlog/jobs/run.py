@@ -16,7 +16,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import Log, LogContext
 from airflow_txlog.jobs.spark.errors import failure_of
-from airflow_txlog.limits import USUAL, Limits
+from airflow_txlog.storage.limits import USUAL, Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

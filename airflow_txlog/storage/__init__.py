@@ -16,9 +16,9 @@ from importlib import import_module
 from typing import Any
 
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.limits import USUAL, Limits
 from airflow_txlog.locations import LOCAL, PLAIN, Access, can_name_a_file, local_path, scheme_of
 from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.limits import USUAL, Limits
 from airflow_txlog.storage.local import LocalStore
 from airflow_txlog.storage.memory import MemoryStore
 

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from airflow_txlog.limits import Limits
 from airflow_txlog.locations import Access
+from airflow_txlog.storage.limits import Limits
 from airflow_txlog.storage.output import Output
 
 

@@ -22,12 +22,12 @@ from contextlib import suppress
 import pyarrow as pa
 
 from airflow_txlog.errors import OutsideTable, UnsupportedStore
-from airflow_txlog.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.locations import LOCAL as SCHEME
 from airflow_txlog.locations import PLAIN, PRIVATE_PREFIX, Access, is_inside
 from airflow_txlog.storage import local_files
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.storage.confine import check_may_read
+from airflow_txlog.storage.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.storage.local_files import LOG, inner_parts
 from airflow_txlog.storage.output import Output
 

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo, NothingSent
 from airflow_txlog.storage.bucket import (
@@ -35,6 +34,7 @@ from airflow_txlog.storage.bucket import (
     side_by_side,
 )
 from airflow_txlog.storage.confine import check_may_read
+from airflow_txlog.storage.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.storage.local_files import inner_parts
 from airflow_txlog.storage.object_files import RangeFile, Upload
 from airflow_txlog.storage.output import Output

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.storage.limits import SMALL_JOB
 from tests.benchmarks.events import Events, make_events
 from tests.benchmarks.peaks import peaks_mb, set_back
 from tests.benchmarks.row_cases import (

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.storage.limits import SMALL_JOB
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import bag
 from tests.jobs.rows.test_change_feed import changes

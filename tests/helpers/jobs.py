@@ -25,7 +25,7 @@ from airflow_txlog.jobs.executor.local import LocalExecutor
 from airflow_txlog.jobs.executor.spark import SparkExecutor
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.sql.schemas import spark_schema
-from airflow_txlog.limits import USUAL, Limits
+from airflow_txlog.storage.limits import USUAL, Limits
 from tests.helpers.readers import rows_by_delta_rs
 from tests.helpers.rows import bag
 from tests.helpers.specs import job_spec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from airflow_txlog.limits import Limits
 from airflow_txlog.storage import Store
+from airflow_txlog.storage.limits import Limits
 
 S = TypeVar("S", bound=Store)
 

@@ -21,8 +21,8 @@ from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.limits import SMALL_JOB, Limits
 from airflow_txlog.storage import credentials
+from airflow_txlog.storage.limits import SMALL_JOB, Limits
 from tests.helpers import azure, gcs, layouts, s3
 from tests.helpers.jobs import KEY, application, by_id, committed, error_of, files_on_disk, ids, random_rows, rows
 from tests.helpers.racing import before_commit, killed_before_commit

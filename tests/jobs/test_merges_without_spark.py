@@ -18,7 +18,7 @@ from airflow_txlog.contract.operations.plain_texts import looks_plain
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.limits import SMALL_JOB, Limits
+from airflow_txlog.storage.limits import SMALL_JOB, Limits
 from tests.helpers.jobs import application, committed, delete, error_of, files_on_disk, insert, run, update
 from tests.helpers.rows import append, bag, make_table
 from tests.helpers.specs import job_spec

@@ -21,8 +21,8 @@ from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files.here import threads_for
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.limits import SMALL_JOB, USUAL, Limits
 from airflow_txlog.runners.child_process import job_environment
+from airflow_txlog.storage.limits import SMALL_JOB, USUAL, Limits
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows
 from tests.helpers.rows import bag, make_table, stage
 from tests.helpers.specs import job_spec

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.storage.limits import SMALL_JOB
 from tests.helpers.calls import counted
 from tests.helpers.depth import depth
 from tests.helpers.jobs import run

@@ -25,8 +25,8 @@ from airflow_txlog.jobs.files.staged import confined
 from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
-from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage import LocalStore
+from airflow_txlog.storage.limits import LOG_FILE
 from tests.helpers.forging import OTHER_KEY, name_of, put_newest, table_folder, with_header
 from tests.helpers.jobs import KEY, begin_job, rows
 from tests.helpers.rows import make_table

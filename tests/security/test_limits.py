@@ -19,8 +19,8 @@ from airflow_txlog.engine.log.checkpoints.bounded import Decoded, batches, open_
 from airflow_txlog.engine.log.names import checkpoint_name, checksum_name, commit_name
 from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.errors import CorruptDeletionVector, InvalidInput, LimitExceeded
-from airflow_txlog.limits import CHECKPOINT, LOG_FILE, LOG_LINE, VECTOR, Limit
 from airflow_txlog.storage import MemoryStore
+from airflow_txlog.storage.limits import CHECKPOINT, LOG_FILE, LOG_LINE, VECTOR, Limit
 from tests.helpers.vectors import bitmap, decode_vector, z85
 
 SCHEMA = pa.schema([("id", pa.int64())])

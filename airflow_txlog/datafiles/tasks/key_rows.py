@@ -17,7 +17,7 @@ from pyarrow.acero import Declaration, HashJoinNodeOptions, TableSourceNodeOptio
 
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, gathered
-from airflow_txlog.limits import USUAL
+from airflow_txlog.storage.limits import USUAL
 
 # So many rows of the table are looked up at once: each time the smaller side is hashed, which takes 90 bytes a row.
 _ROWS_AT_ONCE = 2_000_000

@@ -17,7 +17,7 @@ from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, gathered
 from airflow_txlog.errors import JobError
-from airflow_txlog.limits import USUAL
+from airflow_txlog.storage.limits import USUAL
 
 # Many rows of the table may take the values of one row of the source: what is taken at once.
 _MOST_BYTES = 64 * 1024 * 1024

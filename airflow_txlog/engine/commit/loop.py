@@ -42,8 +42,8 @@ from airflow_txlog.errors import (
     TxlogError,
     UnsupportedStore,
 )
-from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage.base import FileInfo, NothingSent, Store
+from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from airflow_txlog.engine.log.actions import (
     _Line,
 )
 from airflow_txlog.errors import CorruptCommit, InvalidCommit
-from airflow_txlog.limits import LOG_LINE
+from airflow_txlog.storage.limits import LOG_LINE
 
 _decoder = msgspec.json.Decoder(_Line)
 # What the decoder raises: of what is no JSON, no UTF-8, or nested deeper than anybody can follow.

@@ -21,7 +21,7 @@ from airflow_txlog.jobs.files.here import run_here, threads_for
 from airflow_txlog.jobs.files.scan import BinTask, work_of
 from airflow_txlog.jobs.spark.instants import now_in_utc
 from airflow_txlog.jobs.spark.needed import NeedsSpark
-from airflow_txlog.limits import MIB, SMALL_JOB, weight_of
+from airflow_txlog.storage.limits import MIB, SMALL_JOB, weight_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

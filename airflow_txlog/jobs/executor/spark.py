@@ -34,7 +34,7 @@ from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
 from airflow_txlog.jobs.sql.schemas import schema_of_json
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows, only_inside
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.storage.limits import SMALL_JOB
 
 T = TypeVar("T")
 

@@ -35,9 +35,9 @@ from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number
-from airflow_txlog.limits import weight_of
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
+from airflow_txlog.storage.limits import weight_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

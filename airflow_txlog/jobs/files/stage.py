@@ -48,8 +48,8 @@ from airflow_txlog.jobs.files.sizes import brought_to_tasks
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.spark.batches import BYTES_SETTING, OF_FIXED_WIDTH, ROWS_SETTING, collect_narrow, of_narrow_rows
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.limits import Limits
 from airflow_txlog.storage import StoreReference
+from airflow_txlog.storage.limits import Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

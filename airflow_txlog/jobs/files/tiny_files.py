@@ -25,7 +25,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import collected, task_count
 from airflow_txlog.jobs.files.stage import staged_of
 from airflow_txlog.jobs.files.staged import unstage
-from airflow_txlog.limits import weight_of
+from airflow_txlog.storage.limits import weight_of
 
 # A file below an eighth of its target is tiny, and so is none above this.
 TINY_BYTES = 8 * 1024 * 1024

@@ -38,8 +38,8 @@ from airflow_txlog.jobs.resume.memory import NOTHING, FileMatches, LiveFile, Mem
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
-from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.storage.limits import LOG_FILE
 
 _FORMAT = 7
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.

@@ -36,8 +36,8 @@ from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, scan_fr
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.row_filters import row_filter_of
-from airflow_txlog.limits import weight_of
 from airflow_txlog.sql.expression import Call, Column, Expression, Values, any_of
+from airflow_txlog.storage.limits import weight_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

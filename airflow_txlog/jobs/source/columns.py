@@ -46,10 +46,10 @@ from airflow_txlog.jobs.source.footers import (
 )
 from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, find_files
 from airflow_txlog.jobs.sql.plain_values import plain_values
-from airflow_txlog.limits import cost_of
 from airflow_txlog.locations import readable
 from airflow_txlog.sql.expression import Values
 from airflow_txlog.storage import Store
+from airflow_txlog.storage.limits import cost_of
 
 MAX_FILES = 2_000
 """The footers of more files are not looked at: by one of them the columns are known, as Spark knows them."""

@@ -1,7 +1,7 @@
 """The code that executors need, as a zip whose name is its content.
 
 Functions reach a Python worker by reference: the worker must be able to import the module that holds them. The zip has
-`datafiles` and what it stands on (`sql`, `storage`, `limits`, `clock`, `errors`), and nothing else. The
+`datafiles` and what it stands on (`sql`, `storage`, `clock`, `errors`), and nothing else. The
 invariant: equal content gives an equal name and equal bytes, because Spark Connect refuses a known name with other
 bytes. Source: soundness B9.
 """
@@ -29,7 +29,7 @@ HAS = "spark.txlog.package"
 
 # `datafiles`, and what it stands on.
 _PACKAGES = ("datafiles", "errors", "sql", "storage")
-_MODULES = ("__init__.py", "clock.py", "limits.py", "locations.py")
+_MODULES = ("__init__.py", "clock.py", "locations.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
 
 # Sessions that have the zip: the application's id on a cluster, the session's on Connect.

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from airflow_txlog.engine import Table
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.storage.limits import SMALL_JOB
 from tests.helpers.depth import LONG, depth
 from tests.helpers.jobs import run
 from tests.helpers.readers import rows_by_delta_rs

@@ -11,7 +11,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files.scan import parts_of, task_count
 from airflow_txlog.jobs.sql.schemas import can_store
-from airflow_txlog.limits import Limits
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import committed, files_on_disk, ids, insert, merge, rows, run, update
 from tests.helpers.rows import bag, make_table
 

@@ -16,8 +16,8 @@ from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.exactly_once.transactions import find_done, forget_saved_work
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.limits import Limits
 from airflow_txlog.storage import Access, LocalStore, Store, StoreReference
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import KEY, ids, rows
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table

@@ -17,7 +17,7 @@ from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.files.scan import scan_frame
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge import images
-from airflow_txlog.limits import Limits
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, bag, make_table

@@ -21,7 +21,7 @@ from airflow_txlog.contract.job import ApplicationTransaction, JobSpec, write_do
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.limits import Limits
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import KEY, SCHEMA, by_id, committed, ever_live, files_on_disk, insert, live_files, update
 from tests.helpers.paths import ROOT
 from tests.helpers.racing import before_commit

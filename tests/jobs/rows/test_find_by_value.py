@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.limits import USUAL, Limits
+from airflow_txlog.storage.limits import USUAL, Limits
 from tests.helpers.jobs import committed, error_of, run
 from tests.helpers.rows import append, bag, make_table
 

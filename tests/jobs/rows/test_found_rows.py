@@ -15,7 +15,7 @@ from airflow_txlog.jobs.operations.merge import pairs
 from airflow_txlog.jobs.resume import saved_work
 from airflow_txlog.jobs.rows import find, staging
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.storage.limits import SMALL_JOB
 from tests.helpers.jobs import BY_SOURCE, application, committed, delete, ids, merge, run
 from tests.helpers.rows import append, make_table
 
@@ -176,7 +176,7 @@ def test_rows_are_found_in_this_process_by_a_column_that_is_little_of_large_file
     table = make_table(tmp_path / "t", data)
     size_bytes = sum(path.stat().st_size for path in (tmp_path / "t").glob("*.parquet"))
     monkeypatch.setenv(SMALL_JOB.setting, str(size_bytes // 5))
-    monkeypatch.setattr("airflow_txlog.limits.MIB", 1)  # of a file that is less, too, the bytes count
+    monkeypatch.setattr("airflow_txlog.storage.limits.MIB", 1)  # of a file that is less, too, the bytes count
     collected: list[str] = []
 
     def counted(frame: DataFrame, what: str) -> pa.Table:

@@ -12,8 +12,8 @@ import pytest
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.source.materialized import MaterializedSource
-from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.storage import LocalStore
+from airflow_txlog.storage.limits import SMALL_JOB
 from tests.helpers.jobs import committed, run
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.limits import Limits
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import SCHEMA, application, by_id, committed, error_of, ids, insert, rows, run, update
 from tests.helpers.racing import killed_before_commit
 from tests.helpers.rows import make_table

@@ -61,13 +61,13 @@ def test_the_wait_for_executors_is_a_number_of_seconds(given: str) -> None:
 
 
 def test_the_bound_of_a_task_has_room_for_what_its_writers_hold() -> None:
-    from airflow_txlog.limits import USUAL
+    from airflow_txlog.storage.limits import USUAL
 
     assert USUAL.buffered_bytes + 2 * USUAL.row_group_bytes + 200 * 2**20 <= TASK_MEMORY_MIB * 2**20
 
 
 def test_the_bound_of_a_merges_task_has_room_for_the_source_s_keys_and_rows() -> None:
-    from airflow_txlog.limits import USUAL
+    from airflow_txlog.storage.limits import USUAL
 
     # Keys are held twice: as they are read, and in the table that rows are looked up in.
     assert 2 * USUAL.merge_key_bytes + USUAL.held_source_bytes <= (MERGE_MEMORY_MIB - TASK_MEMORY_MIB) * 2**20

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.dictionary_pages import longest_texts
 from airflow_txlog.datafiles.parquet.footers import check_footer
-from airflow_txlog.limits import CHECKPOINT
+from airflow_txlog.storage.limits import CHECKPOINT
 
 _BATCH_ROWS = 32_768
 # However few its bytes are, an action takes so much once it is read.

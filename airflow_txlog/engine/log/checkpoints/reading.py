@@ -27,8 +27,8 @@ from airflow_txlog.engine.log.checkpoints.rows import gather, gather_files, gath
 from airflow_txlog.engine.log.checkpoints.sidecar import CheckpointMetadata, Sidecar, sidecar_path
 from airflow_txlog.engine.log.columns import adds_to_table, removes_to_table
 from airflow_txlog.engine.log.listing import CheckpointFiles
-from airflow_txlog.limits import LOG_LINE
 from airflow_txlog.storage.base import Store
+from airflow_txlog.storage.limits import LOG_LINE
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_txlog.engine.log.packing import PackedBatch
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
 from airflow_txlog.engine.table.schema.types import StructField, StructType
-from airflow_txlog.limits import STATISTICS
+from airflow_txlog.storage.limits import STATISTICS
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.parameters import encode_parameter
-from airflow_txlog.limits import Limits
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.depth import LONG
 from tests.helpers.jobs import (
     application,

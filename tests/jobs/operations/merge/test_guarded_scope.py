@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.limits import Limits
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import SCHEMA, committed, error_of, rows, run
 from tests.helpers.rows import append, bag, make_table
 

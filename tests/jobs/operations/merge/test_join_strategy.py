@@ -16,7 +16,7 @@ from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.operations.delete import by_keys
 from airflow_txlog.jobs.operations.merge import pairs
 from airflow_txlog.jobs.spark import batches
-from airflow_txlog.limits import Limits
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import BY_SOURCE, committed, delete, error_of, insert, merge, rows, run, update
 from tests.helpers.rows import append, bag, make_table
 

@@ -13,7 +13,7 @@ from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.operations.merge import pairs, plain_merge
 from airflow_txlog.jobs.spark import batches
-from airflow_txlog.limits import Limits
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import committed, delete, insert, merge, update
 from tests.helpers.rows import append, bag, make_table
 

@@ -27,9 +27,9 @@ from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
-from airflow_txlog.limits import Limits
 from airflow_txlog.sql.expression import FALSE
 from airflow_txlog.storage import PLAIN
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import begin_job
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec

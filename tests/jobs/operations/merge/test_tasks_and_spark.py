@@ -18,7 +18,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.operations.merge import pairs
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.limits import SMALL_JOB, USUAL, Limits
+from airflow_txlog.storage.limits import SMALL_JOB, USUAL, Limits
 from tests.helpers.jobs import (
     KEY,
     application,

@@ -21,7 +21,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.executor import local as executor_local
 from airflow_txlog.jobs.executor import spark as executor_spark
 from airflow_txlog.jobs.operations.optimize import job, staging
-from airflow_txlog.limits import SMALL_JOB, Limits
+from airflow_txlog.storage.limits import SMALL_JOB, Limits
 from tests.helpers.jobs import (
     committed,
     error_of,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.limits import Limits
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import committed, error_of, files_on_disk, live_files, run, spark_bag
 from tests.helpers.rows import bag
 
