@@ -96,8 +96,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "cli": ("airflow", "rich"),
     "get_provider_info": (),
 }
-# The in-process runner is the one place on the Airflow side that starts a job without naming it by string; it does so
-# inside a function, so that a worker that only submits needs no Spark.
+# The in-process runner is the one place on the Airflow side that starts a job without naming it by string; a worker
+# imports that runner only where it is asked for.
 # What both sides of a job's process may show of an exception is one list, which travels to executors too.
 EXTRA_EDGES = {("runners", "jobs"), ("runners", "datafiles")}
 

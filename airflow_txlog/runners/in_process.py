@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.spark.installation import not_started
+from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark.session import has_session, is_classic, local_session
 from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.runners.base import Log, check_stays_here, result_or_error
@@ -43,10 +43,6 @@ class InProcessRunner:
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`."""
         check_stays_here(spec)
-        try:
-            from airflow_txlog.jobs.run import run_job
-        except ImportError as error:
-            raise not_started(error) from error
         with contextlib.ExitStack() as held:
             return result_or_error(spec, run_job(spec, None, log=log, start=lambda: self._spark(spec, held, log)))
 
