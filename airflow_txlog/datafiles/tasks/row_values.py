@@ -1,4 +1,4 @@
-"""New values of columns that follow from a row alone: constants, other columns, and arithmetic of doubles.
+"""New values of columns that follow from a row alone: constants, other columns, and what is computed of these.
 
 What the driver has read out of the plain texts of an UPDATE or a MERGE (`jobs/sql/plain_values`); of a MERGE the row
 may be the source's. The invariant: a value is the one that Spark computes from the author's text, and no row makes the
