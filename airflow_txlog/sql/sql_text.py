@@ -72,7 +72,7 @@ def sql_text(sql: str) -> SqlText:
     return _text(sql) if len(sql) <= _MOST_REMEMBERED else _text.__wrapped__(sql)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _text(sql: str) -> SqlText:
     # A Spark that substitutes replaces ${name} in the whole text, strings included, before it reads anything.
     if "${" in sql:
