@@ -12,8 +12,8 @@ import pytest
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
+from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.operations.optimize import job as optimize_job
-from airflow_txlog.jobs.operations.write import job as write_job
 from tests.helpers.jobs import committed, error_of, ids, rows, run
 from tests.helpers.rows import append, make_table
 
@@ -110,7 +110,7 @@ def test_a_source_table_whose_file_was_vacuumed_is_read_at_its_newest_version(
 ) -> None:
     table = make_table(tmp_path / "t", rows(2))
     source = make_table(tmp_path / "s", rows(3, start=50), rows(3, start=60))
-    before_the_call(write_job, "stage", lambda: forget(source, 0), monkeypatch)
+    before_the_call(executor, "stage", lambda: forget(source, 0), monkeypatch)
     result = committed(run(spark, "write", table, source={"table": source.uri}, mode="overwrite", on_conflict="fail"))
     assert result.attempts == 2
     assert ids(table) == ids(source)
