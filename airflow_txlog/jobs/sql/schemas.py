@@ -246,11 +246,6 @@ def side_by_side(found: StructType, table: StructType) -> str:
     )
 
 
-def is_same_type(found: DataType, wanted: DataType) -> bool:
-    """Whether a value needs no cast at all, nullability inside aside."""
-    return _same(found, wanted)
-
-
 def lacking_member(found: DataType, wanted: DataType) -> str | None:
     """Return the dotted name of the first member that a struct of `wanted` has and `found` lacks, at any depth.
 
