@@ -92,7 +92,8 @@ _ASKS_FOR_SPARK = re.compile(
     r"(session|spark) is (not )?None|\.ask_spark\(|(raise|except) NeedsSpark|\.check_small\(|\.reads_here\("
 )
 _CUTS_SQL = re.compile(r"(?<!def )\blex\(")
-_KNOWS_WIDTHS = re.compile(r"Primitive\.BYTE: 8\b")
+_KNOWS_WIDTHS = re.compile(r"Primitive\.BYTE: 8\b|1 << arrow\.bit_width")
+_PATCHES_CONSTANT = re.compile(r"\bsetattr\([\w.]+, \"_?[A-Z][A-Z0-9_]+\",")
 
 
 def sites(pattern: re.Pattern[str], paths: Iterable[Path]) -> Counter[Path]:
@@ -156,6 +157,7 @@ def main(root: Path) -> None:
     print(f"the widths of integers are defined in {len(sites(_KNOWS_WIDTHS, paths))} modules")
     print(f"imports inside functions: {len(imports_inside_functions(known))} pairs of modules")
     print(f"classes of tasks: {len(task_classes(root))}")
+    print(f"tests patch constants in {sites(_PATCHES_CONSTANT, (root / 'tests').rglob('*.py')).total()} places")
     print(f"lines: {lines_of(root / PACKAGE)} of the product, {lines_of(root / 'tests')} of tests")
 
 
