@@ -96,6 +96,18 @@ class Limits:
     progress_files: int = 10_000
     """The progress of a deletion is logged after so many files."""
 
+    # The files of a version, in memory.
+    packed_bytes: int = 1024 * 1024
+    """Statistics of fewer bytes are not worth compressing."""
+    chunk_files: int = 32_768
+    """Merged chunks of fewer files are put together."""
+    cut_files: int = 32
+    """A chunk with so few hidden files is cut around them, which copies nothing; one with more is filtered."""
+    asked_files: int = 131_072
+    """A question is asked about so many files at once."""
+    indexed_files: int = 4096
+    """A level of more files is looked through a few times before it is given an index."""
+
     # Data files that are written.
     row_group_bytes: int = 128 * MIB
     """Counted in Arrow's memory, where a column takes more room than in the file."""

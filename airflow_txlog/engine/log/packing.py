@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_txlog.engine.log.columns import FILES, nulls
+from airflow_txlog.storage.limits import USUAL
 
 _STATS = FILES.get_field_index("stats")
 _SCHEMA = pa.schema([FILES.field(_STATS)])
-# Smaller ones are not worth the trouble.
-_LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -36,12 +35,12 @@ class PackedBatch:
         return with_statistics(self.light, stats)
 
 
-def pack(batch: pa.RecordBatch) -> PackedBatch:
-    """The batch, its statistics compressed where that is worth it."""
+def pack(batch: pa.RecordBatch, least_bytes: int = USUAL.packed_bytes) -> PackedBatch:
+    """Return the batch, with its statistics compressed if they have so many bytes."""
     if batch.schema is not FILES and batch.schema != FILES:
         return PackedBatch(batch)
     stats = batch.column(_STATS)
-    if stats.nbytes < _LEAST_BYTES or not pa.Codec.is_available("lz4"):
+    if stats.nbytes < least_bytes or not pa.Codec.is_available("lz4"):
         return PackedBatch(batch)
     sink = pa.BufferOutputStream()
     # One thread: a process that opens many tables uses the others.

@@ -32,17 +32,11 @@ from airflow_txlog.engine.table.columns.kept_bounds import KeptBounds
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds
 from airflow_txlog.engine.table.predicate import FileQuestion
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key
+from airflow_txlog.storage.limits import USUAL, Limits
 
-# A chunk with so few hidden rows is cut around them, which copies nothing; one with more is filtered.
-_CUTS = 32
-# Merged chunks of fewer rows are put together.
-_ONE_CHUNK_ROWS = 32_768
-# Files that a question is asked about at once.
-_ROWS_AT_ONCE = 131_072
 # A large level is looked through so often before it is given an index: reading a table takes one look, and a process
 # that goes on refreshing it gets an index that costs as much as some ten looks.
 _LOOKS_WITHOUT_INDEX = 3
-_SMALL_ROWS = 4096
 
 Hidden = Mapping[int, frozenset[int]]
 """Rows that are no longer there, by number of chunk and position in it."""
@@ -55,9 +49,10 @@ class _Rows:
     as text, so that two paths with one hash are still two files.
     """
 
-    def __init__(self, chunks: list[PackedBatch], root: str) -> None:
+    def __init__(self, chunks: list[PackedBatch], root: str, limits: Limits) -> None:
         self.chunks = chunks
         self.root = root
+        self.limits = limits
         self._looks = 0
 
     @cached_property
@@ -74,7 +69,8 @@ class _Rows:
         if not paths or not self.count:
             return []
         self._looks += 1
-        if self.count > _SMALL_ROWS and self._looks <= _LOOKS_WITHOUT_INDEX and "_index" not in self.__dict__:
+        is_large = self.count > self.limits.indexed_files
+        if is_large and self._looks <= _LOOKS_WITHOUT_INDEX and "_index" not in self.__dict__:
             return self._looked_through(paths)
         hashes, order = self._index
         found = [
@@ -165,7 +161,7 @@ class _Level:
         for number, chunk in enumerate(self.rows.chunks):
             hidden = self.hidden.get(number, frozenset())
             if len(hidden) < chunk.light.num_rows:
-                yield _Chunk(chunk, hidden)
+                yield _Chunk(chunk, hidden, self.rows.limits.cut_files)
 
     def _visible(self, rows: list[int]) -> list[int]:
         if not self.hidden:
@@ -186,6 +182,7 @@ class _Chunk:
 
     packed: PackedBatch
     hidden: frozenset[int]
+    most_cuts: int
 
     @property
     def count(self) -> int:
@@ -193,11 +190,11 @@ class _Chunk:
 
     def light(self) -> list[pa.RecordBatch]:
         """In batches, without statistics that are packed; as little copied as can be."""
-        return list(_cut(self.packed.light, self.hidden))
+        return list(_cut(self.packed.light, self.hidden, self.most_cuts))
 
     def full(self) -> list[pa.RecordBatch]:
         """The same batches with their statistics."""
-        return list(_cut(self.packed.full(), self.hidden))
+        return list(_cut(self.packed.full(), self.hidden, self.most_cuts))
 
     def visible(self, found: ColumnBounds) -> ColumnBounds:
         """Of bounds of all rows those of the rows that are not hidden."""
@@ -207,10 +204,10 @@ class _Chunk:
         return found.map(lambda array: array.filter(shown))
 
 
-def _cut(batch: pa.RecordBatch, hidden: frozenset[int]) -> Iterator[pa.RecordBatch]:
+def _cut(batch: pa.RecordBatch, hidden: frozenset[int], most_cuts: int) -> Iterator[pa.RecordBatch]:
     if not hidden:
         yield batch
-    elif len(hidden) <= _CUTS:
+    elif len(hidden) <= most_cuts:
         edges = [-1, *sorted(hidden), batch.num_rows]
         for before, after in pairwise(edges):
             if after - before > 1:
@@ -228,8 +225,13 @@ class FileIndex:
     """Files of one version, each once: the live ones (schema `FILES`) or the removed ones (schema `TOMBSTONES`)."""
 
     def __init__(
-        self, schema: pa.Schema, levels: tuple[_Level, ...] = (), kept_bounds: KeptBounds | None = None
+        self,
+        schema: pa.Schema,
+        levels: tuple[_Level, ...] = (),
+        kept_bounds: KeptBounds | None = None,
+        limits: Limits = USUAL,
     ) -> None:
+        self._limits = limits
         self._schema = schema
         self._levels = levels
         # Of one table: a later version shares what an earlier one has parsed.
@@ -237,15 +239,16 @@ class FileIndex:
         self._last_table: weakref.ref[pa.Table] | None = None
 
     @staticmethod
-    def of(files: pa.Table, root: str) -> FileIndex:
+    def of(files: pa.Table, root: str, limits: Limits = USUAL) -> FileIndex:
         """These files, of which no two have one key, of the table at `root`."""
-        return FileIndex.of_packed(files.schema, [pack(each) for each in files.to_batches()], root)
+        chunks = [pack(each, limits.packed_bytes) for each in files.to_batches()]
+        return FileIndex.of_packed(files.schema, chunks, root, limits)
 
     @staticmethod
-    def of_packed(schema: pa.Schema, chunks: list[PackedBatch], root: str) -> FileIndex:
+    def of_packed(schema: pa.Schema, chunks: list[PackedBatch], root: str, limits: Limits = USUAL) -> FileIndex:
         """The same of batches that are packed already."""
         chunks = [chunk for chunk in chunks if chunk.light.num_rows]
-        return FileIndex(schema, (_Level(_Rows(chunks, root)),) if chunks else ())
+        return FileIndex(schema, (_Level(_Rows(chunks, root, limits)),) if chunks else (), limits=limits)
 
     @cached_property
     def count(self) -> int:
@@ -318,11 +321,12 @@ class FileIndex:
             return self
         paths = {path_of_key(key) for key in keys} if self._levels else set()
         levels = [level.without(level.rows_of(keys, paths)) for level in self._levels]
-        chunks = new if isinstance(new, list) else [pack(each) for each in new.to_batches()]
+        least = self._limits.packed_bytes
+        chunks = new if isinstance(new, list) else [pack(each, least) for each in new.to_batches()]
         chunks = [chunk for chunk in chunks if chunk.light.num_rows]
         if chunks:
-            levels.append(_Level(_Rows(chunks, root)))
-        return FileIndex(self._schema, tuple(_merged(levels)), self._kept_bounds)
+            levels.append(_Level(_Rows(chunks, root, self._limits)))
+        return FileIndex(self._schema, tuple(_merged(levels)), self._kept_bounds, self._limits)
 
     def _chunks(self) -> Iterator[_Chunk]:
         for level in self._levels:
@@ -333,7 +337,7 @@ class FileIndex:
         group: list[_Chunk] = []
         for chunk in self._chunks():
             group.append(chunk)
-            if sum(each.count for each in group) >= _ROWS_AT_ONCE:
+            if sum(each.count for each in group) >= self._limits.asked_files:
                 yield group
                 group = []
         if group:
@@ -371,16 +375,16 @@ def _joined(levels: list[_Level]) -> _Level:
     into thousands of them."""
     chunks: list[PackedBatch] = []
     small: list[pa.RecordBatch] = []
-    rows = 0
+    rows, root, limits = 0, levels[0].rows.root, levels[0].rows.limits
     for chunk in (each for level in levels for each in level.chunks()):
-        if chunk.count >= _ONE_CHUNK_ROWS and not chunk.hidden:
+        if chunk.count >= limits.chunk_files and not chunk.hidden:
             chunks.append(chunk.packed)
             continue
         small += chunk.full()
         rows += chunk.count
-        if rows >= _ONE_CHUNK_ROWS:
-            chunks.append(pack(pa.concat_batches(small)))
+        if rows >= limits.chunk_files:
+            chunks.append(pack(pa.concat_batches(small), limits.packed_bytes))
             small, rows = [], 0
     if small:
-        chunks.append(pack(pa.concat_batches(small)))
-    return _Level(_Rows(chunks, levels[0].rows.root))
+        chunks.append(pack(pa.concat_batches(small), limits.packed_bytes))
+    return _Level(_Rows(chunks, root, limits))

@@ -340,7 +340,7 @@ def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
     packed: list[PackedBatch] = []
 
     def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
-        packed.append(pack(batch))
+        packed.append(pack(batch, store.limits.packed_bytes))
         return packed[-1].light
 
     content = read_checkpoint(store, segment.checkpoint, keep)
@@ -349,8 +349,8 @@ def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
         metadata=content.metadata,
         transactions=dict(content.transactions),
         domains=dict(content.domains),
-        files=FileIndex.of_packed(FILES, packed, store.root),
-        removed_files=FileIndex.of(content.removes, store.root),
+        files=FileIndex.of_packed(FILES, packed, store.root, store.limits),
+        removed_files=FileIndex.of(content.removes, store.root, store.limits),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.engine.log import packing
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_adds
 from airflow_txlog.engine.table.columns import statistics
@@ -22,6 +22,7 @@ from airflow_txlog.engine.table.schema.types import Primitive, StructField, Stru
 from airflow_txlog.engine.table.snapshot import file_index
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import file_key
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.depth import depth
 
 ROOT = "memory://t"
@@ -46,18 +47,18 @@ def stats_of(size: int) -> str | None:
     return None if size % 5 == 0 else f'{{"numRecords":{size}}}'
 
 
-@pytest.fixture(autouse=True, params=["packed", "plain"])
-def packing_or_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["packed", "plain"])
+def limits(request: pytest.FixtureRequest) -> Limits:
     """Small batches are not packed; here every one is, or none."""
-    monkeypatch.setattr(packing, "_LEAST_BYTES", 0 if request.param == "packed" else 1 << 40)
+    return Limits(packed_bytes=0 if request.param == "packed" else 1 << 40)
 
 
 class Model:
     """The levels, and beside them a dictionary that says the same."""
 
-    def __init__(self, adds: list[Add]) -> None:
+    def __init__(self, adds: list[Add], limits: Limits) -> None:
         self.expected = {key_of(each): each.size for each in adds}
-        self.files = FileIndex.of(adds_to_table(adds), ROOT)
+        self.files = FileIndex.of(adds_to_table(adds), ROOT, limits)
 
     def change(self, spoken_of: list[Add], added: list[Add]) -> None:
         keys = {key_of(each) for each in [*spoken_of, *added]}
@@ -89,8 +90,8 @@ _CHANGE = st.tuples(st.lists(_FILE, max_size=3), st.lists(_FILE, max_size=3))
 @pytest.mark.seeded
 @settings(max_examples=depth(30, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(_CHANGE, max_size=12))
-def test_levels_hold_what_a_dictionary_of_keys_holds(changes: list[Any]) -> None:
-    model = Model([])
+def test_levels_hold_what_a_dictionary_of_keys_holds(changes: list[Any], limits: Limits) -> None:
+    model = Model([], limits)
     for number, (spoken_of, added) in enumerate(changes):
         distinct = {key_of(add(path, 0, vector)): add(path, number, vector) for path, vector in added}
         model.change([add(path, 0, vector) for path, vector in spoken_of], list(distinct.values()))
@@ -98,15 +99,10 @@ def test_levels_hold_what_a_dictionary_of_keys_holds(changes: list[Any]) -> None
 
 
 @pytest.mark.parametrize("is_large", [True, False], ids=["looked through, then indexed", "indexed at once"])
-def test_many_changes_of_a_large_base_keep_few_levels_and_few_chunks(
-    is_large: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if is_large:
-        monkeypatch.setattr(file_index, "_SMALL_ROWS", 10)
-    monkeypatch.setattr(file_index, "_CUTS", 3)
-    monkeypatch.setattr(file_index, "_ONE_CHUNK_ROWS", 50)
+def test_many_changes_of_a_large_base_keep_few_levels_and_few_chunks(is_large: bool, limits: Limits) -> None:
+    limits = replace(limits, indexed_files=10 if is_large else 4096, cut_files=3, chunk_files=50)
     chooser = random.Random(7)
-    model = Model([add(f"base/{number}", number) for number in range(1000)])
+    model = Model([add(f"base/{number}", number) for number in range(1000)], limits)
     for number in range(200):
         known = sorted(model.expected)
         gone = [add(path, 0) for path in chooser.sample(known, min(len(known), chooser.randrange(6)))]
@@ -118,8 +114,8 @@ def test_many_changes_of_a_large_base_keep_few_levels_and_few_chunks(
     assert model.files.table.column("path").num_chunks <= 60
 
 
-def test_an_earlier_version_stays_what_it_was() -> None:
-    model = Model([add(f"f{number}", number) for number in range(100)])
+def test_an_earlier_version_stays_what_it_was(limits: Limits) -> None:
+    model = Model([add(f"f{number}", number) for number in range(100)], limits)
     before, expected = model.files, dict(model.expected)
     model.change([add("f7", 0)], [add("f8", 1), add("new", 2)])
     model.check()
@@ -127,9 +123,9 @@ def test_an_earlier_version_stays_what_it_was() -> None:
     assert sizes_by_key(before.table) == expected
 
 
-def test_files_are_found_by_path_whatever_their_deletion_vector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_index, "_SMALL_ROWS", 10)
-    model = Model([add(f"f{number}", number) for number in range(100)])
+def test_files_are_found_by_path_whatever_their_deletion_vector(limits: Limits) -> None:
+    limits = replace(limits, indexed_files=10)
+    model = Model([add(f"f{number}", number) for number in range(100)], limits)
     model.change([add("f7", 0)], [add("f7", 1007, "x"), add("z%20z", 5)])
     model.change([add("f9", 0)], [])
     for _ in range(6):  # looked through at first, by the index later
@@ -139,17 +135,17 @@ def test_files_are_found_by_path_whatever_their_deletion_vector(monkeypatch: pyt
     assert model.files.at_paths({"none"}).schema == FILES
 
 
-def test_two_paths_with_one_hash_are_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_paths_with_one_hash_are_two_files(monkeypatch: pytest.MonkeyPatch, limits: Limits) -> None:
     monkeypatch.setattr(file_index, "hash", lambda text: len(text), raising=False)
-    model = Model([add(f"f{number}", number) for number in range(10, 99)])
+    model = Model([add(f"f{number}", number) for number in range(10, 99)], limits)
     model.change([add("f50", 0)], [])
     model.check()
     assert sizes_by_key(model.files.at_paths({"f51", "f50", "g99"})) == {"f51": 51}
 
 
-def test_a_version_shares_the_memory_of_the_one_before() -> None:
+def test_a_version_shares_the_memory_of_the_one_before(limits: Limits) -> None:
     base = adds_to_table([add(f"f{number}", number) for number in range(50_000)])
-    before = FileIndex.of(base, ROOT)
+    before = FileIndex.of(base, ROOT, limits)
     allocated = pa.total_allocated_bytes()
     after = before.after({"f1", "f2", "new"}, adds_to_table([add("new", 1)]), ROOT)
     found = after.select(["path", "size"])
@@ -183,11 +179,10 @@ def numbered(number: int) -> Add:
 
 
 @pytest.fixture
-def many(monkeypatch: pytest.MonkeyPatch) -> FileIndex:
+def many(limits: Limits) -> FileIndex:
     """500 such files in small chunks; every seventh was taken away, and those of them added again that are even."""
-    monkeypatch.setattr(file_index, "_ROWS_AT_ONCE", 64)
-    monkeypatch.setattr(file_index, "_ONE_CHUNK_ROWS", 20)
-    files = FileIndex.of(adds_to_table([numbered(number) for number in range(500)]), ROOT)
+    limits = replace(limits, asked_files=64, chunk_files=20)
+    files = FileIndex.of(adds_to_table([numbered(number) for number in range(500)]), ROOT, limits)
     for number in range(0, 500, 7):
         keys = {key_of(numbered(number))}
         files = files.after(keys, adds_to_table([numbered(number)] if number % 2 == 0 else []), ROOT)
@@ -226,9 +221,9 @@ def test_the_statistics_of_a_file_and_a_column_are_parsed_once(
     assert sum(rows for rows, _ in parsed) == once
 
 
-def test_a_later_version_parses_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_index, "_ONE_CHUNK_ROWS", 20)
-    before = FileIndex.of(adds_to_table([numbered(number) for number in range(500)]), ROOT)
+def test_a_later_version_parses_what_is_new(monkeypatch: pytest.MonkeyPatch, limits: Limits) -> None:
+    limits = replace(limits, chunk_files=20)
+    before = FileIndex.of(adds_to_table([numbered(number) for number in range(500)]), ROOT, limits)
     parsed = parsed_rows(monkeypatch)
     before.where(question("n < 5"))
     later = before.after({key_of(numbered(3)), key_of(numbered(500))}, adds_to_table([numbered(500)]), ROOT)
@@ -255,9 +250,9 @@ def kept_bytes(files: FileIndex) -> dict[str, int]:
 
 
 def test_kept_statistics_are_bounded_and_the_column_asked_for_longest_ago_makes_room(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, limits: Limits
 ) -> None:
-    monkeypatch.setattr(file_index, "_ROWS_AT_ONCE", 64)
+    limits = replace(limits, asked_files=64)
     schema = StructType(tuple(StructField(name, Primitive.LONG) for name in "abc"))
 
     def one(number: int) -> Add:
@@ -266,7 +261,7 @@ def test_kept_statistics_are_bounded_and_the_column_asked_for_longest_ago_makes_
         return msgspec.structs.replace(add(f"f{number}", number), stats=stats)
 
     chunks = [adds_to_table([one(number) for number in range(start, start + 50)]) for start in range(0, 500, 50)]
-    files = FileIndex.of(pa.concat_tables(chunks), ROOT)
+    files = FileIndex.of(pa.concat_tables(chunks), ROOT, limits)
 
     def ask(name: str) -> None:
         asked = FileQuestion(read_predicate(f"{name} < 7", schema), schema, [])
@@ -289,16 +284,16 @@ def test_kept_statistics_are_bounded_and_the_column_asked_for_longest_ago_makes_
     assert sum(rows for rows, _ in parsed) == 500 + 2 * 250
 
 
-def test_what_is_kept_goes_with_the_last_version_that_has_the_files() -> None:
-    files = FileIndex.of(adds_to_table([numbered(number) for number in range(50)]), ROOT)
+def test_what_is_kept_goes_with_the_last_version_that_has_the_files(limits: Limits) -> None:
+    files = FileIndex.of(adds_to_table([numbered(number) for number in range(50)]), ROOT, limits)
     files.where(question("n < 5"))
     assert kept_bytes(files)["n"] > 0
     files = files.after({key_of(numbered(number)) for number in range(50)}, adds_to_table([numbered(50)]), ROOT)
     assert kept_bytes(files)["n"] == 0
 
 
-def test_all_files_are_one_table_for_as_long_as_somebody_holds_it() -> None:
-    model = Model([add(f"f{number}", number) for number in range(10)])
+def test_all_files_are_one_table_for_as_long_as_somebody_holds_it(limits: Limits) -> None:
+    model = Model([add(f"f{number}", number) for number in range(10)], limits)
     first = model.files.table
     assert model.files.table is first
     assert model.files.select(None) is first
