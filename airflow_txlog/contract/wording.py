@@ -72,10 +72,11 @@ def files_text(sizes: Sequence[int]) -> str:
     return f"{plural(len(sizes), 'file')} ({size_text(sum(sizes))})"
 
 
-def tasks_done(name: str, total: int, done: int, failed: int, moved: str = "") -> str:
-    """How far a step of a running job is. `moved`: what went through its tasks so far."""
+def tasks_done(name: str, total: int, done: int, failed: int, moved: Sequence[str] = ()) -> str:
+    """Return how far a step of a running job is. `moved`: what its tasks have read and written so far."""
     again = f", {failed} failed and are run again" if failed else ""
-    return f"{name}: {done} of {total} tasks done{again}{f', {moved} so far' if moved else ''}"
+    so_far = f", {', '.join(moved)} so far" if moved else ""
+    return f"{name}: {done} of {total} tasks done{again}{so_far}"
 
 
 def summary_lines(result: JobResult, seconds: float) -> list[str]:

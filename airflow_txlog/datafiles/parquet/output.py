@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.moved_rows import count_rows
 from airflow_txlog.datafiles.parquet.conversion import hides_nulls, without_hidden_nulls
 from airflow_txlog.datafiles.parquet.dictionaries import without_spare_values
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
@@ -197,6 +198,7 @@ class RowGroupWriter:
         self._writer.write_table(table, row_group_size=table.num_rows)
         self._statistics.update(table)
         self._num_records += table.num_rows
+        count_rows(written=table.num_rows)
 
     def close(
         self,

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.moved_rows import count_rows
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, ShreddedVariant, columns_of_file
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, rows_at_once
@@ -147,6 +148,7 @@ def read_batches(
             if batch is None:
                 break
             calendar.check(batch, file.name)
+            count_rows(read=batch.num_rows)
             yield position, batch
             position += batch.num_rows
         expected = starts[group] + metadata.row_group(group).num_rows

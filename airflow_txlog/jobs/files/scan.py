@@ -35,6 +35,7 @@ from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number
+from airflow_txlog.jobs.spark.progress import counted
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
 from airflow_txlog.storage.limits import weight_of
@@ -311,4 +312,4 @@ def over_bins(spark: SparkSession, task: BinTask, schema: pa.Schema) -> DataFram
     count = len(task.bins)
     if count == 0:
         return spark.createDataFrame([], spark_schema(schema))
-    return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(schema))
+    return spark.range(0, count, 1, count).mapInArrow(counted(spark, task), spark_schema(schema))

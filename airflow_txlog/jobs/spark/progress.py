@@ -7,16 +7,21 @@ invariant: watching never fails a job, and ends with what is watched.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.wording import size_text, tasks_done
-from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.datafiles.moved_rows import CountedTask, counts_kept, rows_moved
+from airflow_txlog.jobs.spark.session import is_classic, is_local
+from airflow_txlog.process.private_folder import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from airflow_txlog.datafiles.tasks.scan_and_write import Step
 
 EVERY_S = 10.0
 _LAST_QUERIES = 8
@@ -56,19 +61,34 @@ def _said_every(every_s: float, say: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched(spark: SparkSession, name: str, log: Callable[[str], None], every_s: float = EVERY_S) -> Iterator[None]:
-    """Says `<name>: 12 of 40 tasks done` every `every_s` seconds while what is inside runs."""
-    if not is_classic(spark):
-        with _watched_by_server(spark, name, log, every_s):
-            yield
-        return
+    """Log `<name>: 12 of 40 tasks done, 3,000 rows read so far` every `every_s` seconds while what is inside runs."""
 
     def say() -> None:
         total, done, failed = task_counts(spark)
         if total:
-            log(tasks_done(name, total, done, failed, moved_by_tasks(spark)))
+            log(tasks_done(name, total, done, failed, [*_moved_by_tasks(), *_moved_in_spark(spark)]))
 
-    with _said_every(every_s, say):
+    watching = _said_every(every_s, say) if is_classic(spark) else _watched_by_server(spark, name, log, every_s)
+    with counts_kept(_counts_folder()), watching:
         yield
+
+
+def counted(spark: SparkSession, task: Step) -> Step:
+    """Return the task so that a watched step knows how many rows it has read and written, where that can be.
+
+    That takes a Spark on this machine. Over Spark Connect nothing shows where tasks run: one elsewhere finds no folder,
+    and counts nothing.
+    """
+    return CountedTask(task=task, folder=_counts_folder()) if is_local(spark) or not is_classic(spark) else task
+
+
+def _counts_folder() -> str:
+    return os.path.join(temporary_folder(), "counts")
+
+
+def _moved_by_tasks() -> list[str]:
+    amounts = zip(rows_moved(_counts_folder()), ("read", "written"), strict=True)
+    return [f"{count:,} rows {verb}" for count, verb in amounts if count]
 
 
 @contextlib.contextmanager
@@ -82,7 +102,7 @@ def _watched_by_server(spark: SparkSession, name: str, log: Callable[[str], None
             said_s = SYSTEM_CLOCK.monotonic_s()
             finished = sum(stage.num_completed_tasks for stage in running)
             num_bytes = sum(stage.num_bytes_read for stage in running)
-            moved = f"{size_text(num_bytes)} read" if num_bytes else ""
+            moved = _moved_by_tasks() + ([f"{size_text(num_bytes)} read by Spark"] if num_bytes else [])
             log(tasks_done(name, sum(stage.num_tasks for stage in running), finished, 0, moved))
 
     handler: Any = hear
@@ -105,8 +125,8 @@ def task_counts(spark: SparkSession) -> tuple[int, int, int]:
     )
 
 
-def moved_by_tasks(spark: SparkSession) -> str:
-    """What the running tasks have read or made so far, `1,234 rows`, as far as Spark sees it; else nothing.
+def _moved_in_spark(spark: SparkSession) -> list[str]:
+    """Return what Spark itself has read or made so far for the running tasks, as parts of a line.
 
     Executors report it every ten seconds (spark.executor.heartbeatInterval). Of files that a task of ours reads and
     writes by itself Spark sees nothing.
@@ -115,11 +135,11 @@ def moved_by_tasks(spark: SparkSession) -> str:
     parts = []
     num_bytes = _bytes_read(session)
     if num_bytes:
-        parts.append(f"{size_text(num_bytes)} read")
+        parts.append(f"{size_text(num_bytes)} read by Spark")
     num_rows = _rows_made(session._jsparkSession.sharedState().statusStore())
     if num_rows >= _FEWEST_ROWS:
-        parts.append(f"{num_rows:,} rows")
-    return ", ".join(parts)
+        parts.append(f"{num_rows:,} rows in Spark")
+    return parts
 
 
 def _bytes_read(session: Any) -> int:
