@@ -20,8 +20,10 @@ import airflow_txlog
 from airflow_txlog.contract.job import OPEN_FILES, JobResult, JobSpec
 from airflow_txlog.contract.wording import APPLICATION, LinesOnce
 from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable
+from airflow_txlog.jobs.spark.closed import closed_settings, is_one_process
 from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS
 from airflow_txlog.jobs.spark.launch import properties_of
+from airflow_txlog.process.private_folder import temporary_folder
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import ChildProcessRunner, job_not_started, run_without_spark, temporary_file
 from airflow_txlog.runners.cluster import SparkSubmit
@@ -32,6 +34,8 @@ _MAIN = Path(airflow_txlog.__file__).resolve().parent / "jobs" / "submitted_main
 _OF_CONNECTION = ("spark.master", "spark.submit.deployMode")
 _DRIVER_PYTHON = "spark.pyspark.driver.python"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# A Spark in one process would fetch them from itself, which closed ports do not allow.
+_JARS = {"spark.jars", "spark.jars.packages", "--jars", "--packages"}
 # Of a local Spark's defaults those that name no machine.
 _SHARED = (
     "spark.driver.memory",
@@ -141,6 +145,9 @@ class SubmitRunner:
         if spec.access.storage_conn_id is not None:
             # Executors do not reach the task that holds the connection (docs/credentials.md).
             given.setdefault("spark.executorEnv.TXLOG_CREDENTIALS", "own")
+        named = {*given, *(word.partition("=")[0] for word in self._cluster.command)}
+        if is_one_process(self._cluster.master) and not named & _JARS:
+            given |= closed_settings(temporary_folder())
         return given | {
             _JAVA_OPTIONS: f"{JVM_OPTIONS} {given.get(_JAVA_OPTIONS, '')}".strip(),
             "spark.txlog.master": self._cluster.master,

@@ -11,6 +11,8 @@ Source: soundness A2.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -47,6 +49,8 @@ _OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol"
 
 _SPECIAL = re.compile(r"\s*(?:now|today|tomorrow|yesterday)(?:\s.*)?", re.IGNORECASE | re.DOTALL)
 _TYPED_LITERALS = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
+# Keywords that call no function.
+_BEFORE_BRACKETS = frozenset(("and", "or", "not", "in", "when", "then", "else", "between", "exists", "like"))
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 # Spark's expressions that are marked as "current" and are no clock: they are the same for as long as a session lives.
 _OF_THE_SESSION = frozenset({"CurrentCatalog", "CurrentDatabase", "CurrentPath", "CurrentTimeZone", "CurrentUser"})
@@ -164,11 +168,20 @@ def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:
     suspects += [token.text for token in cut.tokens if token.kind == "string"]
     if not any(map(_SPECIAL.fullmatch, suspects)):
         return False
-    for token, following in zip(cut.tokens, cut.tokens[1:], strict=False):
+    for token, following in itertools.pairwise(cut.tokens):
         is_type = token.kind == "word" and token.text.lower() in _TYPED_LITERALS
         if is_type and following.kind == "string" and _SPECIAL.fullmatch(following.text):
             return True
     return None
+
+
+def computes_constants(text: str) -> bool:
+    """Whether the text may make a text of others, as `concat('to', 'day')`, of which Spark makes a date."""
+    tokens = sql_text(text).tokens
+    return any(token.text == "||" for token in tokens) or any(
+        token.kind in ("word", "name") and token.text.lower() not in _BEFORE_BRACKETS and following == _OPEN
+        for token, following in itertools.pairwise(tokens)
+    )
 
 
 def unpinned_clock(spark: SparkSession, condition: Any) -> str | None:
@@ -186,17 +199,20 @@ def unpinned_clock(spark: SparkSession, condition: Any) -> str | None:
     return None
 
 
-def casts_special_date(condition: Any) -> bool:
+def casts_special_date(spark: SparkSession, condition: Any) -> bool:
     """Whether an analysed condition (a classic session's) makes a time of a constant text such as 'today'."""
-    pending = [condition]
+    jvm: Any = spark._jvm
+    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CAST()
+    pending = [condition] if condition.containsPattern(pattern) else []
     while pending:
         node = pending.pop()
         children = _children(node)
         if node.getClass().getSimpleName() == "Cast" and node.dataType().catalogString() in _TIMES:
-            child = children[0]
-            if child.foldable() and _SPECIAL.fullmatch(str(child.eval(None))):
-                return True
-        pending += children
+            # Of a constant that has no value the rows will tell.
+            with contextlib.suppress(Exception):
+                if children[0].foldable() and _SPECIAL.fullmatch(str(children[0].eval(None))):
+                    return True
+        pending += [child for child in children if child.containsPattern(pattern)]
     return False
 
 

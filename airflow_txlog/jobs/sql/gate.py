@@ -35,7 +35,13 @@ from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describ
 from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.bound import Binder
-from airflow_txlog.jobs.sql.current_time import casts_special_date, clocks_left, special_date, unpinned_clock
+from airflow_txlog.jobs.sql.current_time import (
+    casts_special_date,
+    clocks_left,
+    computes_constants,
+    special_date,
+    unpinned_clock,
+)
 from airflow_txlog.jobs.sql.functions import (
     FUNCTIONS,
     built_into_server,
@@ -329,7 +335,8 @@ class SqlGate:
         clock = unpinned_clock(self._spark, condition)
         if clock is not None:
             raise _left_clock(text, clock)
-        if special is True or (special is None and casts_special_date(condition)):
+        may_cast = special is None or computes_constants(text)
+        if special or (may_cast and casts_special_date(self._spark, condition)):
             raise _special(text)
 
 

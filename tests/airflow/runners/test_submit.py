@@ -64,7 +64,7 @@ def notes_of(runner: SubmitRunner, tmp_path: Path, users: Table, **given: Any) -
         SparkUnavailable, match=r"spark-submit ended before the delete job began \(exit code 1\)"
     ) as found:
         runner.run(spec, log=lines.append)
-    assert lines[0] == "starting Spark: spark-submit --master yarn"
+    assert lines[0] == f"starting Spark: spark-submit --master {runner._cluster.master}"
     assert "Could not reserve enough space" in str(found.value)
     assert CANARY not in str(found.value)
     assert not found.value.retryable
@@ -100,6 +100,20 @@ def test_executors_have_another_python_than_the_driver_where_one_is_named(
     settings = notes_of(runner, tmp_path, users, spark_conf=conf, unrestricted=("spark_conf",))["settings"]
     assert settings["spark.pyspark.python"] == "./env/bin/python"
     assert settings["spark.pyspark.driver.python"] == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("master", "more", "is_closed"),
+    [("local[2]", (), True), ("local[2]", ("--conf", "spark.jars=/a.jar"), False), ("yarn", (), False)],
+)
+def test_the_ports_of_a_spark_in_one_process_are_closed_unless_it_fetches_jars_by_them(
+    runner: SubmitRunner, tmp_path: Path, users: Table, master: str, more: tuple[str, ...], is_closed: bool
+) -> None:
+    local = SubmitRunner(SparkSubmit(master=master, command=("spark-submit", "--master", master, *more)))
+    settings = notes_of(local, tmp_path, users)["settings"]
+    assert (settings.get("spark.ssl.rpc.enabled"), settings.get("spark.authenticate")) == (
+        ("true", "true") if is_closed else (None, None)
+    )
 
 
 @pytest.mark.parametrize("connection", [None, "lake"])

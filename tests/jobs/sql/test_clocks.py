@@ -154,6 +154,9 @@ def test_a2_what_cannot_be_pinned_is_refused_by_name(tmp_path: Path, spark: Spar
     assert refusal("day = 'today'")[0] == "a special date such as 'today'"
     assert refusal("day = DATE 'yesterday'")[0] == "a special date such as 'today'"
     assert refusal("day = CAST(' Now ' AS DATE)")[0] == "a special date such as 'today'"
+    for computed in ("CAST(concat('to', 'day') AS DATE)", "'to' || lower('DAY')", "CAST(:a || 'day' AS DATE)"):
+        given = {"a": "to"} if ":a" in computed else {}
+        assert refusal(f"day = {computed}", **given)[0] == "a special date such as 'today'"
     assert refusal("day < :d", d="tomorrow")[0] == "a special date such as 'today'"
     assert refusal("day <\u00a0current_date()")[0] == "the clock current_date()"
     assert refusal("day = current_date")[1].count("write `current_date` for the column, current_date() for now") == 1
