@@ -41,8 +41,10 @@ _CALLS = {
 }
 # What Spark reads as a clock without parentheses too, where no column has the name.
 _BARE = ("current_date", "current_timestamp")
-# The clock that no parameter replaces, as Python has no time of it that Spark takes.
-_TIME = "current_time"
+# The last is the one that no parameter replaces, as Python has no time of it that Spark takes.
+CLOCKS = (*_BARE, "current_time")
+# What Spark reads of the session without parentheses too, where no column has the name.
+OF_THE_SESSION = ("current_user", "session_user", "user")
 # A name after one of these is a member, a type, or an alias.
 _NOT_AFTER = (".", ":", "::")
 _OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
@@ -139,16 +141,17 @@ def replace_clocks(
     return "".join([*pieces, text[done:]]), frozenset(bare)
 
 
-def clocks_left(text: str) -> list[tuple[str, bool]]:
-    """The names in a text that may read a clock after `replace_clocks`, and whether each is called.
+def bare_calls(text: str, *, with_clocks: bool) -> list[tuple[str, bool]]:
+    """The names in a text that may read the session or, after `replace_clocks`, a clock; and whether each is called.
 
-    Spark takes one that is not called for a clock where no column has the name, in backquotes too.
+    Spark takes one that is not called for a function where no column has the name, in backquotes too.
     """
+    names = (*OF_THE_SESSION, *(CLOCKS if with_clocks else ()))
     tokens = sql_text(text).tokens
     found = []
     for index, token in enumerate(tokens):
         name = token.text.lower()
-        if token.kind not in ("word", "name") or name not in (*_BARE, _TIME) or _is_no_expression(tokens, index):
+        if token.kind not in ("word", "name") or name not in names or _is_no_expression(tokens, index):
             continue
         if tokens[index + 1 : index + 2] != [_DOT]:
             found.append((name, tokens[index + 1 : index + 2] == [_OPEN]))

@@ -127,7 +127,7 @@ _LISTED_OF = (4, 2)
 # How a query begins; two of them run a program by USING.
 _QUERIES = words("from select table values with")
 
-_WHY = (
+UNLISTED = (
     "It may call only functions of Spark that compute a value from values of one row, as docs/operators.md lists them. "
     "Compute anything else in the source's query."
 )
@@ -153,7 +153,7 @@ def check_parsed(spark: SparkSession, text: str, parameters: Mapping[str, Any]) 
         if name.startswith(f"{EXPRESSIONS}aggregate."):
             raise unsupported(text, "an aggregate function", "It may look at one row only.")
         if not name.startswith(CATALYST) or kind not in _PARSED:
-            raise unsupported(text, kind, _WHY)
+            raise unsupported(text, kind, UNLISTED)
     try:
         check_calls(spark, found, FUNCTIONS, parameters)
     except UnlistedCall as call:
@@ -180,7 +180,7 @@ def check_calls(spark: SparkSession, found: Tree, listed: frozenset[str], parame
         name = call.nameParts().mkString(".").lower()
         bare = name.removeprefix("system.").removeprefix("builtin.")
         if bare not in listed or bare not in known:
-            raise UnlistedCall(f"the function {name}()", _WHY)
+            raise UnlistedCall(f"the function {name}()", UNLISTED)
         if bare in TYPE_ARGUMENT and not _has_plain_type(spark, call, TYPE_ARGUMENT[bare], parameters):
             raise UnlistedCall(f"a type for {name}() that is not a plain text", "Write the type as SQL writes it.")
 
@@ -205,7 +205,7 @@ def check_named(text: str, built_in: Collection[str]) -> None:
         is_listed = name in CALLS_NOTHING or (name in allowed and name in built_in)
         # A name with a qualifier may be that of a catalog's function.
         if is_call and (not is_listed or before == _DOT):
-            raise unsupported(text, f"the function {name}()", _WHY, **LOCAL_ONLY)
+            raise unsupported(text, f"the function {name}()", UNLISTED, **LOCAL_ONLY)
 
 
 @lru_cache(maxsize=4)
@@ -227,7 +227,7 @@ def check_listed(text: str) -> None:
         name = token.text.lower()
         is_call = following == _OPEN and token.kind in ("word", "name")
         if is_call and name not in FUNCTIONS | CALLS_NOTHING | KEYWORDS:
-            raise unsupported(text, f"the function {name}()", f"{_WHY}{did_you_mean(name, FUNCTIONS)}")
+            raise unsupported(text, f"the function {name}()", f"{UNLISTED}{did_you_mean(name, FUNCTIONS)}")
 
 
 def check_analysed(spark: SparkSession, filtered: Any, text: str) -> None:
@@ -236,7 +236,7 @@ def check_analysed(spark: SparkSession, filtered: Any, text: str) -> None:
     Raises UnsupportedPredicate.
     """
     if filtered.child().nodeName() not in _RELATIONS:
-        raise unsupported(text, "a function of the session", _WHY)
+        raise unsupported(text, "a function of the session", UNLISTED)
     condition = filtered.condition()
     foreign = [
         name
@@ -245,7 +245,7 @@ def check_analysed(spark: SparkSession, filtered: Any, text: str) -> None:
     ]
     foreign += [name for name in classes_of(spark, condition.collectLeaves()) if short(name) not in _LEAVES]
     if foreign:
-        raise unsupported(text, f"the expression {short(foreign[0])}", _WHY)
+        raise unsupported(text, f"the expression {short(foreign[0])}", UNLISTED)
 
 
 def unsupported(text: str, construct: str, why: str, **facts: Any) -> UnsupportedPredicate:

@@ -36,14 +36,16 @@ from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.bound import Binder
 from airflow_txlog.jobs.sql.current_time import (
+    CLOCKS,
+    bare_calls,
     casts_special_date,
-    clocks_left,
     computes_constants,
     special_date,
     unpinned_clock,
 )
 from airflow_txlog.jobs.sql.functions import (
     FUNCTIONS,
+    UNLISTED,
     built_into_server,
     check_analysed,
     check_named,
@@ -152,8 +154,7 @@ class SqlGate:
         frame, used = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n)", text, relation)
         self._check_clocks(text, relation)
         self._inspect(frame, text, must_be_deterministic=True)
-        if not is_classic(self._spark):
-            self._check_no_clock_left(text, relation)
+        self._check_bare_calls(text, relation, with_clocks=True)
         self._accepted[text, relation] = used
         return dict(used)
 
@@ -168,6 +169,7 @@ class SqlGate:
         frame, _ = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n) IS NULL", text, relation)
         self._check_clocks(text, relation)
         self._inspect(frame, text, must_be_deterministic=False)
+        self._check_bare_calls(text, relation, with_clocks=False)
         frame, _ = self._analyse(f"SELECT (\n{text}\n) AS value FROM {relation}", text, relation)
         return frame.schema[0].dataType
 
@@ -307,13 +309,15 @@ class SqlGate:
         if self._context.texts.bare and ":_txlog_" in text:
             self.check_clocks(text, self._spark.sql(f"SELECT * FROM {relation}").schema.names)
 
-    def _check_no_clock_left(self, text: str, relation: str) -> None:
-        """Refuses by its name a clock that is no column, where no plan shows it (Connect)."""
-        left = clocks_left(text)
-        columns = {name.lower() for name in self._spark.sql(f"SELECT * FROM {relation}").schema.names} if left else ()
-        for name, is_called in left:
+    def _check_bare_calls(self, text: str, relation: str, *, with_clocks: bool) -> None:
+        """Refuse by name a clock or a function of the session that is no column, where no plan shows it (Connect)."""
+        found = [] if is_classic(self._spark) else bare_calls(text, with_clocks=with_clocks)
+        columns = {name.lower() for name in self._spark.sql(f"SELECT * FROM {relation}").schema.names} if found else ()
+        for name, is_called in found:
             if is_called or name not in columns:
-                raise _left_clock(text, name, **LOCAL_ONLY)
+                if name in CLOCKS:
+                    raise _left_clock(text, name, **LOCAL_ONLY)
+                raise unsupported(text, f"the function {name}()", UNLISTED, **LOCAL_ONLY)
 
     def _inspect(self, frame: DataFrame, text: str, *, must_be_deterministic: bool) -> None:
         """Refuses what only the analysed plan shows: what names have become, and what is not deterministic. On Connect

@@ -427,20 +427,28 @@ def test_a_query_is_judged_over_connect_before_the_server_has_it(
 def test_a2_a_clock_that_no_parameter_replaces_is_refused_over_connect_unless_it_is_a_column(
     tmp_path: Path, server: Callable[[], ConnectTarget]
 ) -> None:
-    times = make_table(tmp_path / "times", pa.table({"id": [1, 2], "current_time": ["a", "b"]}))
+    times = make_table(tmp_path / "times", pa.table({"id": [1, 2], "current_time": ["a", "b"], "user": ["c", "d"]}))
     plain = make_table(tmp_path / "plain", pa.table({"id": [1, 2]}))
-    texts = ["current_time() IS NULL", "current_time IS NOT NULL", "`current_timestamp` > TIMESTAMP_LTZ'2020-01-01'"]
+    texts = {
+        "current_time() IS NULL": "the clock current_time",
+        "current_time IS NOT NULL": "the clock current_time",
+        "`current_timestamp` > TIMESTAMP_LTZ'2020-01-01'": "the clock current_timestamp",
+        "current_user = 'root'": "the function current_user",
+        "`User` = 'root'": "the function user",
+    }
     specs = [
         job_spec(operation="delete", table_uri=plain.uri, arguments={"predicate": f"abs(id) = 1 AND {text}"})
         for text in texts
     ]
-    column = {"predicate": "abs(id) > 0 AND lower(current_time) = 'a'"}
+    texts |= {"length(session_user)": "the function session_user"}
+    specs.append(job_spec(operation="update", table_uri=plain.uri, arguments={"set": {"id": "length(session_user)"}}))
+    column = {"predicate": "abs(id) > 0 AND lower(current_time) = 'a' AND lower(user) = 'c'"}
     *refused, done = run_connected(
         server(), [*specs, job_spec(operation="delete", table_uri=times.uri, arguments=column)]
     )
-    for text, result in zip(texts, refused, strict=True):
+    for (text, what), result in zip(texts.items(), refused, strict=True):
         assert result.error is not None, text
         assert (result.error["type"], result.error["facts"]["is_local_only"]) == ("UnsupportedPredicate", True), text
-        assert "the clock current_time" in result.error["message"], result.error["message"]
+        assert what in result.error["message"], result.error["message"]
     assert done.error is None, done.error
     assert times.to_arrow().column("id").to_pylist() == [2]
