@@ -52,6 +52,11 @@ def condition_of(
             "Nothing to wait for: give one of version, newer_than and since, or operation, committed_by_dag, "
             "committed_by_task or partition."
         )
+    for name, value in condition.items():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"{name} has half of a character in it, a lone surrogate, which no log has.") from error
     return condition
 
 

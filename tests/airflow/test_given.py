@@ -103,6 +103,8 @@ class _Ti:
         (lambda: VacuumOperator(**T, inventory="in.csv"), "found 'in.csv'"),
         (lambda: DeltaUpdateOperator(**T, set={}), "a non-empty mapping of columns to SQL"),
         (lambda: TableVersionSensor(**T), "one of version, newer_than and since"),
+        (lambda: TableVersionSensor(**T, partition={"day": "a\ud83d"}), "partition has half of a character in it"),
+        (lambda: TableVersionSensor(**T, operation="\ud83d"), "operation has half of a character in it"),
         (lambda: TableVersionSensor(task_id="x", table_uri=None, version=1), "found None"),  # type: ignore[arg-type]
         (lambda: TableVersionSensor(**T, version="last"), "version must be a version number"),
     ],
