@@ -452,8 +452,16 @@ def test_what_a_killed_worker_has_left_running_is_cancelled_by_its_retry(
     url = {"TEST_URL": f"sc://localhost:{found.port}/;token={found.token}"} if name == "connect" else {}
     command = [sys.executable, "-c", KILLED, str(tmp_path / "spec.json"), "never said"]
     with subprocess.Popen(command, env={**os.environ, **url}, stdout=subprocess.DEVNULL) as worker:
-        computes(java, True)
-        worker.kill()
+        try:
+            computes(java, True)
+        finally:
+            # With its child, which would cancel what it has started.
+            children = psutil.Process(worker.pid).children(recursive=True)
+            for child in children:
+                child.suspend()
+            worker.kill()
+            for child in children:
+                child.kill()
     computes(java, True)
     assert runner_of(name, server).run(retry, log=print).status == "committed"
     computes(java, False)
