@@ -83,7 +83,7 @@ def rows_moved(folder: str) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def counts_kept(folder: str) -> Iterator[None]:
-    """Have an empty folder for counts while what is inside runs. A task that runs longer counts for nobody."""
+    """Have an empty folder for counts while what is inside runs. What a task counts after that is lost."""
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         os.mkdir(folder, 0o700)

@@ -211,7 +211,7 @@ def casts_special_date(spark: SparkSession, condition: Any) -> bool:
         node = pending.pop()
         children = _children(node)
         if node.getClass().getSimpleName() == "Cast" and node.dataType().catalogString() in _TIMES:
-            # Of a constant that has no value the rows will tell.
+            # A constant whose evaluation fails is left to the query.
             with contextlib.suppress(Exception):
                 if children[0].foldable() and _SPECIAL.fullmatch(str(children[0].eval(None))):
                     return True
