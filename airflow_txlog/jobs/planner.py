@@ -46,16 +46,18 @@ Job = Callable[[JobContext], JobResult]
 class Sparks:
     """What a job may have of Spark, as the arguments of `run_job` say it."""
 
-    session: SparkSession | None
     start: Callable[[], SparkSession] | None
+    """Gives the session."""
+    is_given: bool
+    """Whether it runs already."""
     is_here: bool
     always_starts: bool
 
     def started(self, steps: StepTimes, say: Log) -> SparkSession:
         """The session, which may have to start. Raises TxlogError where it does not."""
-        if self.session is not None:
-            return self.session
         assert self.start is not None
+        if self.is_given:
+            return self.start()
         try:
             with steps.step(STARTING), logged_while_starting(say):
                 return self.start()
@@ -72,23 +74,22 @@ def run_planned(
     with _inputs_removed(spec, contexts):
         lines = LinesOnce(say)
         tried: JobContext | None = None
-        needed: NeedsSpark | None = None
-        if sparks.session is None and not sparks.always_starts:
+        may_try = not (sparks.is_given or sparks.always_starts)
+        why, unread = _why_spark(spec) if may_try else None, None
+        if may_try and why is None:
             try:
-                _check_may_spare(spec)
                 tried = begin_job(spec, LocalExecutor(spec), table, lines.begin())
                 tried.is_spark_here = sparks.is_here
                 contexts.append(tried)
                 return _run_here(job, tried)
             except NeedsSpark as error:
-                needed = error
+                why, unread = str(error), error.unread
         steps = StepTimes() if tried is None else tried.times
         _check_mistakes(spec, table, sparks, steps)
-        if needed is not None:
+        if why is not None:
             if sparks.start is None:
-                raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
-            say(f"Spark is needed: {needed}")
-        unread = None if needed is None else needed.unread
+                raise JobError(f"The job needs Spark: {why}.", needs_spark=True)
+            say(f"Spark is needed: {why}")
         spark = sparks.started(steps, say)
         with job_settings(spark, spec.time_zone, spec.spark_conf, spec.unrestricted):
             from airflow_txlog.jobs.executor.spark import SparkExecutor  # noqa: PLC0415 - only with Spark
@@ -124,12 +125,13 @@ def begin_job(spec: JobSpec, executor: Executor, table: Table, log: Log, tried: 
     return job
 
 
-def _check_may_spare(spec: JobSpec) -> None:
-    """Raise NeedsSpark if the record or the time zone shows that this process cannot do the work."""
+def _why_spark(spec: JobSpec) -> str | None:
+    """Return why the job needs Spark, if the record or the time zone shows it."""
     if not spec.operation.may_spare_spark:
-        raise NeedsSpark("the job evaluates SQL, or reads what only Spark reads")
+        return "the job evaluates SQL, or reads what only Spark reads"
     if not _is_known_zone(spec.time_zone):
-        raise NeedsSpark(f"whether there is a time zone {spec.time_zone!r} is for it to say")
+        return f"whether there is a time zone {spec.time_zone!r} is for it to say"
+    return None
 
 
 def _run_here(job: Job, context: JobContext) -> JobResult:
@@ -193,9 +195,10 @@ def _check_mistakes(spec: JobSpec, table: Table, sparks: Sparks, steps: StepTime
     from airflow_txlog.jobs.mistakes import check_mistakes  # noqa: PLC0415
 
     with steps.step("check"):
-        session = sparks.session
-        is_here = sparks.is_here and (session is None or reads_this_disk(session))
-        check_mistakes(spec, table, is_spark_here=is_here, has_own_session=session is None)
+        is_here = sparks.is_here
+        if sparks.is_given and sparks.start is not None:
+            is_here = is_here and reads_this_disk(sparks.start())
+        check_mistakes(spec, table, is_spark_here=is_here, has_own_session=not sparks.is_given)
 
 
 @contextlib.contextmanager

@@ -53,7 +53,9 @@ def run_job(
             # A job on the log alone need not load what plans, and what drives Spark.
             from airflow_txlog.jobs.planner import Sparks, run_planned  # noqa: PLC0415
 
-            sparks = Sparks(spark, start, is_spark_here, always_starts)
+            sparks = Sparks(start, False, is_spark_here, always_starts)
+            if spark is not None:
+                sparks = Sparks(lambda: spark, True, is_spark_here, always_starts)
             result = run_planned(spec, _job_of(spec), table, sparks, say, contexts)
         else:
             contexts.append(LogContext(spec=spec, table=table, log=say))

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -47,15 +47,19 @@ class LocalExecutor:
 
     @property
     def spark(self) -> SparkSession:
-        raise NeedsSpark("a step of the job is a query")
+        self.refuse("a step of the job is a query")
 
     def by_spark(self, why: str, evaluate: Callable[[], T]) -> T:
+        self.refuse(why)
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise NeedsSpark: `why` is the rest of the sentence "Spark is needed: "."""
         raise NeedsSpark(why)
 
     def foresee(self, why_not: Callable[[], str | None]) -> None:
         why = why_not()
         if why is not None:
-            raise NeedsSpark(why)
+            self.refuse(why)
 
     def why_too_much(self, sizes: Sequence[int]) -> str | None:
         if weight_of(sizes) <= self.bytes_allowed:
@@ -85,11 +89,11 @@ class LocalExecutor:
 
     def now(self) -> Mapping[str, Any]:
         if self._time_zone != "UTC":
-            raise NeedsSpark(f"its SQL names the current time, in {self._time_zone}")
+            self.refuse(f"its SQL names the current time, in {self._time_zone}")
         return now_in_utc()
 
     def instants(self, walls: Sequence[int]) -> list[int | None]:
-        raise NeedsSpark(f"times without a zone are to be read as those of {self._time_zone}")
+        self.refuse(f"times without a zone are to be read as those of {self._time_zone}")
 
     def source(
         self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot
@@ -113,7 +117,7 @@ class LocalExecutor:
 
         columns = plain_columns_of(described)
         if columns is None:
-            raise NeedsSpark("an earlier try has written down a source with columns of types that only Spark knows")
+            self.refuse("an earlier try has written down a source with columns of types that only Spark knows")
         return to_arrow(columns)
 
     def check_columns(self, described: dict[str, Any]) -> None:
