@@ -104,13 +104,13 @@ class LocalExecutor:
         # Of keys one column is read, and of any other source all of them.
         found = rows_here(context, described, argument, target, reads_all=argument == "source")
         if not isinstance(found, RowsHere):
-            raise NeedsSpark(found.why)
+            self.refuse(found.why)
         return FoundHere(context, found)
 
     def new_rows(self, context: JobContext, gate: SqlGate) -> NewRows:
         from airflow_txlog.jobs.executor.local_rows import PlainRows  # noqa: PLC0415
 
-        return PlainRows(context)
+        return PlainRows(context, self.refuse)
 
     def stored_columns(self, described: dict[str, Any]) -> pa.Schema:
         from airflow_txlog.jobs.source.materialized import plain_columns_of  # noqa: PLC0415

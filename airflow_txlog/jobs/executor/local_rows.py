@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
@@ -23,7 +23,6 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.stage import stage
 from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan
 from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here
-from airflow_txlog.jobs.spark.needed import NeedsSpark
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
@@ -64,8 +63,9 @@ class PlainRows:
 
     reads_target = False
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, refuse: Callable[[str], NoReturn]) -> None:
         self._context = context
+        self._refuse = refuse
         self._files: RowsHere | None = None
         self._target: tuple[StructType, RowRules] | None = None
 
@@ -73,7 +73,7 @@ class PlainRows:
         """The columns by the files' footers. Raises NeedsSpark, and what `rows_here` raises."""
         rows = rows_here(self._context, self._context.record(Write).source, "source", target)
         if not isinstance(rows, RowsHere):
-            raise NeedsSpark(rows.why)
+            self._refuse(rows.why)
         self._files = rows
         columns: SchemaJson = json.loads(schema_to_json(rows.columns))
         return columns
@@ -83,7 +83,7 @@ class PlainRows:
         schema = table_schema(metadata, self._context.root)
         rules = read_rules(metadata, schema, self._context.root)
         if rules.must_check or rules.defaults:
-            raise NeedsSpark("the table has constraints, generated or identity columns, defaults or lengths of text")
+            self._refuse("the table has constraints, generated or identity columns, defaults or lengths of text")
         self._target = schema, rules
         return schema
 
@@ -95,7 +95,7 @@ class PlainRows:
         lacks = [field.name for field in schema if not field.nullable and given.find(field.name) is None]
         unknown = [field.name for field in given if schema.find(field.name) is None]
         if inside is not None or lacks or unknown or not keeps_as_they_are(rules, schema, given):
-            raise NeedsSpark("the source's columns are not those of the table, in the same types")
+            self._refuse("the source's columns are not those of the table, in the same types")
         # One task gives one file for each partition, where each of several would write one of its own.
         scan = self._files.scan(self._context, in_one=bool(layout.partition_columns))
         return stage(self._context, layout, copies=None, rows=Task(source=scan))
