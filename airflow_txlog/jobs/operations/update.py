@@ -20,7 +20,6 @@ from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
 from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
@@ -93,14 +92,10 @@ class _Update(ByCondition[_Prepared]):
         return context.executor.by_spark(why, lambda: self._computed_by_spark(snapshot, sides_of()))
 
     def _computed_by_spark(self, snapshot: Snapshot, sides: Sides) -> Callable[[FilePlan], ComputedColumns]:
-        from airflow_txlog.jobs.operations.merge.clause_sql import assigned_values  # noqa: PLC0415
-        from airflow_txlog.jobs.operations.merge.images import updated_columns  # noqa: PLC0415 - only with Spark
+        from airflow_txlog.jobs.operations.merge.by_spark import computed_values  # noqa: PLC0415 - only with Spark
 
-        context, gate = self._context, self._gate
-        values = assigned_values(gate, sides, sides.target_alone, context.record(Update).set, is_insert=False)
-        clause = Clause(number=ONLY_CLAUSE, action="update", condition=None, values=values)
-        clauses, schema = Clauses(matched=(clause,), not_matched=()), snapshot.delta_schema
-        return lambda updated: updated_columns(context, gate, updated, schema, sides, clauses)
+        schema, assigned = snapshot.delta_schema, self._context.record(Update).set
+        return computed_values(self._context, self._gate, schema, sides, assigned, ONLY_CLAUSE)
 
     def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises MatchNotFound where a row must match and none does."""
@@ -117,26 +112,9 @@ class _Update(ByCondition[_Prepared]):
         return file_metrics(self._context, work) | {"numUpdatedRows": found.updated.num_rows}
 
     def _sides(self, snapshot: Snapshot) -> Sides:
-        from pyspark.sql.types import StructType  # noqa: PLC0415 - a job without Spark imports no PySpark
+        from airflow_txlog.jobs.operations.merge.by_spark import sides_of_update  # noqa: PLC0415
 
-        from airflow_txlog.jobs.operations.merge.clause_sql import Sides  # noqa: PLC0415
-        from airflow_txlog.jobs.sql.schemas import without_metadata  # noqa: PLC0415
-        from airflow_txlog.jobs.sql.table_rules import accepted_rules  # noqa: PLC0415
-
-        context = self._context
-        rules = accepted_rules(context, snapshot.metadata)
-        target = rules.spark_schema
-        return Sides(
-            target=target,
-            source=StructType([]),
-            target_alias=context.record(Update).target_alias,
-            source_alias="",
-            target_shape=self._gate.shape(without_metadata(target, nullable=True)),
-            source_shape="",
-            ansi=context.is_ansi,
-            table_uri=context.root,
-            rules=rules,
-        )
+        return sides_of_update(self._context, self._gate, snapshot, self._context.record(Update).target_alias)
 
 
 def _assigned_by_tasks(context: JobContext, values: RowValues, updated: FilePlan) -> ComputedColumns:

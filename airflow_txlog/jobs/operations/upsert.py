@@ -21,17 +21,17 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.types import DataType, Primitive
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, Judged, MergeRows, PreparedMerge
+from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, MergeRows, PreparedMerge
 from airflow_txlog.jobs.operations.merge.plain_merge import WhyNotPlain, key_columns
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
-from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import quoted
 
 if TYPE_CHECKING:
+    from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge
     from airflow_txlog.jobs.operations.merge.clause_sql import Sides
 
 _CHECKING = "check the keys of the source"
@@ -179,11 +179,8 @@ class _Upsert(MergeRows):
         repeated = pc.sum(pc.greater(counts, pa.scalar(1, pa.int64()))).as_py() or 0
         return keys.num_rows - whole.num_rows, repeated
 
-    def _counted_by_spark(self, prepared: PreparedMerge, judged: Judged) -> tuple[int, int]:
+    def _counted_by_spark(self, prepared: PreparedMerge, judged: JudgedMerge) -> tuple[int, int]:
         """The same for keys of any type."""
-        from airflow_txlog.jobs.source.frames import frame_of  # noqa: PLC0415 - only with Spark
-
-        context = self._context
         (insert,) = judged.clauses.not_matched
         stored = {name.lower(): sql for name, sql in insert.values.items()}
         keys = [f"k{number}" for number in range(len(self._upsert.keys))]
@@ -193,16 +190,14 @@ class _Upsert(MergeRows):
             for name in map(str.lower, self._upsert.keys)
         ]
         values = ", ".join(f"{text} AS {key}" for text, key in zip(texts, keys, strict=True))
-        view = context.view_name()
-        frame_of(context, prepared.source).createOrReplaceTempView(view)
         has_null = " OR ".join(f"{key} IS NULL" for key in keys)
-        rows = f"SELECT {values} FROM {quoted(view)} AS {quoted(judged.sides.source_alias)}"
+        rows = f"SELECT {values} FROM {judged.source_rows()}"
         groups = f"SELECT count(*) AS n, ({has_null}) AS has_null FROM ({rows}) GROUP BY {', '.join(keys)}"
         counts = (
             "SELECT coalesce(sum(n) FILTER (WHERE has_null), 0) AS nulls, "
             f"count_if(n > 1 AND NOT has_null) AS repeated FROM ({groups})"
         )
-        (found,) = collect(self._gate.run(counts), _CHECKING).to_pylist()
+        (found,) = judged.ask(counts, _CHECKING).to_pylist()
         return found["nulls"], found["repeated"]
 
     def _check_types(self, sides: Sides) -> None:

@@ -12,7 +12,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.files import stage
-from airflow_txlog.jobs.operations.merge import pairs
+from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.jobs.resume import saved_work
 from airflow_txlog.jobs.rows import find, staging
 from airflow_txlog.jobs.spark.errors import collect
@@ -61,7 +61,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[pa.Table]:
 
     real = find.collect
     monkeypatch.setattr(find, "collect", collect)
-    monkeypatch.setattr(pairs, "collect", collect)
+    monkeypatch.setattr(by_spark, "collect", collect)
     return found
 
 

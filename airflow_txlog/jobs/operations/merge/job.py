@@ -27,7 +27,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
-from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_pairs
+from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_by_keys
 from airflow_txlog.jobs.operations.merge.plain_merge import (
     PairColumns,
     PlainClauses,
@@ -57,7 +57,7 @@ from airflow_txlog.jobs.sql.scope import both, either, partition_scope, read_con
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from airflow_txlog.jobs.operations.merge.clause_sql import Sides
+    from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge
 
 
 TOO_MANY_ROWS = "the source's rows are more than one process may look at"
@@ -83,16 +83,8 @@ class PreparedMerge(Prepared):
     clauses: Clauses
     plain: PlainClauses | None
     """What the clauses assign, where no value has to be computed."""
-    judged: Callable[[str], Judged]
+    judged: Callable[[str], JudgedMerge]
     """Has Spark accept the texts, at most once; the argument is why. Raises NeedsSpark."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What Spark has accepted of a merge: the clauses, with SQL for their values, on rows of these sides."""
-
-    sides: Sides
-    clauses: Clauses
 
 
 class MergeRows(RowOperation[PreparedMerge]):
@@ -113,7 +105,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         self.writes_rows = any(clause.then != "delete" for clause in merge.clauses)
         self._gate = SqlGate(context)
         self._materialized: MaterializedSource | None = None
-        self._auto = AutoScope(context=context, gate=self._gate)
+        self._auto = AutoScope(context=context)
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PreparedMerge:
         """The source materialized, every text accepted, every table rule kept, and the files registered as read."""
@@ -154,18 +146,17 @@ class MergeRows(RowOperation[PreparedMerge]):
             source_alias=self._merge.source_alias,
         )
 
-    def _judging(self, snapshot: Snapshot, source: MaterializedSource) -> Callable[[str], Judged]:
+    def _judging(self, snapshot: Snapshot, source: MaterializedSource) -> Callable[[str], JudgedMerge]:
         judge = functools.cache(functools.partial(self._judge, snapshot, source))
         return lambda why: self._context.executor.by_spark(why, judge)
 
-    def _judge(self, snapshot: Snapshot, source: MaterializedSource) -> Judged:
-        from airflow_txlog.jobs.operations.merge.clause_sql import check_clauses  # noqa: PLC0415 - only with Spark
+    def _judge(self, snapshot: Snapshot, source: MaterializedSource) -> JudgedMerge:
+        from airflow_txlog.jobs.operations.merge.by_spark import judge_merge  # noqa: PLC0415 - only with Spark
 
-        sides = self._sides(snapshot, source)
-        self._gate.condition(self._merge.on, sides.pair)
-        return Judged(sides=sides, clauses=check_clauses(self._gate, sides, self._merge.clauses))
+        keeps_members = self.keeps_members
+        return judge_merge(self._context, self._gate, self._merge, snapshot, source, keeps_members=keeps_members)
 
-    def _accepted(self, snapshot: Snapshot, pair: PairColumns, judged: Callable[[str], Judged]) -> Clauses:
+    def _accepted(self, snapshot: Snapshot, pair: PairColumns, judged: Callable[[str], JudgedMerge]) -> Clauses:
         """Return the clauses once they and ON are accepted: plain ones are, and any others by Spark."""
         why = self._why_spark(snapshot, pair)
         if why is not None:
@@ -229,39 +220,17 @@ class MergeRows(RowOperation[PreparedMerge]):
         """The table with the columns that this merge gives it; itself where it gives it none."""
         if not self._merge.schema_evolution:
             return snapshot
-        from airflow_txlog.jobs.source.frames import schema_of  # noqa: PLC0415 - only with Spark
+        from airflow_txlog.jobs.operations.merge.by_spark import columns_for_evolution  # noqa: PLC0415
 
-        columns = assigned_columns(schema_of(source).jsonValue(), self._merge.clauses, self._merge.target_alias)
+        columns = assigned_columns(columns_for_evolution(source), self._merge.clauses, self._merge.target_alias)
         metadata = evolved_metadata(self._context, tx, columns)
         return snapshot if metadata is snapshot.metadata else snapshot.with_metadata(metadata)
-
-    def _sides(self, snapshot: Snapshot, source: MaterializedSource) -> Sides:
-        from airflow_txlog.jobs.operations.merge.clause_sql import Sides  # noqa: PLC0415
-        from airflow_txlog.jobs.source.frames import schema_of  # noqa: PLC0415 - only with Spark
-        from airflow_txlog.jobs.sql.schemas import without_metadata  # noqa: PLC0415
-        from airflow_txlog.jobs.sql.table_rules import accepted_rules  # noqa: PLC0415
-
-        rules = accepted_rules(self._context, snapshot.metadata)
-        target, given = rules.spark_schema, schema_of(source)
-        return Sides(
-            target=target,
-            source=given,
-            target_alias=self._merge.target_alias,
-            source_alias=self._merge.source_alias,
-            target_shape=self._gate.shape(without_metadata(target, nullable=True)),
-            source_shape=self._gate.shape(given),
-            ansi=self._context.is_ansi,
-            table_uri=self._context.root,
-            rules=rules,
-            may_lack_columns=self._merge.schema_evolution,
-            keeps_members=self.keeps_members,
-        )
 
     def _of_interest(
         self,
         snapshot: Snapshot,
         pair: PairColumns,
-        judged: Callable[[str], Judged],
+        judged: Callable[[str], JudgedMerge],
         clauses: Clauses,
         source: MaterializedSource,
     ) -> Predicate:
@@ -270,11 +239,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         conditions = [clause.condition for clause in clauses.not_matched_by_source]
         if None in conditions:
             return Predicate.true()
-
-        def source_alone() -> str:
-            return judged("ON compares with more than columns of the source").sides.source_alone
-
-        auto = self._auto.of(snapshot, pair, source, self._merge.on, source_alone)
+        auto = self._auto.of(snapshot, pair, source, self._merge.on, judged)
         read = both(self._on(pair), auto)
         for text in filter(None, conditions):
             used = self._gate.parameters_in(text)
@@ -299,9 +264,11 @@ class MergeRows(RowOperation[PreparedMerge]):
 
     def find(self, prepared: PreparedMerge, plan: FilePlan) -> Matches:
         """All pairs, and the rows on which a clause acts because nothing matched."""
-        return find_pairs(
-            self._context, self._gate, plan, self._merge.on, prepared.pair, prepared.clauses, prepared.source
-        )
+        clauses, pair = prepared.clauses, prepared.pair
+        by_keys = find_by_keys(self._context, plan, self._merge.on, pair, clauses, prepared.source)
+        if by_keys is not None:
+            return by_keys
+        return prepared.judged("the keys of the source are more than one task may hold").pairs(plan, pair)
 
     def check(self, prepared: PreparedMerge, found: Found) -> None:
         """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
@@ -322,11 +289,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         """The new images of matched rows, and of rows that a clause updates because nothing matched."""
         if prepared.plain is not None and prepared.plain.updated is not None:
             return plain_images(self._context, updated, prepared.source, prepared.plain.updated)
-        judged = prepared.judged(TOO_MANY_ROWS)
-        sides, clauses, schema = judged.sides, judged.clauses, prepared.snapshot.delta_schema
-        from airflow_txlog.jobs.operations.merge.images import updated_images  # noqa: PLC0415 - only with Spark
-
-        return updated_images(self._context, self._gate, updated, schema, sides, clauses, prepared.source)
+        return prepared.judged(TOO_MANY_ROWS).images(updated, prepared.snapshot.delta_schema)
 
     def inserts_wanted(self, prepared: PreparedMerge, matches: Matches) -> Mapping[int, str]:
         """Which rows of a bucket are inserted follows from those that matched."""
@@ -342,11 +305,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         source, matched = prepared.source, matches.source_rows
         if prepared.plain is not None and prepared.plain.inserted is not None:
             return plain_inserts(self._context, source, matched, prepared.plain.inserted, buckets)
-        judged = prepared.judged(TOO_MANY_ROWS)
-        sides, clauses = judged.sides, judged.clauses
-        from airflow_txlog.jobs.operations.merge.images import inserted_rows  # noqa: PLC0415 - only with Spark
-
-        return inserted_rows(self._context, self._gate, sides, clauses, source, matched, buckets)
+        return prepared.judged(TOO_MANY_ROWS).inserts(matched, buckets)
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
         predicate = predicate_parameter([self._merge.on])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,10 +38,11 @@ from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equ
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, source_column
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.spark.causes import condition_of
-from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.sql.expression import FALSE, Expression, all_of, any_of
 
+
+if TYPE_CHECKING:
+    from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge
 _LOOKING = "find the partitions that the source names"
 
 _SCOPING = (*INTEGERS, delta.Primitive.DATE, delta.Primitive.STRING, delta.Primitive.BOOLEAN)
@@ -55,7 +57,6 @@ class AutoScope:
     """Finds the scope of one merge job, in each of its attempts; the source's values are looked up once."""
 
     context: JobContext
-    gate: SqlGate
     _found: tuple[MaterializedSource, object, Predicate | None] | None = None
 
     def of(
@@ -64,22 +65,21 @@ class AutoScope:
         pair: PairColumns,
         source: MaterializedSource,
         on: str,
-        source_alone: Callable[[], str],
+        judged: Callable[[str], JudgedMerge],
     ) -> Predicate | None:
         """Where in the table a row can be that the accepted condition `on` matches with some row of the source.
 
-        A predicate over partition columns, or None where nothing bounds it. `source_alone` gives the
-        FROM clause of a source row, for texts that Spark has to judge. Raises NeedsSpark.
+        A predicate over partition columns, or None where nothing bounds it. Raises NeedsSpark.
         """
-        chosen = self._chosen(snapshot, pair, on, source_alone)
+        chosen = self._chosen(snapshot, pair, on, judged)
         if not chosen:
             return None
         key = [(equality, field.name, field.type) for equality, field in chosen]
         if self._found is None or self._found[0] is not source or self._found[1] != key:
-            self._found = (source, key, self._look(chosen, pair, source))
+            self._found = (source, key, self._look(chosen, pair, source, judged))
         return self._found[2]
 
-    def _chosen(self, snapshot: Snapshot, pair: PairColumns, on: str, source_alone: Callable[[], str]) -> Chosen:
+    def _chosen(self, snapshot: Snapshot, pair: PairColumns, on: str, judged: Callable[[str], JudgedMerge]) -> Chosen:
         fields = [snapshot.delta_schema.find(name) for name in snapshot.partition_columns]
         able = {field.name: field for field in fields if field is not None and _can_scope(field)}
         equalities = scoping_equalities(
@@ -92,34 +92,34 @@ class AutoScope:
         chosen: dict[str, tuple[Equality, delta.StructField]] = {}
         for equality in equalities:
             field = able[equality.column]
-            if equality.column not in chosen and self._compares_plainly(equality, field, pair, source_alone):
+            if equality.column not in chosen and self._compares_plainly(equality, field, pair, judged):
                 chosen[equality.column] = (equality, field)
         return list(chosen.values())
 
     def _compares_plainly(
-        self, equality: Equality, field: delta.StructField, pair: PairColumns, source_alone: Callable[[], str]
+        self, equality: Equality, field: delta.StructField, pair: PairColumns, judged: Callable[[str], JudgedMerge]
     ) -> bool:
         """Whether the other side names columns of the source alone, and no cast changes a value to compare it."""
         name = source_column(equality.sql, pair)
         held = None if name is None else pair.source.find(name)
         if held is not None:
             return _is_compared_uncast(held, field)
-        relation = source_alone()
-        from airflow_txlog.jobs.sql.schemas import engine_type  # noqa: PLC0415 - only with Spark
-
+        by_spark = judged("ON compares with more than columns of the source")
         try:
-            found = engine_type(self.gate.value(equality.sql, relation))
+            found = by_spark.type_in_source(equality.sql)
         except InvalidPredicate:
             return False
         return found is not None and _is_compared_uncast(found, field)
 
-    def _look(self, chosen: Chosen, pair: PairColumns, source: MaterializedSource) -> Predicate | None:
+    def _look(
+        self, chosen: Chosen, pair: PairColumns, source: MaterializedSource, judged: Callable[[str], JudgedMerge]
+    ) -> Predicate | None:
         read = _read_values(self.context, chosen, pair, source)
         if read is not None and read.num_rows <= self.context.limits.scope_values:
             return values_of(chosen, read)
-        why = "ON names very many partitions of the table"
+        by_spark = judged("ON names very many partitions of the table")
         try:
-            return self.context.executor.by_spark(why, lambda: self._evaluated(chosen, pair, source))
+            return _evaluated(by_spark, chosen, self.context.limits.scope_values)
         except TxlogError as error:
             # An expression is evaluated here on every source row, also on those that the rest of ON keeps from it.
             # The join reads the same rows: what is wrong with them fails there. Spark's message may show a value.
@@ -131,22 +131,16 @@ class AutoScope:
             )
             return None
 
-    def _evaluated(self, chosen: Chosen, pair: PairColumns, source: MaterializedSource) -> Predicate:
-        """The same by Spark jobs over the source's rows. Raises as `collect` does."""
-        from airflow_txlog.jobs.source.frames import frame_of  # noqa: PLC0415 - only with Spark
 
-        view, most = self.context.view_name(), self.context.limits.scope_values
-        frame_of(self.context, source).createOrReplaceTempView(view)
-        relation = f"{quoted(view)} AS {quoted(pair.source_alias)}"
-        columns = ", ".join(f"(\n{equality.sql}\n) AS c{number}" for number, (equality, _) in enumerate(chosen))
-        query = f"SELECT DISTINCT {columns} FROM {relation} LIMIT {most + 1}"
-        values = collect(self.gate.run(query), _LOOKING)
-        if values.num_rows <= most:
-            return values_of(chosen, values)
-        ends = ", ".join(f"min(c{n}), max(c{n}), max(c{n} IS NULL)" for n in range(len(chosen)))
-        return ranges_of(
-            chosen, collect(self.gate.run(f"SELECT {ends} FROM (SELECT {columns} FROM {relation})"), _LOOKING)
-        )
+def _evaluated(by_spark: JudgedMerge, chosen: Chosen, most: int) -> Predicate:
+    """The same by Spark jobs over the source's rows. Raises as `collect` does."""
+    columns = ", ".join(f"(\n{equality.sql}\n) AS c{number}" for number, (equality, _) in enumerate(chosen))
+    rows = by_spark.source_rows()
+    values = by_spark.ask(f"SELECT DISTINCT {columns} FROM {rows} LIMIT {most + 1}", _LOOKING)
+    if values.num_rows <= most:
+        return values_of(chosen, values)
+    ends = ", ".join(f"min(c{n}), max(c{n}), max(c{n} IS NULL)" for n in range(len(chosen)))
+    return ranges_of(chosen, by_spark.ask(f"SELECT {ends} FROM (SELECT {columns} FROM {rows})", _LOOKING))
 
 
 def values_of(chosen: Chosen, values: pa.Table) -> Predicate:

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.contract.operations import Merge
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.predicate.partition_sets import num_partitions
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge import source_scope
-from airflow_txlog.jobs.operations.merge.clause_sql import Sides
+from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge, judge_merge
 from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
-from airflow_txlog.jobs.source.frames import Source, frame_of, materialize, schema_of
+from airflow_txlog.jobs.source.frames import Source, frame_of, materialize
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
-from airflow_txlog.jobs.sql.table_rules import accepted_rules
+from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.sql.expression import FALSE
 from airflow_txlog.storage import PLAIN
 from airflow_txlog.storage.limits import Limits
@@ -231,7 +231,7 @@ class Bench:
     context: JobContext
     gate: SqlGate
     snapshot: Snapshot
-    sides: Sides
+    judged: JudgedMerge
     source: MaterializedSource
 
     def limited(self, **limits: int) -> Bench:
@@ -240,14 +240,14 @@ class Bench:
         return replace(self, context=replace(self.context, table=table))
 
     def scope(self, on: str) -> Any:
-        self.gate.condition(on, self.sides.pair)
-        return self.scope_by(AutoScope(context=self.context, gate=self.gate), on)
+        self.gate.condition(on, self.judged.sides.pair)
+        return self.scope_by(AutoScope(context=self.context), on)
 
     def scope_by(self, scoper: AutoScope, on: str) -> Any:
         pair = PairColumns(
             target=self.snapshot.delta_schema, source=self.source.columns, target_alias="t", source_alias="s"
         )
-        return scoper.of(self.snapshot, pair, self.source, on, self.sides.source_alone)
+        return scoper.of(self.snapshot, pair, self.source, on, lambda why: self.judged)
 
     def kept(self, predicate: Any) -> set[int]:
         """The ids in the files that the predicate leaves; a file holds one row."""
@@ -269,25 +269,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
         ship(spark)
         gate = SqlGate(context)
         rows = source_rows()
-        source = materialize(
-            context, Source(frame=spark.createDataFrame(rows, spark_schema(rows.schema)), reads_target=False), gate.used
-        )
-        rules = accepted_rules(context, snapshot.metadata)
-        target = rules.spark_schema
-        sides = Sides(
-            target=target,
-            source=schema_of(source),
-            target_alias="t",
-            source_alias="s",
-            target_shape=gate.shape(without_metadata(target, nullable=True)),
-            source_shape=gate.shape(schema_of(source)),
-            ansi=True,
-            table_uri=table.uri,
-            rules=rules,
-        )
+        frame = spark.createDataFrame(rows, spark_schema(rows.schema))
+        source = materialize(context, Source(frame=frame, reads_target=False), gate.used)
+        judged = judge_merge(context, gate, context.record(Merge), snapshot, source, keeps_members=False)
         spark.createDataFrame(table.to_arrow(), spark_schema(PARTITIONED)).createOrReplaceTempView("whole_target")
         frame_of(context, source).createOrReplaceTempView("whole_source")
-        yield Bench(context=context, gate=gate, snapshot=snapshot, sides=sides, source=source)
+        yield Bench(context=context, gate=gate, snapshot=snapshot, judged=judged, source=source)
     context.drop_views()
 
 
@@ -336,7 +323,7 @@ def test_a14_many_values_become_a_range(bench: Bench) -> None:
 
 @pytest.mark.spark
 def test_a14_the_source_is_looked_at_once_for_all_rounds(bench: Bench) -> None:
-    scoper = AutoScope(context=bench.context, gate=bench.gate)
+    scoper = AutoScope(context=bench.context)
     first = bench.scope_by(scoper, "t.day = s.d")
     again = bench.scope_by(scoper, "t.day = s.d")
     assert first is again

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.jobs.operations.merge import by_spark as by_spark_module
 from airflow_txlog.jobs.operations.merge import pairs
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.run import run_job
@@ -63,7 +64,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     """For each look for pairs: whether Spark joined, and how many rows came to the driver."""
     seen: list[tuple[bool, int]] = []
     by_spark: list[object] = []
-    collect, of_packed = pairs.collect, Matches.of_packed
+    collect, of_packed = by_spark_module.collect, Matches.of_packed
 
     def collecting(frame: Any, what: str) -> pa.Table:
         by_spark.append(what)
@@ -74,7 +75,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
         by_spark.clear()
         return of_packed(found)
 
-    monkeypatch.setattr(pairs, "collect", collecting)
+    monkeypatch.setattr(by_spark_module, "collect", collecting)
     monkeypatch.setattr(Matches, "of_packed", staticmethod(unpacking))
     return seen
 
