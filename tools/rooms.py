@@ -89,7 +89,7 @@ def reached_from(name: str, graph: Mapping[str, frozenset[str]]) -> set[str]:
 
 
 _ASKS_FOR_SPARK = re.compile(
-    r"(session|spark) is (not )?None|\.ask_spark\(|(raise|except) NeedsSpark|\.check_small\(|\.reads_here\("
+    r"\b(session|spark) is (not )?None|\.ask_spark\(|(raise|except) NeedsSpark|\.check_small\(|\.reads_here\("
 )
 _CUTS_SQL = re.compile(r"(?<!def )\blex\(")
 _KNOWS_WIDTHS = re.compile(r"Primitive\.BYTE: 8\b|1 << arrow\.bit_width")

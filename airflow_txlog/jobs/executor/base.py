@@ -41,31 +41,29 @@ class FoundSource(Protocol):
     def columns(self) -> StructType:
         """Its columns; void for a type that no table can have."""
 
-    def values_of(self, choose: Callable[[Sequence[str]], str], what: str) -> pa.ChunkedArray:
-        """Return the values of the column that `choose` names, given the names of all. `what` names the work."""
+    @property
+    def described(self) -> SchemaJson:
+        """Spark's JSON of its columns."""
+
+    def values_of(self, name: str, what: str) -> pa.ChunkedArray:
+        """Return the values of one of the columns. `what` names the work in errors."""
 
     def materialize(self, parameters: Collection[str]) -> MaterializedSource:
         """Read the rows, once, and write them down. `parameters` are those that its SQL has used."""
 
+    def stage(self, rules: Any, layout: Layout, inside: str | None) -> list[StagedFile]:
+        """Write the rows as new rows of a table whose `rules` the same executor has accepted.
 
-class NewRows(Protocol):
-    """The rows of a write's source as new rows of the table.
+        `inside`: a condition that each of them must satisfy.
+        """
 
-    The calls in their order: `build` where no rows are staged yet, `accept`, and `stage` after both.
-    """
+
+class AcceptedRules(Protocol):
+    """The rules of a table, every text of them accepted by the executor."""
 
     @property
-    def reads_target(self) -> bool:
-        """Whether a row of the source that was built may be the target's."""
-
-    def build(self, target: Snapshot | None) -> SchemaJson:
-        """Find the source, and return its columns. `target`: the table's version that a source reading it sees."""
-
-    def accept(self, metadata: Metadata) -> StructType:
-        """Return the columns of a table with this metadata, whose rules are accepted."""
-
-    def stage(self, layout: Layout, inside: str | None) -> list[StagedFile]:
-        """Write the rows. `inside`: a condition that each of them must satisfy."""
+    def schema(self) -> StructType:
+        """The table's columns."""
 
 
 class Executor(Protocol):
@@ -122,12 +120,12 @@ class Executor(Protocol):
         """Return the instants at which clocks of the job's time zone show these times, in microseconds since 1970."""
 
     def source(
-        self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot
+        self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot | None
     ) -> FoundSource:
         """Find a source. `argument` is how errors call it; `target` is the job's table, which it may read."""
 
-    def new_rows(self, context: JobContext, gate: SqlGate) -> NewRows:
-        """Return the rows of the job's source as new rows of its table."""
+    def accepted_rules(self, context: JobContext, metadata: Metadata) -> AcceptedRules:
+        """Return the rules of a table with this metadata, for `FoundSource.stage`."""
 
     def stored_columns(self, described: dict[str, Any]) -> pa.Schema:
         """Return the columns that files with the rows of a source hold, by Spark's JSON of its columns."""

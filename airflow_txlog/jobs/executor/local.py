@@ -14,6 +14,9 @@ from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import AnySource
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.schema.column_mapping import table_schema
+from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema, to_arrow
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
@@ -26,7 +29,7 @@ from airflow_txlog.storage.limits import MIB, SMALL_JOB, weight_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_txlog.jobs.executor.base import FoundSource, NewRows
+    from airflow_txlog.jobs.executor.base import AcceptedRules, FoundSource
     from airflow_txlog.jobs.sql.gate import SqlGate
 
 T = TypeVar("T")
@@ -96,7 +99,7 @@ class LocalExecutor:
         self.refuse(f"times without a zone are to be read as those of {self._time_zone}")
 
     def source(
-        self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot
+        self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot | None
     ) -> FoundSource:
         from airflow_txlog.jobs.executor.local_rows import FoundHere  # noqa: PLC0415 - only with a source
         from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here  # noqa: PLC0415
@@ -107,10 +110,14 @@ class LocalExecutor:
             self.refuse(found.why)
         return FoundHere(context, found)
 
-    def new_rows(self, context: JobContext, gate: SqlGate) -> NewRows:
-        from airflow_txlog.jobs.executor.local_rows import PlainRows  # noqa: PLC0415
+    def accepted_rules(self, context: JobContext, metadata: Metadata) -> AcceptedRules:
+        from airflow_txlog.jobs.executor.local_rows import PlainRules  # noqa: PLC0415
 
-        return PlainRows(context, self.refuse)
+        schema = table_schema(metadata, context.root)
+        rules = read_rules(metadata, schema, context.root)
+        if rules.must_check or rules.defaults:
+            self.refuse("the table has constraints, generated or identity columns, defaults or lengths of text")
+        return PlainRules(schema=schema, table=rules)
 
     def stored_columns(self, described: dict[str, Any]) -> pa.Schema:
         from airflow_txlog.jobs.source.materialized import plain_columns_of  # noqa: PLC0415

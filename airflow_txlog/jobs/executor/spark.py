@@ -83,12 +83,12 @@ class SparkExecutor:
         return instants_of(self.spark, walls)
 
     def source(
-        self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot
+        self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot | None
     ) -> FoundBySpark:
         return FoundBySpark(context, gate, build_source(context, gate, target, described, argument))
 
-    def new_rows(self, context: JobContext, gate: SqlGate) -> SparkRows:
-        return SparkRows(context, gate)
+    def accepted_rules(self, context: JobContext, metadata: Metadata) -> Rules:
+        return accepted_rules(context, metadata)
 
     def stored_columns(self, described: dict[str, Any]) -> pa.Schema:
         return stored_columns(schema_of_json(described))
@@ -111,54 +111,29 @@ class FoundBySpark:
 
     @property
     def columns(self) -> StructType:
-        return columns_of(self._found.frame.schema.jsonValue())
+        return columns_of(self.described)
 
-    def values_of(self, choose: Callable[[Sequence[str]], str], what: str) -> pa.ChunkedArray:
+    @property
+    def described(self) -> SchemaJson:
+        described: SchemaJson = self._found.frame.schema.jsonValue()
+        return described
+
+    def values_of(self, name: str, what: str) -> pa.ChunkedArray:
         frame = self._found.frame
-        name = choose(frame.schema.names)
         return collect(frame.select(frame[quoted(name)]), what).column(0)
 
     def materialize(self, parameters: Collection[str]) -> MaterializedSource:
         return materialize(self._context, self._found, parameters)
 
-
-class SparkRows:
-    """See `NewRows`. Whatever is written of them has passed the table's rules."""
-
-    def __init__(self, context: JobContext, gate: SqlGate) -> None:
-        self._context = context
-        self._gate = gate
-        self._source: Source | None = None
-        self._rules: Rules | None = None
-
-    @property
-    def reads_target(self) -> bool:
-        """Whether a row of the source that was built may be the target's."""
-        return self._source is not None and self._source.reads_target
-
-    def build(self, target: Snapshot | None) -> SchemaJson:
-        """The columns of the source. Raises what `build_source` raises."""
-        self._source = build_source(self._context, self._gate, target)
-        columns: SchemaJson = self._source.frame.schema.jsonValue()
-        return columns
-
-    def accept(self, metadata: Metadata) -> StructType:
-        """The table's columns. Raises what `accepted_rules` raises."""
-        self._rules = accepted_rules(self._context, metadata)
-        return self._rules.schema
-
-    def stage(self, layout: Layout, inside: str | None) -> list[StagedFile]:
+    def stage(self, rules: Rules, layout: Layout, inside: str | None) -> list[StagedFile]:
         """Write the rows. Raises what `fit_new_rows` raises."""
-        context = self._context
-        rows = self._rows(layout, inside)
-        with shuffled_towards(context, layout.target_bytes):
-            return stage(context, layout, copies=None, rows=rows)
+        rows = self._new_rows(rules, layout, inside)
+        with shuffled_towards(self._context, layout.target_bytes):
+            return stage(self._context, layout, copies=None, rows=rows)
 
-    def _rows(self, layout: Layout, inside: str | None) -> DataFrame | Task:
-        """A frame, or the task that gives the same rows without it. Raises what `fit_new_rows` raises."""
-        context, source, rules = self._context, self._source, self._rules
-        assert source is not None
-        assert rules is not None
+    def _new_rows(self, rules: Rules, layout: Layout, inside: str | None) -> DataFrame | Task:
+        """A frame, or the task that gives the same rows without it."""
+        context, source = self._context, self._found
         rows = fit_new_rows(source.frame, rules, ansi=context.is_ansi)
         if inside is not None:
             return only_inside(self._gate, context.view_name(), rows, inside)

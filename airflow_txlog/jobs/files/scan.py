@@ -203,14 +203,6 @@ def scan_frame(context: JobContext, scan: FileScan) -> DataFrame:
     return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
 
 
-def collected(context: JobContext, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
-    """What tasks make of their bins, all of it, in one Spark job or in this process. Evaluated once.
-
-    `what` says in an error what was being done. Raises what `Executor.run` raises.
-    """
-    return context.executor.run(tasks, schema, what)
-
-
 def union_of(frames: Iterable[DataFrame]) -> DataFrame:
     """All rows of the frames, of which there is one at least, in one Spark job."""
     return functools.reduce(lambda one, other: one.union(other), frames)

@@ -43,7 +43,7 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number, run_here
-from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, collected, over_bins, union_of, work_of
+from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, over_bins, union_of, work_of
 from airflow_txlog.jobs.files.sizes import brought_to_tasks
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.spark.batches import BYTES_SETTING, OF_FIXED_WIDTH, ROWS_SETTING, collect_narrow, of_narrow_rows
@@ -157,7 +157,7 @@ def stage(
         return []
     if frames:
         return collect_records(context, frames, _WRITING, tasks)
-    return staged_of(context, collected(context, tasks, RECORD_SCHEMA, _WRITING))
+    return staged_of(context, context.executor.run(tasks, RECORD_SCHEMA, _WRITING))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +253,7 @@ def load(context: JobContext, task: Task, what: str) -> list[StagedFile]:
     """
     if len(task.bins) == 1:
         return staged_of(context, run_here([(task, bin_number(0))], RECORD_SCHEMA, what, 1))
-    return staged_of(context, collected(context, [task], RECORD_SCHEMA, what))
+    return staged_of(context, context.executor.run([task], RECORD_SCHEMA, what))
 
 
 def staged_here(context: JobContext, task: WriteTask, rows: pa.RecordBatch, what: str) -> list[StagedFile]:

@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins, pack_bins, pl
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import collected, task_count
+from airflow_txlog.jobs.files.scan import task_count
 from airflow_txlog.jobs.files.stage import staged_of
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.storage.limits import weight_of
@@ -93,7 +93,7 @@ def joined_bins(context: JobContext, layout: Layout, bins: Sequence[Sequence[Sta
     weight = weight_of(plan.column("size_bytes").to_pylist())
     packed = Bins(store=layout.store, inline=tuple(encode_bins(plan, rows)), weight=weight)
     task = CompactTask(bins=packed, layout=layout)
-    made = staged_of(context, collected(context, [task], RECORD_SCHEMA, "join tiny files"))
+    made = staged_of(context, context.executor.run([task], RECORD_SCHEMA, "join tiny files"))
     found, wanted = sum(file.num_records for file in made), sum(plan.column("num_records").to_pylist())
     if found != wanted or len(made) != len(bins):
         unstage(context.store, made)

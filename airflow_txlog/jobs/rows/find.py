@@ -32,7 +32,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileSca
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, scan_frame
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, scan_frame
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.row_filters import row_filter_of
@@ -160,7 +160,7 @@ def find_filtered(
 def _passing(context: JobContext, plan: FilePlan, scan: FileScan) -> dict[int, RowPositions]:
     """The rows that pass the filter of a scan of the plan's files."""
     task = Task(source=_weighed(scan, plan), steps=(rows_packed,))
-    return united(collected(context, [task], PACKED_SCHEMA, _DOING))
+    return united(context.executor.run([task], PACKED_SCHEMA, _DOING))
 
 
 def _filter_by_value(
@@ -182,7 +182,7 @@ def _filter_by_value(
     name, scan = field.name, replace(addressed, with_address=False)
     limits = context.limits.distinct_values, context.limits.distinct_value_bytes
     task = Task(source=_weighed(scan, plan), steps=(partial(distinct_values, *limits),))
-    values = pc.unique(collected(context, [task], scan.output_schema, _DOING).column(0).combine_chunks())
+    values = pc.unique(context.executor.run([task], scan.output_schema, _DOING).column(0).combine_chunks())
     if is_too_much(values, *limits):
         return None
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark

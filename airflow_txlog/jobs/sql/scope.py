@@ -18,9 +18,16 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.jobs.sql.gate import SqlGate, aliased
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.sql.expression import all_of, any_of
+
+
+def accepted_by_spark(gate: SqlGate, snapshot: Snapshot, text: str) -> dict[str, Any]:
+    """Have Spark accept a condition on the table's rows; return the parameters that it uses."""
+    from airflow_txlog.jobs.sql.schemas import spark_table_schema  # noqa: PLC0415 - only with Spark
+
+    return gate.condition(text, aliased(gate.shape(spark_table_schema(snapshot))))
 
 
 def read_condition(

@@ -33,7 +33,7 @@ from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, cod
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.scan import FilePlan, collected, scan_frame
+from airflow_txlog.jobs.files.scan import FilePlan, scan_frame
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.pairs import join_hint
 from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
@@ -167,8 +167,8 @@ class DeleteByKeys(RowOperation[_Prepared]):
             return [decode_parameter(value) for value in described.values], False
         context = self._context
         source = context.executor.source(context, self._gate, described.source, "keys.source", snapshot)
-        keys = source.values_of(lambda names: key_source_column(described, names), "read the keys")
-        return keys, source.reads_target
+        name = key_source_column(described, source.columns.names)
+        return source.values_of(name, "read the keys"), source.reads_target
 
     def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """Every row that has a key, with the key's number, to be deleted by the only clause there is."""
@@ -184,7 +184,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         keys = prepared.keys.values.cast(scan.schema.field(0).type)
         pairs = partial(pairs_of_keys, HeldKeys(columns=(keys,), numbers=numbers), 0)
         task = Task(source=scan, steps=(pairs, pairs_packed))
-        return Matches.of_packed(collected(context, [task], PAIRS_SCHEMA, _DOING))
+        return Matches.of_packed(context.executor.run([task], PAIRS_SCHEMA, _DOING))
 
     def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """The same by a join of Spark's: for a type that it compares in a way of its own, or very many keys."""

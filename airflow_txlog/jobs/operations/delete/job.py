@@ -24,9 +24,9 @@ from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByConditio
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
-from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named
+from airflow_txlog.jobs.sql.gate import SqlGate, columns_named
 from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.jobs.sql.scope import partition_scope
+from airflow_txlog.jobs.sql.scope import accepted_by_spark, partition_scope
 
 
 def delete(context: JobContext) -> JobResult:
@@ -49,7 +49,7 @@ class _Delete(ByCondition[PreparedByCondition]):
         with context.step("plan"):
             check_may_remove_rows(snapshot, "DELETE")
             partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
-            condition_read = self._accepted(snapshot, lambda: self._accepted_by_spark(snapshot))
+            condition_read = self._accepted(snapshot, lambda: accepted_by_spark(gate, snapshot, condition))
             scope = partition_scope(context, gate, snapshot, partitions)
             gate.check_all_used()
             files = scope.read_files(tx, condition_read)
@@ -66,11 +66,6 @@ class _Delete(ByCondition[PreparedByCondition]):
             return PreparedByCondition(
                 snapshot=snapshot, scope=scope, candidates=files, whole=whole, condition=condition_read
             )
-
-    def _accepted_by_spark(self, snapshot: Snapshot) -> dict[str, Any]:
-        from airflow_txlog.jobs.sql.schemas import spark_table_schema  # noqa: PLC0415 - only with Spark
-
-        return self._gate.condition(self._condition, aliased(self._gate.shape(spark_table_schema(snapshot))))
 
     def check(self, prepared: PreparedByCondition, found: Found) -> None:
         """Raises MatchNotFound where a row must match and none does."""

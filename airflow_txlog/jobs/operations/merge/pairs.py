@@ -17,7 +17,7 @@ from airflow_txlog.datafiles.tasks.key_rows import pairs_of_keys
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.errors import AmbiguousMerge
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, collected
+from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.operations.merge.clauses import Clauses
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, PlainKeys, plain_keys
 from airflow_txlog.jobs.rows.find import addressed_scan
@@ -54,7 +54,7 @@ def _pairs_of_keys(context: JobContext, plan: FilePlan, keys: PlainKeys, *, may_
     at_once = context.limits.looked_up_bytes
     pairs = partial(pairs_of_keys, keys.source, keys.clause, may_meet_many=may_meet_many, bytes_at_once=at_once)
     task = Task(source=scan, steps=(pairs, pairs_packed), more_weight=keys.source.scan.bins.weight)
-    return Matches.of_packed(collected(context, [task], PAIRS_SCHEMA, MATCHING))
+    return Matches.of_packed(context.executor.run([task], PAIRS_SCHEMA, MATCHING))
 
 
 def join_hint(context: JobContext, size_bytes: int, alias: str) -> str:

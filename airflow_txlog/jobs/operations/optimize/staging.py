@@ -30,7 +30,7 @@ from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import TooManyRows, run_here
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, over_bins, plan_files, sent_bins, work_of
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, over_bins, plan_files, sent_bins, work_of
 from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, staged_of
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.operations.optimize.bins import Bin
@@ -77,7 +77,7 @@ def stage_bins(
         staged = _sorted_files(context, work, bins, target_bytes, z_columns)
     else:
         staged = [[] for _ in bins]
-        records = collected(context, [_compaction(context, work, bins)], RECORD_SCHEMA, "compact data files")
+        records = context.executor.run([_compaction(context, work, bins)], RECORD_SCHEMA, "compact data files")
         for file in staged_of(context, records):
             staged[file.segment or 0].append(file)
     segments, carries = [], "" if ids is None else CARRIES_IDS
@@ -258,7 +258,7 @@ def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> 
     schema = pa.schema([work.layout.schema.field(name) for name in names])
     scan = FileScan(bins=bins_for(context, work.plan, in_pieces=True), schema=schema, with_address=True)
     task = Task(source=scan, steps=(partial(sampled, max(1, rows // SAMPLE_ROWS), 4 * SAMPLE_ROWS),))
-    return collected(context, [task], scan.output_schema, "sample the columns of the Z-order")
+    return context.executor.run([task], scan.output_schema, "sample the columns of the Z-order")
 
 
 def zorder_parameter(columns: Sequence[ColumnPath]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -51,6 +51,9 @@ from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson, evolved_by_source
 
+if TYPE_CHECKING:
+    from airflow_txlog.jobs.executor.base import AcceptedRules, FoundSource
+
 
 def write(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
@@ -70,7 +73,7 @@ def write(context: JobContext) -> JobResult:
 class _Target:
     """What the rows go into: schema and layout, and whether the table is made for them."""
 
-    schema: StructType
+    rules: AcceptedRules
     layout: Layout
     is_new: bool
 
@@ -82,7 +85,7 @@ class _Write:
         self._saved_work = saved_work
         self._gate = SqlGate(context)
         self._mode = context.record(Write).mode
-        self._new_rows = context.executor.new_rows(context, self._gate)
+        self._source: FoundSource | None = None
         self._created: _Target | None = None
         self._replaced_rows: RowAttempts[Any] | None = None
 
@@ -92,7 +95,7 @@ class _Write:
         with context.step("plan"):
             # Before the source is evaluated, which may take long and leaves its rows in the folder.
             context.table.check_folder(described.partition_by or (), allow_non_empty=described.allow_non_empty)
-            schema = _created_schema(self._new_rows.build(None))
+            schema = _created_schema(self._found(None).described)
             partition_by = spelled(described.partition_by or (), schema)
             tx = context.table.begin_create(
                 schema, partition_by, described.properties, allow_non_empty=described.allow_non_empty
@@ -127,7 +130,7 @@ class _Write:
         self._begin_memory(tx)
         with context.step("plan"):
             must_stage, target = self._target_of(tx)
-            partitions = Partitions(context, self._gate, target.schema, target.layout.partition_columns)
+            partitions = Partitions(context, self._gate, target.rules.schema, target.layout.partition_columns)
             if tx.snapshot is None:
                 scope = scope_of_new_table(context, partitions)
             else:
@@ -156,10 +159,11 @@ class _Write:
             self._context.log(f"not used of what was staged before: {files_text(sizes)}, as {why}")
 
     def _stage(self, tx: Transaction, target: _Target, scope: WriteScope) -> None:
-        context = self._context
+        context, source = self._context, self._source
+        assert source is not None
         self._gate.check_all_used()
         with context.step("write"):
-            staged = joined(context, target.layout, self._new_rows.stage(target.layout, scope.rows))
+            staged = joined(context, target.layout, source.stage(target.rules, target.layout, scope.rows))
         try:
             scope.check_inside(staged)
         except BaseException:
@@ -178,11 +182,17 @@ class _Write:
             return files_of_partitions(tx, scope.partitions, staged)
         return FILES.empty_table()
 
+    def _found(self, target: Snapshot | None) -> FoundSource:
+        """Find the source. `target`: the table's version that a source reading it sees."""
+        context = self._context
+        self._source = context.executor.source(context, self._gate, context.record(Write).source, "source", target)
+        return self._source
+
     def _target(self, tx: Transaction, metadata: Metadata, *, is_new: bool) -> _Target:
         protocol = tx.protocol
         assert protocol is not None
-        schema = self._new_rows.accept(metadata)
-        return _Target(schema=schema, layout=layout_for(self._context, protocol, metadata), is_new=is_new)
+        rules = self._context.executor.accepted_rules(self._context, metadata)
+        return _Target(rules=rules, layout=layout_for(self._context, protocol, metadata), is_new=is_new)
 
     def _target_of(self, tx: Transaction) -> tuple[bool, _Target]:
         """Whether the source's rows are still to be staged, which is built then; and what they go into."""
@@ -193,11 +203,11 @@ class _Write:
         self._check(snapshot)
         if any(segment.kind == ROWS for segment in self._memory.segments):
             return False, self._target(tx, evolved_by_source(context, tx, None), is_new=False)
-        columns = self._new_rows.build(snapshot)
-        context.saved_inputs.reads_target = self._new_rows.reads_target
-        if self._new_rows.reads_target:
+        source = self._found(snapshot)
+        context.saved_inputs.reads_target = source.reads_target
+        if source.reads_target:
             tx.read_whole_table()
-        return True, self._target(tx, evolved_by_source(context, tx, columns), is_new=False)
+        return True, self._target(tx, evolved_by_source(context, tx, source.described), is_new=False)
 
     def _check(self, snapshot: Snapshot) -> None:
         check_partitioning(self._context, snapshot.partition_columns)

@@ -27,11 +27,10 @@ from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.source.frames import Source, build_source
-from airflow_txlog.jobs.sql.gate import SqlGate, aliased
+from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
-from airflow_txlog.jobs.sql.schemas import spark_table_schema
-from airflow_txlog.jobs.sql.scope import partition_scope, read_condition
+from airflow_txlog.jobs.sql.scope import accepted_by_spark, partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows, only_inside
 
 
@@ -40,7 +39,7 @@ def replaces_rows(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> boo
     text = context.record(Write).replace_where
     if text is None:
         return False
-    gate.condition(text, aliased(gate.shape(spark_table_schema(snapshot))))
+    accepted_by_spark(gate, snapshot, text)
     partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
     return not partitions.speaks_of_partitions_only(text)
 
@@ -67,7 +66,7 @@ class ReplaceRows(ByCondition[_Prepared]):
         """The predicate accepted, the source built unless its rows are staged, and the files that it may touch."""
         context, gate, condition = self._context, self._gate, self._condition
         with context.step("plan"):
-            used = gate.condition(condition, aliased(gate.shape(spark_table_schema(snapshot))))
+            used = accepted_by_spark(gate, snapshot, condition)
             scope = partition_scope(context, gate, snapshot)
             read_self = context.saved_inputs.reads_target
             staged_as = f"version {snapshot.version}" if read_self else "the source"

@@ -18,9 +18,9 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.errors import PartitionMismatch
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.sql.gate import SqlGate, aliased
+from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.jobs.sql.scope import PartitionScope, both, partition_scope, read_condition
+from airflow_txlog.jobs.sql.scope import PartitionScope, accepted_by_spark, both, partition_scope, read_condition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,7 @@ def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions:
     replaced = context.record(Write).replace_where
     if replaced is None:
         return WriteScope(partitions=partitions, text=text, read=read)
-    from airflow_txlog.jobs.sql.schemas import spark_table_schema  # noqa: PLC0415 - only with Spark
-
-    used = gate.condition(replaced, aliased(gate.shape(spark_table_schema(snapshot))))
+    used = accepted_by_spark(gate, snapshot, replaced)
     read = both(read_condition(context, snapshot, replaced, used), read)
     return WriteScope(partitions=partitions, text=_joined(text, replaced), read=read)
 

@@ -67,7 +67,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     collect, of_packed = by_spark_module.collect, Matches.of_packed
 
     def collecting(frame: Any, what: str) -> pa.Table:
-        by_spark.append(what)
+        by_spark.extend([what] if what == pairs.MATCHING else [])
         return collect(frame, what)
 
     def unpacking(found: pa.Table) -> Matches:
