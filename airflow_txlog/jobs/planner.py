@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_txlog.contract.job import JobResult, JobSpec
-from airflow_txlog.contract.operations import Merge, Upsert
 from airflow_txlog.contract.wording import LinesOnce
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput, JobError
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_txlog.jobs.executor.base import Executor
+    from airflow_txlog.jobs.executor.spark import SparkExecutor
 
 
 Job = Callable[[JobContext], JobResult]
@@ -94,20 +94,21 @@ def run_planned(
         with job_settings(spark, spec.time_zone, spec.spark_conf, spec.unrestricted):
             from airflow_txlog.jobs.executor.spark import SparkExecutor  # noqa: PLC0415 - only with Spark
 
-            def begin(tried: JobContext | None) -> JobContext:
-                context = begin_job(spec, SparkExecutor(spark), table, lines.begin(), tried)
+            def run(tried: JobContext | None) -> JobResult:
+                executor = SparkExecutor(spark)
+                context = begin_job(spec, executor, table, lines.begin(), tried)
                 context.times, context.arrow_error = steps, unread
                 contexts.append(context)
-                return context
+                return _run_by_spark(job, context, executor)
 
             try:
-                return _run_by_spark(job, begin(tried), spark)
+                return run(tried)
             except NeedsSpark as error:
                 unread = error.unread
                 say(f"Spark's own reader is asked: {error}")
             if contexts[-1].work_folder is None:
                 _remove_inputs(contexts)
-            return _run_by_spark(job, begin(None), spark)
+            return run(None)
 
 
 def begin_job(spec: JobSpec, executor: Executor, table: Table, log: Log, tried: JobContext | None = None) -> JobContext:
@@ -150,32 +151,22 @@ def _run_here(job: Job, context: JobContext) -> JobResult:
     return result
 
 
-def _run_by_spark(job: Job, context: JobContext, spark: SparkSession) -> JobResult:
+def _run_by_spark(job: Job, context: JobContext, executor: SparkExecutor) -> JobResult:
     """Return the result of a job with its Spark.
 
     Raises NeedsSpark where Arrow cannot decode a file and Spark was not asked yet, and the error of Arrow where Spark
     cannot decode the file either.
     """
     try:
-        _prepare(context, spark)
+        executor.prepare(context)
         if context.arrow_error is not None:
             # Found out before rows of other files are staged.
-            _check_spark_decodes(spark, context.arrow_error)
+            executor.check_decodes(context.arrow_error)
             return job(context)
         with _unread_by_arrow():
             return job(context)
     finally:
         context.drop_views()
-
-
-def _check_spark_decodes(spark: SparkSession, error: InvalidInput) -> None:
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - only with Spark
-
-    try:
-        spark.read.parquet(error.facts["unread_by_arrow"]).write.format("noop").mode("overwrite").save()
-    except (PySparkException, Py4JJavaError) as found:
-        raise error from found
 
 
 @contextlib.contextmanager
@@ -224,22 +215,6 @@ def _is_known_zone(name: str) -> bool:
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
         return False
     return True
-
-
-def _prepare(context: JobContext, spark: SparkSession) -> None:
-    """Make the cluster ready for the job's tasks. Raises UnfitExecutor."""
-    from airflow_txlog.jobs.spark.executors import (  # noqa: PLC0415 - only with Spark
-        MERGE_MEMORY_MIB,
-        TASK_MEMORY_MIB,
-        check_executors,
-    )
-    from airflow_txlog.jobs.spark.shipping import ship  # noqa: PLC0415
-
-    with context.step("prepare"):
-        ship(spark)
-        task_mib = MERGE_MEMORY_MIB if isinstance(context.spec.operation, (Merge, Upsert)) else TASK_MEMORY_MIB
-        scheme, conf = scheme_of(context.root), context.spec.spark_conf
-        check_executors(spark, context.parallelism, scheme, context.log, task_mib, conf)
 
 
 def _may_be_retried(spec: JobSpec, error: Exception) -> bool:

@@ -17,7 +17,7 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.engine.table.schema.rules import read_rules
-from airflow_txlog.engine.table.schema.schema import parse_schema, to_arrow
+from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import run_here, threads_for
@@ -101,14 +101,12 @@ class LocalExecutor:
     def source(
         self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot | None
     ) -> FoundSource:
-        from airflow_txlog.jobs.executor.local_rows import FoundHere  # noqa: PLC0415 - only with a source
-        from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here  # noqa: PLC0415
+        from airflow_txlog.jobs.executor.local_rows import found_here  # noqa: PLC0415 - only with a source
 
-        # Of keys one column is read, and of any other source all of them.
-        found = rows_here(context, described, argument, target, reads_all=argument == "source")
-        if not isinstance(found, RowsHere):
-            self.refuse(found.why)
-        return FoundHere(context, found)
+        found = found_here(context, described, argument, target)
+        if isinstance(found, str):
+            self.refuse(found)
+        return found
 
     def accepted_rules(self, context: JobContext, metadata: Metadata) -> AcceptedRules:
         from airflow_txlog.jobs.executor.local_rows import PlainRules  # noqa: PLC0415
@@ -120,12 +118,12 @@ class LocalExecutor:
         return PlainRules(schema=schema, table=rules)
 
     def stored_columns(self, described: dict[str, Any]) -> pa.Schema:
-        from airflow_txlog.jobs.source.materialized import plain_columns_of  # noqa: PLC0415
+        from airflow_txlog.jobs.executor.local_rows import stored_columns_of  # noqa: PLC0415
 
-        columns = plain_columns_of(described)
+        columns = stored_columns_of(described)
         if columns is None:
             self.refuse("an earlier try has written down a source with columns of types that only Spark knows")
-        return to_arrow(columns)
+        return columns
 
     def check_columns(self, described: dict[str, Any]) -> None:
         try:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_txlog.contract.operations import AnySource
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
+from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.rules import RowRules, keeps_as_they_are
-from airflow_txlog.engine.table.schema.schema import schema_to_json
+from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.stage import stage
-from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan
-from airflow_txlog.jobs.source.rows_here import RowsHere
+from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan, plain_columns_of
+from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
@@ -69,6 +71,20 @@ class FoundHere:
         if inside is not None or lacks or unknown or not keeps_as_they_are(rules.table, schema, given):
             return "the source's columns are not those of the table, in the same types"
         return None
+
+
+def found_here(context: JobContext, described: AnySource, argument: str, target: Snapshot | None) -> FoundHere | str:
+    """Find a source that this process reads; return why, if only Spark can."""
+    # Of keys one column is read, and of any other source all of them.
+    found = rows_here(context, described, argument, target, reads_all=argument == "source")
+    return FoundHere(context, found) if isinstance(found, RowsHere) else found.why
+
+
+def stored_columns_of(described: Mapping[str, Any]) -> pa.Schema | None:
+    """The columns that files with the rows of a source hold, by Spark's JSON of its columns; None for types of Spark's
+    alone."""
+    columns = plain_columns_of(described)
+    return None if columns is None else to_arrow(columns)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_txlog.contract.operations import AnySource
+from airflow_txlog.contract.operations import AnySource, Merge, Upsert
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
@@ -19,6 +21,7 @@ from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.rules import keeps_as_they_are
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import run_here
 from airflow_txlog.jobs.files.scan import BinTask, over_bins, union_of, work_of
@@ -27,13 +30,16 @@ from airflow_txlog.jobs.files.stage import stage
 from airflow_txlog.jobs.source.frames import Source, build_source, materialize, stored_columns
 from airflow_txlog.jobs.source.materialized import MaterializedSource, columns_of
 from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.spark.executors import MERGE_MEMORY_MIB, TASK_MEMORY_MIB, check_executors
 from airflow_txlog.jobs.spark.instants import instants_of, now_of
 from airflow_txlog.jobs.spark.progress import watched
 from airflow_txlog.jobs.spark.session import default_parallelism, is_local
+from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
 from airflow_txlog.jobs.sql.schemas import schema_of_json
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows, only_inside
+from airflow_txlog.locations import scheme_of
 from airflow_txlog.storage.limits import SMALL_JOB
 
 T = TypeVar("T")
@@ -48,6 +54,21 @@ class SparkExecutor:
         self.spark = spark
         self.parallelism = default_parallelism(spark)
         self.bytes_allowed = SMALL_JOB.allowed
+
+    def prepare(self, context: JobContext) -> None:
+        """Make the cluster ready for the job's tasks. Raises UnfitExecutor."""
+        with context.step("prepare"):
+            ship(self.spark)
+            task_mib = MERGE_MEMORY_MIB if isinstance(context.operation, (Merge, Upsert)) else TASK_MEMORY_MIB
+            scheme, conf = scheme_of(context.root), context.spec.spark_conf
+            check_executors(self.spark, self.parallelism, scheme, context.log, task_mib, conf)
+
+    def check_decodes(self, error: InvalidInput) -> None:
+        """Raise the error of a file that Arrow cannot decode if Spark cannot decode it either."""
+        try:
+            self.spark.read.parquet(error.facts["unread_by_arrow"]).write.format("noop").mode("overwrite").save()
+        except (PySparkException, Py4JJavaError) as found:
+            raise error from found
 
     def by_spark(self, why: str, evaluate: Callable[[], T]) -> T:
         return evaluate()

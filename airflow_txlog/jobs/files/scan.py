@@ -203,6 +203,13 @@ def scan_frame(context: JobContext, scan: FileScan) -> DataFrame:
     return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
 
 
+def through(rows: DataFrame, step: Step, schema: pa.Schema) -> DataFrame:
+    """What a step makes of the rows of a frame, with the columns of `schema`."""
+    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
+    return rows.mapInArrow(step, spark_schema(schema))
+
+
 def union_of(frames: Iterable[DataFrame]) -> DataFrame:
     """All rows of the frames, of which there is one at least, in one Spark job."""
     return functools.reduce(lambda one, other: one.union(other), frames)
@@ -304,4 +311,4 @@ def over_bins(spark: SparkSession, task: BinTask, schema: pa.Schema) -> DataFram
     count = len(task.bins)
     if count == 0:
         return spark.createDataFrame([], spark_schema(schema))
-    return spark.range(0, count, 1, count).mapInArrow(counted(spark, task), spark_schema(schema))
+    return through(spark.range(0, count, 1, count), counted(spark, task), schema)

@@ -43,7 +43,7 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number, run_here
-from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, over_bins, union_of, work_of
+from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, over_bins, through, union_of, work_of
 from airflow_txlog.jobs.files.sizes import brought_to_tasks
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.spark.batches import BYTES_SETTING, OF_FIXED_WIDTH, ROWS_SETTING, collect_narrow, of_narrow_rows
@@ -181,9 +181,7 @@ class WritingFrame:
         return self.rows.toDF(*map(_column_name, range(len(self.rows.schema.names))))
 
     def _over(self, rows: DataFrame) -> DataFrame:
-        from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
-
-        return rows.mapInArrow(self.task, spark_schema(RECORD_SCHEMA))
+        return through(rows, self.task, RECORD_SCHEMA)
 
 
 def _column_name(number: int) -> str:

@@ -32,7 +32,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileSca
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, scan_frame
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, scan_frame, through
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.row_filters import row_filter_of
@@ -124,8 +124,6 @@ def find_rows(
     `columns` are those that the condition may name. `read` is the condition as the engine reads it: by what it says,
     rows are dropped before they reach Spark. What the driver collects are bitmaps, made by the task that has scanned.
     """
-    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
-
     row_filter = None if read is None else row_filter_of(read, plan.schema.names if columns is None else columns)
     scan = addressed_scan(context, plan, columns, row_filter)
     by_value = _filter_by_value(context, gate, plan, scan, condition, alias)
@@ -134,8 +132,7 @@ def find_rows(
     view = context.view_name()
     scan_frame(context, scan).createOrReplaceTempView(view)
     query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
-    packed = gate.run(query).mapInArrow(rows_packed, spark_schema(PACKED_SCHEMA))
-    return united(collect(packed, _DOING))
+    return united(collect(through(gate.run(query), rows_packed, PACKED_SCHEMA), _DOING))
 
 
 def united(packed: pa.Table) -> dict[int, RowPositions]:
@@ -185,12 +182,9 @@ def _filter_by_value(
     values = pc.unique(context.executor.run([task], scan.output_schema, _DOING).column(0).combine_chunks())
     if is_too_much(values, *limits):
         return None
-    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
-
     view = context.view_name()
     held = partial(held_rows, pa.RecordBatch.from_arrays([values], schema=scan.output_schema))
-    frame = context.spark.range(0, 1, 1, 1).mapInArrow(held, spark_schema(scan.output_schema))
-    frame.createOrReplaceTempView(view)
+    through(context.spark.range(0, 1, 1, 1), held, scan.output_schema).createOrReplaceTempView(view)
     query = f"SELECT {quoted(name)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
     found = collect(gate.run(query), _DOING).column(0).cast(field.type).combine_chunks()
     context.log(f"the predicate was evaluated for each of {plural(len(values), 'value')} of {name}")

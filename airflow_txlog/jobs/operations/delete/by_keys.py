@@ -33,7 +33,7 @@ from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, cod
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.scan import FilePlan, scan_frame
+from airflow_txlog.jobs.files.scan import FilePlan, scan_frame, through
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.pairs import join_hint
 from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
@@ -189,8 +189,6 @@ class DeleteByKeys(RowOperation[_Prepared]):
     def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """The same by a join of Spark's: for a type that it compares in a way of its own, or very many keys."""
         context, source, name = self._context, prepared.source, prepared.field.name
-        from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415
-
         target_view, source_view = context.view_name(), context.view_name()
         # By this most rows are dropped before they reach Spark, which has the last word on the others.
         row_filter = row_filter_of(prepared.read, {name})
@@ -202,7 +200,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
             f"FROM {quoted(target_view)} AS t JOIN {quoted(source_view)} AS s ON t.{quoted(name)} = s.{KEY}"
         )
-        found = context.spark.sql(query).mapInArrow(pairs_packed, spark_schema(PAIRS_SCHEMA))
+        found = through(context.spark.sql(query), pairs_packed, PAIRS_SCHEMA)
         return Matches.of_packed(collect(found, _DOING))
 
     def check(self, prepared: _Prepared, found: Found) -> None:

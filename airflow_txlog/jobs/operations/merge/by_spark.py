@@ -19,7 +19,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.files.scan import FilePlan, through
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clause_sql import Sides, assigned_values, check_clauses, deciding_sql
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
@@ -34,7 +34,7 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
-from airflow_txlog.jobs.sql.schemas import engine_type, spark_schema, without_metadata
+from airflow_txlog.jobs.sql.schemas import engine_type, without_metadata
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
 
 
@@ -81,7 +81,7 @@ class JudgedMerge:
             f"{'LEFT JOIN' if by_source else 'JOIN'} {source_rows} ON (\n{on}\n)"
         )
         found = self.gate.run(_with_unmatched(query, t, deciding_sql(by_source)) if by_source else query)
-        return Matches.of_packed(collect(found.mapInArrow(pairs_packed, spark_schema(PAIRS_SCHEMA)), MATCHING))
+        return Matches.of_packed(collect(through(found, pairs_packed, PAIRS_SCHEMA), MATCHING))
 
     def images(self, updated: FilePlan, schema: delta.StructType) -> DataFrame:
         """New images of the rows at the plan's positions, of a table with this schema."""

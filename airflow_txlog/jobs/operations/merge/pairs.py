@@ -27,7 +27,6 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource
 MATCHING = "match source and target"
 
 
-
 def find_by_keys(
     context: JobContext,
     plan: FilePlan,

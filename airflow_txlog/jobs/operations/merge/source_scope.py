@@ -40,7 +40,6 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource, read_inpu
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.sql.expression import FALSE, Expression, all_of, any_of
 
-
 if TYPE_CHECKING:
     from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge
 _LOOKING = "find the partitions that the source names"

@@ -14,7 +14,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.operations.delete import by_keys
-from airflow_txlog.jobs.operations.merge import by_spark, pairs
+from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.jobs.spark import batches
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import BY_SOURCE, committed, delete, error_of, insert, merge, rows, run, update
