@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.files.scan import scan_frame
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.operations.merge import images
+from airflow_txlog.jobs.operations.merge import by_spark, images
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import winning
@@ -161,17 +161,17 @@ def test_an_updated_row_without_a_new_image_is_never_committed(
     table = make_table(tmp_path / "t", rows(4), rows(4, start=100))
     arguments: dict[str, Any] = {"predicate": "id < 102", "set": {"name": "lower('X')"}}
     if operation == "update":
-        made = images.updated_columns
+        made = by_spark.updated_columns
 
         def one_too_few(*given: Any) -> ComputedColumns:
             found = made(*given)
             assert isinstance(found.values, DataFrame)
             return replace(found, values=found.values.limit(5))
 
-        monkeypatch.setattr(images, "updated_columns", one_too_few)
+        monkeypatch.setattr(by_spark, "updated_columns", one_too_few)
     else:
-        whole = images.updated_images
-        monkeypatch.setattr(images, "updated_images", lambda *given: whole(*given).where("id <> 1"))
+        whole = by_spark.updated_images
+        monkeypatch.setattr(by_spark, "updated_images", lambda *given: whole(*given).where("id <> 1"))
         source = {"sql": "SELECT 1L AS id UNION ALL SELECT 101L"}
         clauses = [{"when": "matched", "then": "update", "set": {"name": "'x'"}}]
         arguments = {"source": source, "on": "t.id = s.id", "clauses": clauses}
