@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.contract.job import JobSpec
-from airflow_txlog.contract.restrictions import _OPTIONS
+from airflow_txlog.contract.restrictions import OPTIONS
 from airflow_txlog.errors import InvalidJobSpec
 from tests.helpers.jobs import error_of, run
 from tests.helpers.specs import job_spec
@@ -47,7 +47,7 @@ def test_every_option_of_sparks_readers_is_allowed(spark: SparkSession) -> None:
         return set(known.mkString(" ").lower().split())
 
     for format, name in options.items():
-        assert (of(name) | of(f"{packages[1]}FileIndex")) - writing - _OPTIONS[format] == set(), format
+        assert (of(name) | of(f"{packages[1]}FileIndex")) - writing - OPTIONS[format] == set(), format
 
 
 LOADS_CODE = {
