@@ -1,8 +1,7 @@
-"""Names in the author's texts that no column has, found by the tokens and the columns, without Spark.
+"""Names in the author's texts that no column has, found by the text's tree and the columns, without Spark.
 
-A word is taken for a column's name only where it can be nothing else: no keyword, function, alias, type, unit or
-variable of a lambda. The invariant: only a name that Spark is certain not to find is refused here; Spark judges every
-text that is not.
+The invariant: only a name that Spark is certain not to find is refused here; Spark judges every text that is not, and
+what is opaque in one that is.
 Source: Spark, name resolution (case-insensitive; alias, then column, then member);
 tests/jobs/sql/test_certain_mistakes.py.
 """
@@ -16,24 +15,11 @@ from airflow_txlog.contract.operations import Merge, Operation, Update
 from airflow_txlog.engine.table.predicate.suggestions import SPECIAL_NAMES, did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate, UnknownColumn
-from airflow_txlog.sql.certain_mistakes import is_operand, words_of_types
-from airflow_txlog.sql.keywords import KEYWORDS
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.expression import Call, Expression, Name, parts_of
 from airflow_txlog.sql.sql_text import sql_text
 
-_COMPARISONS = frozenset(("=", "==", "!=", "<>", "<=", ">=", "<=>", "<", ">"))
 # Words that are expressions, or begin one: no column may be meant by them.
-_CONSTANTS = SPECIAL_NAMES | {"null", "true", "false", "default", "end", "all", "any", "some", "distinct", "case"}
-_BEFORE_OPERANDS = frozenset(("and", "or", "not", "when", "then", "else", "between"))
-_AFTER_OPERANDS = frozenset(("and", "or", "is", "in", "like", "ilike", "rlike", "between", "then", "else"))
-# Keywords that connect or begin what is more than a name.
-_CONNECTING = _BEFORE_OPERANDS | _AFTER_OPERANDS | {"exists", "interval", "from", "as", "escape", "div", "regexp", "by"}
-# What makes the text more than columns, values and calls.
-_LEFT_TO_SPARK = frozenset(("select", "values", "table", "with", "identifier", "over", "window", "group", "match"))
-_WITH_UNITS = frozenset(("timestampadd", "timestampdiff", "dateadd", "date_add", "datediff", "date_diff", "timediff"))
-_BEFORE_OTHERS = frozenset(("as", "collate", "over", "interval"))
-_START, _END = Token("start", ""), Token("end", "")
-_OPEN, _DOT = Token("symbol", "("), Token("symbol", ".")
+_CONSTANTS = frozenset(("default", "end", "all", "any", "some", "distinct"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +41,8 @@ def check_names(text: str, sides: Sequence[NamedRows], note: str = "") -> None:
     """Raises UnknownColumn for a name in an expression over these rows that none of them has, and InvalidPredicate for
     one that two of them have. `note`: for the end of the message.
     """
-    for parts, is_call in _names(sql_text(text).tokens):
+    expression = sql_text(text).expression
+    for parts, is_call in () if expression is None else _names(expression):
         _check_name(text, parts, is_call, sides, note)
 
 
@@ -138,66 +125,13 @@ def _check_member(text: str, parts: Sequence[str], columns: StructType, note: st
         above = f"{above}.{part}"
 
 
-def _names(tokens: Sequence[Token]) -> Iterator[tuple[list[str], bool]]:
+def _names(expression: Expression) -> Iterator[tuple[list[str], bool]]:
     """The parts of each name that can be nothing but a column's, and whether a call follows them."""
-    words = [token.text.lower() if token.kind == "word" else "" for token in tokens]
-    if _LEFT_TO_SPARK & set(words) or (words_of_types(words) and Token("symbol", "<") in tokens):
-        return
-    variables = _variables(tokens)
-    for at, token in enumerate(tokens):
-        if token.kind not in ("word", "name") or token.text.lower() in variables:
-            continue
-        before, word_before = (tokens[at - 1], words[at - 1]) if at else (_START, "")
-        if before == _DOT or word_before in _BEFORE_OTHERS or _is_taken(before, at, words):
-            continue
-        end = at + 1
-        while tokens[end : end + 1] == [_DOT] and end + 1 < len(tokens) and tokens[end + 1].kind in ("word", "name"):
-            end += 2
-        after = tokens[end] if end < len(tokens) else _END
-        if after.kind == "symbol" and after.text in ("->", "=>", ":", "::", "."):
-            # `a.*`, `v:path` and the like: more than a name.
-            continue
-        is_call = after == _OPEN
-        # A function, a literal with its type, or the field of EXTRACT.
-        if (
-            (is_call and end == at + 1)
-            or after.kind in ("string", "number", "parameter")
-            or "from" in words[end : end + 1]
-        ):
-            continue
-        # Of a clock or a user, Spark knows the name in backquotes too.
-        taken = SPECIAL_NAMES if token.kind == "name" else KEYWORDS | _CONSTANTS
-        is_free = token.text.lower() not in taken
-        word_after = words[end] if end < len(words) else ""
-        if is_free or _is_alone(before, token.text.lower(), word_before, after, word_after):
-            yield [part.text for part in tokens[at:end:2]], is_call
-
-
-def _is_taken(before: Token, at: int, words: Sequence[str]) -> bool:
-    """Whether what stands before a name makes it an alias, a member, a part of a type, or a unit of time."""
-    if is_operand(before) or (before.kind == "symbol" and before.text in (":", "::")):
-        return True
-    return before == _OPEN and at > 1 and words[at - 2] in _WITH_UNITS
-
-
-def _is_alone(before: Token, word: str, word_before: str, after: Token, word_after: str) -> bool:
-    """Whether a keyword can only be a column, as it stands where an operand does: `day = 1`, `upper(name)`."""
-    begins = before is _START or word_before in _BEFORE_OPERANDS
-    ends = after is _END or word_after in _AFTER_OPERANDS
-    begins |= before.kind == "symbol" and before.text in ("(", ",", *_COMPARISONS)
-    ends |= after.kind == "symbol" and after.text in (")", ",", *_COMPARISONS)
-    return begins and ends and word not in _CONSTANTS | _CONNECTING
-
-
-def _variables(tokens: Sequence[Token]) -> frozenset[str]:
-    """The names that lambdas give their arguments, anywhere in the text, in small letters."""
-    found: set[str] = set()
-    for at, token in enumerate(tokens):
-        if token != Token("symbol", "->"):
-            continue
-        here = at - 1
-        if tokens[here : here + 1] == [Token("symbol", ")")]:
-            while here >= 0 and tokens[here] != _OPEN:
-                here -= 1
-        found |= {each.text.lower() for each in tokens[max(here, 0) : at] if each.kind in ("word", "name")}
-    return frozenset(found)
+    for part in parts_of(expression):
+        match part:
+            # Of a clock or a user, Spark knows the name in backquotes too.
+            case Name((first, *_)) if first.text.lower() not in SPECIAL_NAMES:
+                if first.kind == "name" or first.text.lower() not in _CONSTANTS:
+                    yield [token.text for token in part.parts], False
+            case Call(operator) if part.is_function and "." in operator:
+                yield operator.removesuffix("()").split("."), True
