@@ -17,20 +17,27 @@ from importlib import metadata
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import TxlogError, UnfitExecutor, UnsupportedStore
 
-OLDEST = {"pyarrow": "20", "fsspec": "2024.12.0", "s3fs": "2025.9", "gcsfs": "2025.9", "adlfs": "2025.8"}
+OLDEST = {
+    "pyarrow": "20",
+    "fsspec": "2024.12.0",
+    "botocore": "1.36",
+    "google-auth": "2.29",
+    "urllib3": "2",
+    "azure-storage-blob": "12.20",
+    "azure-identity": "1.16",
+}
 """The oldest release of each package that runs a job's tasks."""
 
 _CLIENTS = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), "s3fs"),
-    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
-    **dict.fromkeys(("abfss", "abfs", "wasbs", "wasb", "az"), "adlfs"),
+    **dict.fromkeys(("s3", "s3a", "s3n"), ("botocore",)),
+    **dict.fromkeys(("gs", "gcs"), ("google-auth", "urllib3")),
+    **dict.fromkeys(("abfss", "abfs", "wasbs", "wasb", "az"), ("azure-storage-blob", "azure-identity")),
 }
 
 
 def packages_for(scheme: str) -> tuple[str, ...]:
     """The packages that tasks on a store of this scheme import."""
-    client = _CLIENTS.get(scheme)
-    return ("pyarrow", "fsspec") if client is None else ("pyarrow", "fsspec", client)
+    return ("pyarrow", "fsspec", *_CLIENTS.get(scheme, ()))
 
 
 @functools.cache

@@ -133,7 +133,7 @@ def test_a_late_executor_without_the_client_of_the_tables_store_is_named_with_it
     table = made(s3.new_folder(), {})
     for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
-    python_without("s3fs", tmp_path).rename(tmp_path / PYTHON)
+    python_without("botocore", tmp_path).rename(tmp_path / PYTHON)
     storage: dict[str, object] = {"storage_options": s3.plain_options()}
     error = fails_on_late_executor(tmp_path, tmp_path, table, storage, record_property)
-    assert error.facts["missing"] == ["s3fs is not installed"]
+    assert error.facts["missing"] == ["botocore is not installed"]

@@ -50,7 +50,7 @@ _DEATH = re.compile(
 # What an executor lacks, in names and numbers alone.
 _NO_PYTHON = re.compile(r'Cannot run program "([^"\n]{1,300})"')
 _OTHER_PYTHON = re.compile(r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)")
-_NO_MODULE = re.compile(r"No module named '?(pyspark|pyarrow|fsspec|s3fs|gcsfs|adlfs|airflow_txlog)\b")
+_NO_MODULE = re.compile(r"No module named '?(pyspark|pyarrow|fsspec|botocore|google|azure|airflow_txlog)\b")
 _ON_HOST = re.compile(r"\(TID \d+\) \(([\w.:-]{1,255}) executor \w+\)")
 # What Spark puts before the text of an exception that it could not bring to the driver.
 _OF_A_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \(\S+ executor \S+\): ((?:\w+\.)+\w+)")

@@ -83,9 +83,9 @@ def test_the_oldest_releases_are_those_that_the_package_asks_for() -> None:
     ("scheme", "packages"),
     [
         ("file", ("pyarrow", "fsspec")),
-        ("s3", ("pyarrow", "fsspec", "s3fs")),
-        ("gs", ("pyarrow", "fsspec", "gcsfs")),
-        ("abfss", ("pyarrow", "fsspec", "adlfs")),
+        ("s3", ("pyarrow", "fsspec", "botocore")),
+        ("gs", ("pyarrow", "fsspec", "google-auth", "urllib3")),
+        ("abfss", ("pyarrow", "fsspec", "azure-storage-blob", "azure-identity")),
     ],
 )
 def test_the_stores_client_is_asked_for_where_a_table_is_on_one(scheme: str, packages: tuple[str, ...]) -> None:
@@ -94,13 +94,13 @@ def test_the_stores_client_is_asked_for_where_a_table_is_on_one(scheme: str, pac
 
 def test_a_probe_says_what_is_missing_and_what_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        if name == "s3fs":
+        if name == "botocore":
             raise metadata.PackageNotFoundError
         return {"pyarrow": "16.1.0", "fsspec": "2024.12.0"}[name]
 
     monkeypatch.setattr(installed.metadata, "version", version)
     answer = json.loads(Probe(packages=packages_for("s3"), pause_s=0.0)(0))
-    assert answer["wrong"] == ["pyarrow is 16.1.0, and must be 20 or newer", "s3fs is not installed"]
+    assert answer["wrong"] == ["pyarrow is 16.1.0, and must be 20 or newer", "botocore is not installed"]
 
 
 def test_a_worker_of_an_executor_that_came_late_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_a_worker_that_lacks_the_client_of_the_store_is_unfit(monkeypatch: pytes
 
     @without_values
     def task(self: object, batches: Iterator[Any]) -> Iterator[Any]:
-        raise UnsupportedStore("needs the package s3fs", uri="s3a://lake/t", filesystem="s3")
+        raise UnsupportedStore("needs the package botocore", uri="s3a://lake/t", filesystem="s3")
         yield
 
     with pytest.raises(TaskFailed) as unsupported:
@@ -124,7 +124,7 @@ def test_a_worker_that_lacks_the_client_of_the_store_is_unfit(monkeypatch: pytes
     found = installed.metadata.version
 
     def version(name: str) -> str:
-        if name == "s3fs":
+        if name == "botocore":
             raise installed.metadata.PackageNotFoundError(name)
         return found(name)
 
@@ -134,4 +134,4 @@ def test_a_worker_that_lacks_the_client_of_the_store_is_unfit(monkeypatch: pytes
         list(task(None, iter(())))
     error = error_in(str(lacking.value))
     assert isinstance(error, UnfitExecutor)
-    assert error.facts["missing"] == ["s3fs is not installed"]
+    assert error.facts["missing"] == ["botocore is not installed"]
