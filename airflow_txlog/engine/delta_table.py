@@ -48,6 +48,7 @@ from airflow_txlog.engine.upkeep.vacuum_request import (
 from airflow_txlog.errors import (
     CorruptTable,
     FilesMissing,
+    FolderNotEmpty,
     InvalidInput,
     ProtocolChanged,
     TableAlreadyExists,
@@ -293,7 +294,13 @@ class Table:
 
     def check_folder(self, partition_by: Sequence[str] = (), *, allow_non_empty: bool = False) -> bool:
         """Return whether files of others lie where the table is to be created; FolderNotEmpty unless they may."""
-        return holds_files_of_others(self.store, partition_by, self._clock, allow_non_empty=allow_non_empty)
+        try:
+            return holds_files_of_others(self.store, partition_by, self._clock, allow_non_empty=allow_non_empty)
+        except FolderNotEmpty:
+            # Another writer has created the table meanwhile: the files are its own, and the commit loses to it.
+            if _exists(self.store):
+                return False
+            raise
 
     def restore(
         self, version: int | None = None, timestamp: Moment | None = None, *, ignore_missing: bool = False

@@ -7,13 +7,14 @@ import uuid
 from datetime import timedelta
 from pathlib import Path
 
+import deltalake
 import pyarrow as pa
 import pytest
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER
-from airflow_txlog.errors import FolderNotEmpty
+from airflow_txlog.errors import FolderNotEmpty, ProtocolChanged
 from tests.helpers.counting import CountingStore
 from tests.helpers.rows import append, sorted_rows
 
@@ -48,10 +49,17 @@ def test_a_folder_with_a_file_of_others_is_refused_by_name(tmp_path: Path, name:
     assert files(tmp_path) == {name}
 
 
-def begun(folder: Path) -> object:
+def begun(folder: Path) -> Transaction:
     from airflow_txlog.storage import PLAIN
 
     return Table.at(str(folder), PLAIN).begin_create(SCHEMA)
+
+
+def test_files_of_a_table_that_is_created_meanwhile_are_no_obstacle_and_the_commit_loses(tmp_path: Path) -> None:
+    deltalake.write_deltalake(str(tmp_path), pa.table({"id": pa.array([1], pa.int64())}))
+    transaction = begun(tmp_path)
+    with pytest.raises(ProtocolChanged):
+        transaction.commit("CREATE TABLE", {})
 
 
 def test_a_name_that_is_not_utf_8_can_be_shown(tmp_path: Path) -> None:

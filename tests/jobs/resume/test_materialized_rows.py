@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.jobs.operations.merge import images
+from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.jobs.operations.merge import job as merge_job
 from tests.helpers.jobs import application, by_id, committed, error_of, rows, run
 from tests.helpers.racing import killed_before_commit
@@ -46,8 +46,7 @@ def test_materialized_rows_that_are_gone_are_an_error_whatever_the_session_ignor
     tmp_path: Path, spark: SparkSession, lenient: None, monkeypatch: pytest.MonkeyPatch, way: str, value: str
 ) -> None:
     table, given = make_table(tmp_path / "t", rows(3)), inserting(tmp_path / "s.parquet", "new", value)
-    # Where the job finds it: what Spark inserts is imported when it is needed.
-    module = merge_job if way == "plain_inserts" else images
+    module = merge_job if way == "plain_inserts" else by_spark
     real = getattr(module, way)
 
     def swept(*arguments: Any, **more: Any) -> Any:
