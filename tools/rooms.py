@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import re
 import sys
 from collections import Counter
@@ -27,6 +28,7 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
+@functools.cache
 def syntax_of(path: Path) -> ast.Module:
     """What a module says, parsed."""
     for _ in range(9):

@@ -55,7 +55,7 @@ def facets(dataset: Event, *names: str) -> list[Any]:
     return [{k: v for k, v in found[name].items() if k[0] != "_"} if name in found else None for name in names]
 
 
-@pytest.mark.slow("a DAG of six tasks, one of them with Spark")
+@pytest.mark.long("a DAG of six tasks, one of them with Spark")
 def test_the_listener_sends_what_tasks_read_and_wrote_and_nothing_of_a_person_or_a_secret(
     listening: Path, dag_of: Callable[[str, str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -306,6 +306,7 @@ def test_half_a_version_is_no_version(kind: type) -> None:
 # --- in a real run --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long("a DAG that runs, as others do; the rendering is shown above")
 def test_a_real_native_dag_deletes_the_rows_of_the_text_and_assigns_the_sql_that_was_written(
     dag_of: Callable[[str, str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

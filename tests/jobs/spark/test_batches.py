@@ -73,6 +73,7 @@ def test_a_width_that_spark_would_have_to_measure_is_left_to_its_bound(spark: Sp
     assert of_narrow_rows(rows, {field.name: field.dataType for field in rows.schema}) is None
 
 
+@pytest.mark.long("many texts")
 def test_very_many_texts_are_left_to_sparks_bound(spark: SparkSession, tmp_path: Path) -> None:
     """Their sum is an expression on which Spark's analyzer runs out of stack."""
     columns = ", ".join(f"CAST(id AS STRING) AS t{number}" for number in range(1000))
