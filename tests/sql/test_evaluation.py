@@ -18,6 +18,7 @@ ROWS = pa.table({"name": ["A", "b", None], "i": pa.array([1, 2, 3], pa.int32())}
 
 @pytest.fixture
 def lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function for the texts here. It has no entry, because Arrow and Spark lower some letters differently."""
     monkeypatch.setitem(
         KNOWN, "lower()", Known(compute=pc.utf8_lower, types=frozenset({"string"}), result="string", arity=1)
     )
