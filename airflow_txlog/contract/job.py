@@ -319,12 +319,10 @@ class JobResult:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> JobResult:
-        """The result that `to_json` wrote. Raises InvalidJobSpec naming what is wrong.
-
-        A field that this version does not know is ignored: the job may run a newer release than the operator.
-        """
+        """Return the result that `to_json` wrote; a field of a newer release is ignored. Raises InvalidJobSpec."""
         data = _object_of(cls, "result", text)
         details = data.get("details") or {}
+        want("details", isinstance(details, dict), "a JSON object", details)
         if details.get("lineage") is not None:
             details["lineage"] = _build(Lineage, "details.lineage", details["lineage"], may_have_more=True)
         data["details"] = _build(Details, "details", details, may_have_more=True)

@@ -60,12 +60,14 @@ class CountedTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the task yields."""
         global _counts
-        _counts = _Counts(self.folder)
+        # Of two that overlap, as one that is abandoned half way, neither ends the counts of the other.
+        own = _counts = _Counts(self.folder)
         try:
             yield from self.task(batches)
         finally:
-            _counts.close()
-            _counts = None
+            own.close()
+            if _counts is own:
+                _counts = None
 
 
 def rows_moved(folder: str) -> tuple[int, int]:

@@ -39,8 +39,10 @@ def make_runner(name: str, cluster: Cluster | None = None) -> Runner:
 def check_runner(runner: str | Runner) -> None:
     """Raise InvalidJobSpec for a name that no runner has, and for what is no runner."""
     if runner not in CONNECTION_TYPES if isinstance(runner, str) else not callable(getattr(runner, "run", None)):
+        # An object may hold the options of a cluster.
+        found = repr(runner) if isinstance(runner, str) else type(runner).__name__
         raise InvalidJobSpec(
-            f"runner must be one of {tuple(CONNECTION_TYPES)} or a Runner; found {runner!r}.", argument="runner"
+            f"runner must be one of {tuple(CONNECTION_TYPES)} or a Runner; found {found}.", argument="runner"
         )
 
 

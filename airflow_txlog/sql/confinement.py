@@ -132,9 +132,27 @@ def _check_call(name: str, sql: str) -> None:
 
 
 def _check_queries(tokens: Sequence[Token], sql: str) -> None:
-    for before, token, after in zip(tokens, tokens[1:], [*tokens[2:], Token("end", "")], strict=False):
+    for at, (before, token, after) in enumerate(zip(tokens, tokens[1:], [*tokens[2:], Token("end", "")], strict=False)):
         word = token.text.lower() if token.kind == "word" else ""
         # A column may be called `from`; then an operator follows it.
         goes_on = after.text.lower() in _AFTER_A_COLUMN if after.kind == "word" else after.kind == "symbol"
-        if before == Token("symbol", "(") and word in _QUERY_WORDS and (not goes_on or after.text in "*("):
+        if (
+            before == Token("symbol", "(")
+            and word in _QUERY_WORDS
+            and (not goes_on or after.text in ("*", "(") or _has_from(tokens[at + 2 :]))
+        ):
             raise subquery(sql)
+
+
+def _has_from(tokens: Sequence[Token]) -> bool:
+    """Whether a FROM stands before the parenthesis closes, and is not that of IS [NOT] DISTINCT FROM."""
+    depth, words = 0, [""] * 2
+    for token in tokens:
+        depth += (token == Token("symbol", "(")) - (token == Token("symbol", ")"))
+        if depth < 0:
+            return False
+        word = token.text.lower() if token.kind == "word" else ""
+        if depth == 0 and word == "from" and not (words[1] == "distinct" and words[0] in ("is", "not")):
+            return True
+        words = [words[1], word]
+    return False

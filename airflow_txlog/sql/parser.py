@@ -97,6 +97,8 @@ class _Parser:
         start, negated = self.at, False
         while self._takes("not") or self._takes_symbol("!"):
             negated = not negated
+            if self.at - start > _MOST_DEPTH:
+                raise NoExpression
         found = self._predicate()
         return Call("not", (found,), (start, self.at)) if negated else found
 
@@ -104,6 +106,8 @@ class _Parser:
         start = self.at
         operand = self._value()
         negated = self._takes("not")
+        if negated and self._word() == "is":
+            raise NoExpression
         found = self._test(operand, start)
         if found is None:
             if negated:
@@ -172,8 +176,8 @@ class _Parser:
 
     def _level(self, ahead: int = 0) -> int:
         token = self._next(ahead)
-        is_operator = token.kind == "symbol" or token.text.lower() == "div"
-        return _LEVELS.get(token.text.lower(), -1) if is_operator and token.kind != "name" else -1
+        is_operator = token.kind == "symbol" or (token.kind == "word" and token.text.lower() == "div")
+        return _LEVELS.get(token.text.lower(), -1) if is_operator else -1
 
     def _signed(self) -> Expression:
         start, token, following = self.at, self._next(), self._next(1)
@@ -360,6 +364,8 @@ class _Parser:
 
     def _type(self) -> str:
         """A type's name with its lengths, in small letters; a type with members is not read."""
+        if self._next().kind != "word":
+            raise NoExpression
         name = self._needs_name().text.lower()
         if self._next() == Token("symbol", "("):
             start = self.at

@@ -1,9 +1,7 @@
 """Containers of Azure Blob Storage, which are also those of Data Lake Storage Gen2, over Azure's own SDK.
 
-The requests are made on its client, one a call, without its own repeating. Put-if-absent is one Put Blob with
-`If-None-Match: *`.
-
-Both services hold the same blobs, and have one root here, the one of Data Lake Storage. An account with a hierarchical
+One request a call, without the client's own repeating. Put-if-absent is one Put Blob with `If-None-Match: *`. Both
+services hold the same blobs, and have one root here, the one of Data Lake Storage. An account with a hierarchical
 namespace lists its directories among the blobs: they are left out.
 Source: docs/decisions/put-if-absent.md; Blob service REST API, "Put Blob", "Put Block List", "List Blobs".
 """
@@ -12,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
 import logging
 import os
 import re
@@ -82,6 +81,8 @@ _CALL = {
     "read_timeout": READ_S,
     "logger": _REQUESTS_LOGGER,
 }
+# A commit is one request whatever its size (the service takes 5,000 MiB): as blocks, two writers' could be mixed.
+_ONE_PUT: dict[str, Any] = {"max_single_put_size": 5000 * 1024 * 1024}
 _PARTS_READ_AT_ONCE = 4
 _CLOUDS = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net")
 _HOST = re.compile(rf"([a-z0-9]{{3,24}})\.(?:dfs|blob)\.({'|'.join(map(re.escape, _CLOUDS))})")
@@ -180,18 +181,15 @@ def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCred
         )
     # What a connection gives is not mixed with what the environment holds.
     secrets = _own_secrets(given) if credentials is None else azure_arguments(credentials)
-    trusted = ssl.get_default_verify_paths()
-    transport = RequestsTransport(
-        session=_session(), session_owner=False, connection_verify=trusted.cafile or trusted.capath or True
-    )
+    transport = RequestsTransport(session=_session(), session_owner=False, connection_verify=_authorities())
     try:
         if text := secrets.get("connection_string"):
-            client = BlobServiceClient.from_connection_string(text, transport=transport)
+            client = BlobServiceClient.from_connection_string(text, transport=transport, **_ONE_PUT)
         else:
             server = f"https://{given.get('account_host', f'{account}.blob.{cloud}')}"
             credential = _credential(account, given, secrets)
             sas = f"?{secrets['sas_token'].removeprefix('?')}" if credential is None and "sas_token" in secrets else ""
-            client = BlobServiceClient(server + sas, credential, transport=transport)
+            client = BlobServiceClient(server + sas, credential, transport=transport, **_ONE_PUT)
     except ValueError:
         # Its text may hold what was given.
         why = f"the key, the SAS or the connection string for the storage account {account} is malformed; copy it again"
@@ -208,10 +206,23 @@ def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCred
     return client
 
 
+class _InPieces(HTTPAdapter):
+    """Sends a body as a stream, in pieces. Bytes are sent at once, and all of them within CONNECT_S."""
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **given: Any) -> requests.Response:
+        body = request.body
+        if isinstance(body, bytes):
+            request.body = io.BytesIO(body)
+        try:
+            return super().send(request, *args, **given)
+        finally:
+            request.body = body
+
+
 def _session() -> requests.Session:
     session = requests.Session()
     for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
+        session.mount(scheme, _InPieces(pool_maxsize=CONNECTIONS))
     # Else requests would replace the client's own header by a password that ~/.netrc has for the host.
     session.auth = lambda request: request
     return session
@@ -235,16 +246,23 @@ def _credential(account: str, given: Mapping[str, Any], secrets: Mapping[str, An
     if "sas_token" in secrets:
         return None
     if "client_id" in secrets:
-        return ClientSecretCredential(
-            secrets.get("tenant_id", ""), secrets["client_id"], secrets.get("client_secret", "")
-        )
+        tenant, secret = secrets.get("tenant_id", ""), secrets.get("client_secret", "")
+        return ClientSecretCredential(tenant, secrets["client_id"], secret, **_limits())
     is_anonymous = os.environ.get("AZURE_STORAGE_ANON", "").lower() not in ("false", "0", "f", "")
     if given.get("anon", is_anonymous):
         return None
     if _IDENTITY_LOGGER.level == logging.NOTSET:
         # Where none of its ways leads to credentials it logs twenty lines, and our error says it in one.
         _IDENTITY_LOGGER.setLevel(logging.ERROR)
-    return DefaultAzureCredential()
+    return DefaultAzureCredential(**_limits())
+
+
+def _limits() -> dict[str, Any]:
+    return {"connection_timeout": CONNECT_S, "read_timeout": READ_S, "connection_verify": _authorities()}
+
+
+def _authorities() -> str | bool:
+    return ssl.get_default_verify_paths().cafile or ssl.get_default_verify_paths().capath or True
 
 
 class AzureBucket(Bucket):
@@ -253,6 +271,8 @@ class AzureBucket(Bucket):
     # A batch of deletes has not been seen to work on a server that can be had for tests.
     deletes_at_once = 1
     page_keys = 5000
+    # A SAS is part of the URL.
+    causes_quote_urls = True
 
     def __init__(self, place: _Place, connection: Connection) -> None:
         uri = f"{SCHEME}://{place.container}@{place.account}.dfs.{place.cloud}"
@@ -377,7 +397,7 @@ class AzureBucket(Bucket):
                 status, code = _answer_of(error)
                 # A lease, a snapshot or a policy is refused by 409 and 412 too.
                 if if_absent and (status == 412 or (status == 409 and code in _TAKEN)):
-                    raise NameTaken(f"{self.uri}/{key}") from error
+                    raise NameTaken(f"{self.uri}/{key}") from None
                 raise
 
         self._asked("PUT", key, put)

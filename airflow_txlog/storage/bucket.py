@@ -27,7 +27,8 @@ from airflow_txlog.storage.credentials import KeptCredentials
 from airflow_txlog.storage.local_files import temporary_path
 
 CONNECT_S, READ_S, LONGEST_S = 5, 15, 300
-"""For how long a connection, the next bytes of an answer, and its last are waited for."""
+"""For how long a connection to each address, the next bytes of an answer, and the whole answer may take. The last is
+looked at after each MiB, and not on Azure."""
 CONNECTIONS = 64
 """How many connections a client keeps open: one for each thread that may ask."""
 
@@ -110,6 +111,8 @@ class Bucket(ABC):
     """How many objects one request can delete."""
     page_keys = 1000
     """How many objects a page of a listing has at most."""
+    causes_quote_urls = False
+    """Whether a client's error may quote a URL that is a secret. Then no error of ours has it as its cause."""
 
     def __init__(self, uri: str, name: str, connection: Connection) -> None:
         self.uri = uri
@@ -198,7 +201,9 @@ class Bucket(ABC):
             meant = self._connection.error(meant, error, self._right(method, key))
             if meant is error:
                 raise
-            raise meant from error
+            cause = None if self.causes_quote_urls else error
+        # Outside of the except clause: else the error of the client would still be the context of ours.
+        raise meant from cause
 
 
 class RangedBucket(Bucket):
@@ -331,9 +336,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             yield from _causes(each)
 
 
+# The connection was cut off: another time the same server may answer.
+_CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+
+
 def _is_of_handshake(error: BaseException) -> bool:
     """Return whether there is no TLS with this server: raised before anything of a request is sent."""
-    if not isinstance(error, ssl.SSLError):
+    if not isinstance(error, ssl.SSLError) or isinstance(error, _CUT_OFF):
         return False
     return any(frame.f_code.co_name == "do_handshake" for frame, _ in traceback.walk_tb(error.__traceback__))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import email
 import errno
 import functools
+import io
 import json
 import os
 import ssl
@@ -30,6 +31,7 @@ from urllib3.exceptions import HTTPError
 
 from airflow_txlog import __version__
 from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.errors import InvalidInput
 from airflow_txlog.locations import Access
 from airflow_txlog.storage.access import credentials_of, read_options
 from airflow_txlog.storage.base import Store
@@ -42,6 +44,7 @@ from airflow_txlog.storage.bucket import (
     Content,
     FoundObject,
     Listed,
+    NotAnswered,
     RangedBucket,
     answer_error,
     body_of,
@@ -72,11 +75,18 @@ _HEADERS = {"User-Agent": f"airflow-txlog/{__version__}", "Accept-Encoding": "gz
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _GOOGLE = ".googleapis.com"
 _RESUME, _CANCELLED = 308, 499
+_WAYS_OF_GCSFS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})
 
 
 def open_at(uri: str, access: Access) -> Store:
     """Return the store at `gs://bucket/folder`, or `gcs:`. Raises UnsupportedStore, InvalidInput."""
     options = read_options("Google Cloud Storage", access.storage_options, OPTIONS)
+    if options.get("token") in _WAYS_OF_GCSFS:
+        raise InvalidInput(
+            "storage_options: token is an access token or the path of a key file, and a word of gcsfs was found. Write "
+            "anon=true for a public bucket, or leave token out for the process's own identity. Nothing was read or "
+            "written."
+        )
     connection = _connection(tuple(sorted(options.items())), credentials_of(access, GOOGLE))
     return open_objects(uri, access, lambda name: GcsBucket(name, connection, options))
 
@@ -113,12 +123,14 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> _Client
             raise PermissionError(errno.EACCES, why) from None
     else:
         found = AccessToken(token)  # type: ignore[no-untyped-call]
-    pool = PoolManager(maxsize=CONNECTIONS, ssl_context=ssl.create_default_context())
+    # Tokens are asked for without a limit in the call.
+    limit = Timeout(connect=CONNECT_S, read=READ_S)
+    pool = PoolManager(maxsize=CONNECTIONS, ssl_context=ssl.create_default_context(), timeout=limit)
     # A request that is refused is not sent again, as ours are counted.
     http = AuthorizedHttp(found, pool, max_refresh_attempts=0)  # type: ignore[no-untyped-call]
     server = given.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST")
     if not server:
-        server = f"https://storage.{os.environ.get('GOOGLE_CLOUD_UNIVERSE_DOMAIN', 'googleapis.com')}"
+        server = f"https://storage.{os.environ.get('GOOGLE_CLOUD_UNIVERSE_DOMAIN') or 'googleapis.com'}"
     elif "://" not in server:
         server = f"http://{server}"
     return _Client(http, server.rstrip("/"), project)
@@ -131,7 +143,11 @@ class _Answer:
     body: bytes
 
     def json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.body)
+        """Return the body. Raises NotAnswered for one that is no JSON, as a proxy's page."""
+        try:
+            answer: dict[str, Any] = json.loads(self.body)
+        except ValueError:
+            raise NotAnswered(errno.EAGAIN, "an answer is no JSON") from None
         return answer
 
 
@@ -291,8 +307,13 @@ class GcsBucket(RangedBucket):
         url = path if query is None else client.server + path + self._query(query)
         sent = {**_HEADERS, **(headers or {})}
 
+        if data is not None:
+            sent["Content-Length"] = str(len(data))
+
         def send() -> _Answer:
-            with closing(client.http.urlopen(method, url, body=data, headers=sent, **_CALL)) as found:
+            # As a stream, which is sent in pieces. Bytes are sent at once, and all of them within CONNECT_S.
+            stream = None if data is None else io.BytesIO(data)
+            with closing(client.http.urlopen(method, url, body=stream, headers=sent, **_CALL)) as found:
                 if check is not None and found.status < 300:
                     check(_whole_size(found.headers, where))
                 is_known = "Content-Length" in found.headers and "Content-Encoding" not in found.headers
@@ -308,8 +329,8 @@ class GcsBucket(RangedBucket):
         raise self._connection.error(meant, meant, self._right(method, key))
 
     def _meant(self, error: Exception, method: str, where: str) -> Exception:
-        if isinstance(error, PermissionError):
-            return error
+        if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.EREMOTEIO):
+            return error  # ours already
         if isinstance(error, GoogleAuthError):
             if isinstance(error, TransportError) or error.retryable:
                 return answer_error(None, type(error).__name__, method, where)

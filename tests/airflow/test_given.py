@@ -96,7 +96,7 @@ class _Ti:
         (lambda: CheckpointOperator(**T, conflict_deadline_s="1h"), "conflict_deadline_s"),
         (lambda: CheckpointOperator(**T, spark_conf={"a": None}), "spark_conf.a"),
         (lambda: CheckpointOperator(**T, runner="chidl"), "runner must be one of"),
-        (lambda: CheckpointOperator(**T, runner=5), "or a Runner; found 5"),  # type: ignore[arg-type]
+        (lambda: CheckpointOperator(**T, runner=5), "or a Runner; found int"),  # type: ignore[arg-type]
         (lambda: CheckpointOperator(task_id="x", table_uri=None), "or a URI; found None"),  # type: ignore[arg-type]
         (lambda: write(mode="apend"), "found 'apend'"),
         (lambda: write(source=files("/in", format="parqet")), "found 'parqet'"),

@@ -150,6 +150,8 @@ def test_an_unknown_field_of_a_spec_is_an_error_and_of_a_result_is_not() -> None
     result = JobResult(status="committed", operation="delete", table_uri="/t", version=3)
     newer = {**json.loads(result.to_json()), "bytes": 10}
     assert JobResult.from_json(json.dumps(newer)) == result
+    with pytest.raises(InvalidJobSpec, match="details"):
+        JobResult.from_json(json.dumps({**newer, "details": ["a"]}))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"checkpoint"', '{"table_uri": "/t"}'])

@@ -51,3 +51,13 @@ def test_a_folder_of_another_machine_fails_no_task(tmp_path: Path) -> None:
     task = CountedTask(task=lambda batches: copy(store, next(batches)), folder=str(tmp_path / "elsewhere"))
     assert sum(batch.num_rows for batch in task(iter(["b.parquet"]))) == 100
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_tasks_that_overlap_do_not_end_the_counts_of_each_other(tmp_path: Path) -> None:
+    folder = str(tmp_path / "counts")
+    with counts_kept(folder):
+        abandoned, running = (CountedTask(task=lambda batches: batches, folder=folder)(iter([1, 2])) for _ in range(2))
+        next(abandoned)
+        next(running)
+        abandoned.close()
+        assert list(running) == [2]

@@ -195,7 +195,7 @@ def test_who_pays_is_said_to_google_at_each_request(monkeypatch: pytest.MonkeyPa
     sent: list[str] = []
 
     def request(pool: HTTPConnectionPool, method: str, url: str, body: Any, **more: Any) -> Any:
-        sent.append(f"{url} {body}")
+        sent.append(f"{url} {body and body.read()}")
         raise ProtocolError("lost")
 
     monkeypatch.setattr(HTTPConnectionPool, "urlopen", request)

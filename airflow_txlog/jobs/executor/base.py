@@ -107,6 +107,10 @@ class Executor(Protocol):
         `what` names the work in errors. Raises the first TxlogError of a task.
         """
 
+    @property
+    def knows_settings(self) -> bool:
+        """Whether `setting` knows every setting that Spark would read files under."""
+
     def setting(self, name: str, default: str) -> str:
         """Return a setting of Spark SQL under which the job's texts are read."""
 

@@ -20,7 +20,7 @@ from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.here import run_here, threads_for
+from airflow_txlog.jobs.files.here import has_settings_of_its_own, run_here, threads_for
 from airflow_txlog.jobs.files.scan import BinTask, work_of
 from airflow_txlog.jobs.spark.instants import now_in_utc
 from airflow_txlog.jobs.spark.needed import NeedsSpark
@@ -82,6 +82,11 @@ class LocalExecutor:
 
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
         return run_here(work_of(tasks), schema, what, self.parallelism)
+
+    @property
+    def knows_settings(self) -> bool:
+        """False where Spark is installed with settings of its own."""
+        return not has_settings_of_its_own()
 
     def setting(self, name: str, default: str) -> str:
         """A setting of the job's own: there is no other."""

@@ -49,6 +49,7 @@ class SparkExecutor:
     """See `Executor`. The session must be in the job's time zone."""
 
     most_sent_rows = 10_000
+    knows_settings = True
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark

@@ -17,6 +17,7 @@ from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.tasks.scan_and_write import Step
 from airflow_txlog.jobs.spark.errors import of_worker
 from airflow_txlog.locations import LOCAL, scheme_of
+from airflow_txlog.storage.local_files import stat_linked
 
 THREADS = 4
 """How many bins are worked on at once without Spark, at most: most of the time a task waits for its store."""
@@ -111,3 +112,10 @@ class _Held:
 def bin_number(number: int) -> pa.RecordBatch:
     """What Spark sends a task of a numbered range."""
     return pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int64())})
+
+
+def has_settings_of_its_own() -> bool:
+    """Whether a file of settings may lie where a Spark that is started here looks for one."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
+    return bool(folder) and stat_linked(os.path.join(str(folder), "spark-defaults.conf")) is not None

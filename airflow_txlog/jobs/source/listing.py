@@ -22,11 +22,12 @@ from airflow_txlog.datafiles.partitioning import NULL_DIRECTORY
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.here import has_settings_of_its_own
 from airflow_txlog.jobs.source.globs import GLOB, fixed_part, is_certain, patterns_of
 from airflow_txlog.jobs.source.places import check_reachable, with_folders_above
 from airflow_txlog.locations import LOCAL, local_path, scheme_of, split
 from airflow_txlog.storage import STORES, Access, Store, open_store
-from airflow_txlog.storage.local_files import holds_nothing, names_below, stat_linked
+from airflow_txlog.storage.local_files import holds_nothing, names_below
 
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 # As Spark's own check of names.
@@ -155,7 +156,7 @@ def find_files(context: JobContext, view: FileView, argument: str) -> SourceFile
     Raises SourceNotFound (`argument`) where there is nothing at a path, and what the store raises. Of files that are
     not on a disk it raises InvalidJobSpec for options that cannot be honoured.
     """
-    if has_settings_of_its_own():
+    if not context.executor.knows_settings:
         return OnlySpark("Spark is installed with settings of its own, which may say how files are read")
     if all(scheme_of(path) != LOCAL for path in view.paths):
         return files_in_store(context, view, argument)
@@ -400,10 +401,3 @@ def _table_of(files: Sequence[SourceFile], listed: Sequence[_Listed]) -> str | N
             if open_store(folder, listed[0].store.access).list(LOG_DIRECTORY):
                 return folder
     return None
-
-
-def has_settings_of_its_own() -> bool:
-    """Whether a file of settings may lie where a Spark that is started here looks for one."""
-    home = os.environ.get("SPARK_HOME")
-    folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
-    return bool(folder) and stat_linked(os.path.join(str(folder), "spark-defaults.conf")) is not None

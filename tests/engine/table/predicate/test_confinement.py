@@ -76,6 +76,9 @@ REFUSED_BY_NAME = [
     ("i IN (VALUES (1))", "a subquery"),
     ("i IN (WITH a AS (SELECT 1) SELECT * FROM a)", "a subquery"),
     ("i IN (FROM t SELECT i)", "a subquery"),
+    ("exists(select -x from other)", "a subquery"),
+    ("exists(select not b from other)", "a subquery"),
+    ("i = 1 AND s LIKE ANY (select -x from o)", "a subquery"),
     ("i IN (/* c */ select 1)", "a subquery"),
 ]
 
