@@ -139,7 +139,7 @@ def _check_queries(tokens: Sequence[Token], sql: str) -> None:
         if (
             before == Token("symbol", "(")
             and word in _QUERY_WORDS
-            and (not goes_on or after.text in ("*", "(") or _has_from(tokens[at + 2 :]))
+            and (not goes_on or after.text in ("*", "(") or (word == "select" and _has_from(tokens[at + 2 :])))
         ):
             raise subquery(sql)
 
