@@ -105,6 +105,15 @@ def test_the_rows_are_those_that_spark_reads(context: JobContext, tmp_path: Path
     assert check_alike(context, tmp_path / "spark") == 1
 
 
+def test_a_spark_whose_settings_are_known_leaves_files_to_the_tasks(
+    context: JobContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "in" / "a.parquet", TEXTS)
+    (tmp_path / "spark-defaults.conf").touch()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert check_alike(context, tmp_path / "in") == 2
+
+
 @pytest.mark.parametrize("name", layouts.ALIKE)
 def test_layouts_of_other_writers_are_read_as_spark_reads_them(context: JobContext, tmp_path: Path, name: str) -> None:
     columns, rows = layouts.ALIKE[name]
