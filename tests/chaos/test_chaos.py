@@ -1,4 +1,4 @@
-"""A minute of chaos on each kind of store; the thirty minutes that docs/stores.md states are run by hand."""
+"""Chaos for most of a minute on each kind of store; the thirty minutes that docs/stores.md states are run by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 
 from tests.chaos.__main__ import run
 from tests.helpers import s3
+from tests.helpers.depth import depth
 
-SECONDS = 60
+SECONDS = depth(40, 40, 60)
 
 
 @pytest.mark.spark

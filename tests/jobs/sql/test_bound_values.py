@@ -260,7 +260,7 @@ def test_a22_each_kind_of_value_directly_after_each_operator_is_that_value_on_ev
     record_property: Callable[[str, Any], None],
 ) -> None:
     values, types, every = cases()
-    found = every[:: depth(20, 1)]
+    found = every[:: depth(20, 4, 1)]
     # What is right: the values lie in columns.
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", ZONE)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import REPORTED
 from tests.helpers import s3
+from tests.helpers.depth import by_hand
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.job_faults import BEFORE, LATE_S, NEXT_DAY, VECTORS, Harness, Job
 from tests.helpers.jobs import insert, rows, update
@@ -59,6 +60,8 @@ JOBS = {
     "vacuum": Job("vacuum", {"retention_hours": 0, "check_retention": False}, version=None, removes=True),
 }
 
+LIKE_OTHERS = ("upsert with vectors",)
+
 
 def put(source: pa.Table) -> str:
     """The path of a new file in a bucket that has these rows."""
@@ -81,7 +84,13 @@ def harness() -> Iterator[Harness]:
         yield Harness(JOBS, proxy, None)
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=by_hand("it makes the requests of the others") if name in LIKE_OTHERS else ())
+        for name in JOBS
+    ],
+)
 def test_no_fault_of_the_store_hurts_the_table_of_a_job_without_spark(
     name: str, harness: Harness, record_property: Callable[[str, object], None]
 ) -> None:
