@@ -41,7 +41,7 @@ pytestmark = [
 ONE = os.environ.get("TXLOG_EQUALITY_EXAMPLE")
 PROPERTY = settings(
     # The first one is the simplest there is.
-    max_examples=depth(2, 6, 10),
+    max_examples=depth(1, 6, 10),
     derandomize="TXLOG_EQUALITY_RANDOM" not in os.environ,
     deadline=None,
     database=None,

@@ -21,7 +21,7 @@ from tests.helpers.depth import depth
 from tests.jobs.resume.histories import History, one_by_one, play
 
 ONE = os.environ.get("TXLOG_SEED")
-SEEDS = range(int(ONE), int(ONE) + 1) if ONE else range(depth(700, 4000, 8000))
+SEEDS = range(int(ONE), int(ONE) + 1) if ONE else range(depth(350, 4000, 8000))
 # A wrong memory is found out within so many, or the histories prove nothing about it.
 ENOUGH = 400
 

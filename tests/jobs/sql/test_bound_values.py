@@ -392,7 +392,7 @@ def test_what_cannot_be_bound_over_connect_is_refused_and_a_name_is_the_same_on_
 
 @pytest.mark.spark
 @pytest.mark.airflow
-@pytest.mark.slow("a Spark Connect server")
+@pytest.mark.long("a Spark Connect server; tests/security/test_query_names.py judges by tokens without one")
 def test_a_query_is_judged_over_connect_before_the_server_has_it(
     tmp_path: Path, server: Callable[[], ConnectTarget]
 ) -> None:

@@ -112,6 +112,7 @@ def test_each_job_leaves_on_s3_what_it_leaves_on_a_disk_and_is_done_once(
     assert remote.latest_version() == local.latest_version()
 
 
+@pytest.mark.long("on S3 what test_never_start_over shows on a disk")
 def test_a_merge_that_loses_a_race_on_s3_looks_at_what_the_winner_brought_alone(
     spark: SparkSession, counts: never.Counts
 ) -> None:
