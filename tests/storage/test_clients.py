@@ -94,9 +94,8 @@ def test_a_connection_that_is_cut_off_is_tried_again(cloud: str) -> None:
     assert len(seen) > 1
 
 
-@pytest.mark.parametrize("host", ["127.1:9", "no-such-host.invalid"])
-def test_no_part_of_an_error_holds_a_sas(host: str) -> None:
-    options = {"account_host": host, "sas_token": f"sv=2024&sp=rw&sig={SECRET}"}
+def test_no_part_of_an_error_holds_a_sas() -> None:
+    options = {"account_host": "127.1:9", "sas_token": f"sv=2024&sp=rw&sig={SECRET}"}
     store = open_store(AZURE, Access(storage_options=options))
     store._deadline_s = 0.5  # type: ignore[attr-defined]
     with pytest.raises(OSError) as caught:
