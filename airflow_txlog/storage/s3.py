@@ -123,6 +123,11 @@ def open_at(uri: str, access: Access) -> Store:
         raise InvalidInput("storage_options: timeout_s must be a number of seconds above zero. Nothing was read.")
     if options.get("addressing_style", "path") not in _STYLES:
         raise InvalidInput(f"storage_options: addressing_style is one of {', '.join(_STYLES)}. Nothing was read.")
+    if "token" in options and not {"key", "secret"} <= options.keys():
+        # Its client would ignore the token and use the process's own identity.
+        raise InvalidInput(
+            "storage_options: token goes with key and secret. Give all three, or none. Nothing was read."
+        )
     connection = _connection(tuple(sorted(options.items())), credentials_of(access, AWS))
     return open_objects(uri, access, lambda name: S3Bucket(name, connection, bool(options.get("requester_pays"))))
 

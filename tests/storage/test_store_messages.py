@@ -111,6 +111,12 @@ def test_http_and_https_mixed_up_is_said_at_once() -> None:
             server.shutdown()
 
 
+@pytest.mark.parametrize("given", [{"token": "t"}, {"token": "t", "key": "k"}])
+def test_a_token_that_the_client_would_ignore_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="token goes with key and secret"):
+        open_store("s3://bucket/t", Access(storage_options=given))
+
+
 @pytest.mark.parametrize("given", [{"endpoint_url": "lake.example:9000"}, {"addressing_style": "paths"}])
 def test_an_option_that_no_client_can_take_is_refused_before_a_request(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(given))):
