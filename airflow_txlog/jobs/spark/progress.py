@@ -69,7 +69,8 @@ def watched(spark: SparkSession, name: str, log: Callable[[str], None], every_s:
             log(tasks_done(name, total, done, failed, [*_moved_by_tasks(), *_moved_in_spark(spark)]))
 
     watching = _said_every(every_s, say) if is_classic(spark) else _watched_by_server(spark, name, log, every_s)
-    with counts_kept(_counts_folder()), watching:
+    folder = _counts_folder()
+    with contextlib.nullcontext() if folder is None else counts_kept(folder), watching:
         yield
 
 
@@ -79,15 +80,21 @@ def counted(spark: SparkSession, task: Step) -> Step:
     That takes a Spark on this machine. Over Spark Connect nothing shows where tasks run: one elsewhere finds no folder,
     and counts nothing.
     """
-    return CountedTask(task=task, folder=_counts_folder()) if is_local(spark) or not is_classic(spark) else task
+    folder = _counts_folder() if is_local(spark) or not is_classic(spark) else None
+    return task if folder is None else CountedTask(task=task, folder=folder)
 
 
-def _counts_folder() -> str:
-    return os.path.join(temporary_folder(), "counts")
+def _counts_folder() -> str | None:
+    """Return the folder of the counts, or None if it cannot be made: a line of the log fails no step."""
+    try:
+        return os.path.join(temporary_folder(), "counts")
+    except OSError:
+        return None
 
 
 def _moved_by_tasks() -> list[str]:
-    amounts = zip(rows_moved(_counts_folder()), ("read", "written"), strict=True)
+    folder = _counts_folder()
+    amounts = zip((0, 0) if folder is None else rows_moved(folder), ("read", "written"), strict=True)
     return [f"{count:,} rows {verb}" for count, verb in amounts if count]
 
 

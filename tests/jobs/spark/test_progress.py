@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -18,7 +19,8 @@ from pyspark import cloudpickle
 
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches
 from airflow_txlog.jobs.files.scan import over_bins
-from airflow_txlog.jobs.spark.progress import _counts_folder, watched
+from airflow_txlog.jobs.spark import progress
+from airflow_txlog.jobs.spark.progress import _counts_folder, counted, watched
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.storage import LocalStore
 
@@ -69,6 +71,18 @@ def test_a_broken_log_breaks_no_job(spark: SparkSession, tmp_path: Path) -> None
 
 
 @pytest.mark.long("executors report what they have done every ten seconds")
+def test_a_folder_of_counts_that_cannot_be_made_breaks_no_job(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> str:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(progress, "temporary_folder", full)
+    with watched(spark, "find", print, every_s=0.05):
+        assert counted(spark, iter) is iter
+        assert spark.range(10).count() == 10
+
+
 def test_rows_are_shown_while_a_task_makes_them(spark: SparkSession, tmp_path: Path) -> None:
     lines: list[str] = []
 
