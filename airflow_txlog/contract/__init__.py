@@ -1,1 +1,1 @@
-"""What the scheduler's side and a job agree on: what to do, what came of it, and how both are worded."""
+"""The contract between the scheduler's side and a job: the description, the result, and their wording."""

@@ -1,1 +1,1 @@
-"""Is this work done already, and who may say so?"""
+"""Decide whether a piece of work is done already, and sign the records that prove it."""

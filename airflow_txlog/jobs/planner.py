@@ -1,9 +1,10 @@
-"""What does the work of a job: this process alone, or Spark. Decided before anything is written, and logged in a line.
+"""Choose whether this process or Spark does the work of a job, before the job writes data files, and log the reason.
 
-The record and the time zone decide first. Then the job itself looks at its texts, its source and its table's snapshot,
-on an executor that does what this process certainly can; what it cannot do comes back as NeedsSpark, and the job goes
-on with Spark from what it has found and saved. The invariant: whichever executor a job ends on, it has one id, one
-current time and one materialized source.
+The record and the time zone decide first. Then the job examines its texts, its source and its table's snapshot on the
+local executor. The local executor raises NeedsSpark for work that only Spark can do, and the job continues with Spark
+from its saved work. The invariant: a job keeps its id, its current time and its materialized source when it changes to
+Spark. There is one exception: if Arrow cannot decode a file of the source while Spark runs already, the job starts
+again with Spark's own reader, and deletes its inputs first unless a retry may use them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a process of ours has to itself: a private folder, and the memory of Arrow."""
+"""The private folder of a process, and its Arrow memory."""

@@ -1,1 +1,1 @@
-"""What does a job's work: Arrow in this process, or a Spark session."""
+"""The two executors of a job: Arrow in this process, and a Spark session."""

@@ -1,1 +1,1 @@
-"""Where the rows of a source come from: which files there are, which columns they have, and what reads them."""
+"""The sources of a job: their files, their columns, and the readers of their rows."""
