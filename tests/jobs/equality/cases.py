@@ -108,6 +108,13 @@ class _Texts:
         self.names = [(f"{alias}.{name}" if alias else name, kind) for alias in aliases for name, kind in case.columns]
         self.parameters: dict[str, Any] = {}
 
+    def scope(self) -> str:
+        """A condition on one partition column, which may be compared with another of them and with nothing else."""
+        inside = _Texts(self.draw, self.case, "")
+        inside.names = [(name, kind) for name, kind in inside.names if name in self.case.partition_by]
+        inside.parameters = self.parameters
+        return inside.leaf(*self.draw(st.sampled_from(inside.names)))
+
     def condition(self, depth: int = 2) -> str:
         """A condition of which a row may be TRUE, FALSE or NULL."""
         shape = self.draw(st.integers(0, 5)) if depth else 0
@@ -210,8 +217,7 @@ def _scope(draw: Draw, case: Case, texts: _Texts) -> dict[str, Any]:
     """A `partition_predicate`, one time in four where the table has partitions."""
     if not case.partition_by or draw(st.integers(0, 3)):
         return {}
-    name = draw(st.sampled_from(case.partition_by))
-    return {"partition_predicate": texts.leaf(name, dict(case.columns)[name])}
+    return {"partition_predicate": texts.scope()}
 
 
 # --- statements -----------------------------------------------------------------------------------------------------
