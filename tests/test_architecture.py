@@ -30,7 +30,6 @@ BASE = ("clock", "errors", "locations")
 OURS: dict[str, tuple[str, ...]] = {
     "": (),
     **dict.fromkeys(BASE, ()),
-    "errors": ("errors",),
     # What a SQL text says by itself.
     "sql": ("errors", "sql"),
     "contract": ("errors", "locations", "sql", "contract"),
@@ -140,7 +139,7 @@ MAX_MODULES_IN_A_FOLDER = 20
 SHARED_NAMES = {
     "__main__": "what is run by `python -m`",
     "connect": "Spark Connect, on both sides of a job's process",
-    "base": "what all errors, operators, records, stores or runners have in common",
+    "base": "what all operators, records, stores or runners have in common",
     "job": "its description and its result; and of the operation whose folder it is in",
     "delete merge optimize restore truncate update upsert vacuum write": "one operation, on both sides of its process",
     "progress": "of a job: shown by its process, and read by its operator",

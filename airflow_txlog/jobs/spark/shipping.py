@@ -28,8 +28,8 @@ HAS = "spark.txlog.package"
 """The setting in which a server names the zip whose code its Python workers can import without it."""
 
 # `datafiles`, and what it stands on.
-_PACKAGES = ("datafiles", "errors", "sql", "storage")
-_MODULES = ("__init__.py", "clock.py", "locations.py")
+_PACKAGES = ("datafiles", "sql", "storage")
+_MODULES = ("__init__.py", "clock.py", "errors.py", "locations.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
 
 # Sessions that have the zip: the application's id on a cluster, the session's on Connect.
