@@ -466,7 +466,7 @@ FAULTS = (
     Fault(
         name="row-outside-the-partition-predicate-accepted",
         breaks="a backfill of one day writes rows of another one",
-        file="airflow_txlog/jobs/sql/partitions.py",
+        file="airflow_txlog/jobs/sql/scope.py",
         old="            if not is_inside:\n",
         new="            if is_inside is None:\n",
         tests=(f"{WRITE}::test_a_row_outside_the_scope_is_an_error_and_leaves_nothing",),

@@ -20,10 +20,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_txlog.contract.job import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.datafiles.parquet.encryption import decrypted, encrypted
 from airflow_txlog.errors import JobError, LimitExceeded, OutsideTable
-from airflow_txlog.exactly_once.seal import Seal, folder_named
+from airflow_txlog.exactly_once.seal import Seal, folder_named, work_folder
+from airflow_txlog.exactly_once.transactions import remove_first_version_note, remove_saved_work
 from airflow_txlog.storage import Access, Store, open_store
 
 KEY_SETTING = "spark.txlog.secret"
@@ -117,3 +118,18 @@ class Exchange:
         given = json.loads(value)
         exchange = cls(open_store(given["root"], Access(**given["access"])), given["key"])
         return exchange, int(given["number"]), dict(given["withheld"])
+
+
+def forget_saved_work(spec: JobSpec) -> None:
+    """Delete what the tries of this work have saved for each other: none comes any more. Raises what the store raises.
+
+    It holds rows of sources and keys. What was staged stays for VACUUM, as a second copy of the work may commit it.
+    """
+    store = open_store(spec.table_uri, spec.access)
+    folder = work_folder(store.root, spec.application, spec.saved_work_key)
+    if folder is not None:
+        remove_saved_work(store, folder)
+    if spec.saved_work_key is not None:
+        Exchange(store, spec.saved_work_key).remove()
+    if spec.operation.counts_from_first_try and spec.application is not None:
+        remove_first_version_note(store, spec.application)

@@ -19,9 +19,7 @@ from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
-from airflow_txlog.exactly_once.exchange import Exchange
-from airflow_txlog.exactly_once.seal import first_version_note, work_folder
-from airflow_txlog.storage import open_store
+from airflow_txlog.exactly_once.seal import first_version_note
 from airflow_txlog.storage.base import Store
 
 # A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
@@ -221,21 +219,6 @@ def _metrics(info: dict[str, Any]) -> dict[str, int]:
     """Delta writes metrics as texts; those that are whole numbers are numbers again."""
     metrics = info.get("operationMetrics") or {}
     return {name: int(value) for name, value in metrics.items() if str(value).lstrip("-").isdigit()}
-
-
-def forget_saved_work(spec: JobSpec) -> None:
-    """Delete what the tries of this work have saved for each other: none comes any more. Raises what the store raises.
-
-    It holds rows of sources and keys. What was staged stays for VACUUM, as a second copy of the work may commit it.
-    """
-    store = open_store(spec.table_uri, spec.access)
-    folder = work_folder(store.root, spec.application, spec.saved_work_key)
-    if folder is not None:
-        remove_saved_work(store, folder)
-    if spec.saved_work_key is not None:
-        Exchange(store, spec.saved_work_key).remove()
-    if spec.operation.counts_from_first_try and spec.application is not None:
-        remove_first_version_note(store, spec.application)
 
 
 def remove_first_version_note(store: Store, application: ApplicationTransaction) -> None:

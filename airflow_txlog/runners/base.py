@@ -111,6 +111,6 @@ def result_of_done(spec: JobSpec) -> JobResult | None:
 
 def forget_saved_work(spec: JobSpec) -> None:
     """Delete what the tries of this work have saved for each other. Raises what the store raises."""
-    from airflow_txlog.exactly_once import transactions
+    from airflow_txlog.exactly_once import exchange
 
-    transactions.forget_saved_work(spec)
+    exchange.forget_saved_work(spec)

@@ -12,26 +12,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
+from airflow_txlog.sql.keywords import words
 from airflow_txlog.sql.lexer import Token
 from airflow_txlog.sql.sql_text import SqlText
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_NON_DETERMINISTIC = _words(
+_NON_DETERMINISTIC = words(
     """rand randn random randstr uniform uuid shuffle monotonically_increasing_id spark_partition_id input_file_name
     input_file_block_start input_file_block_length aes_encrypt"""
 )
 # They run any static method of the JVM.
-_FOREIGN_CODE = _words("java_method reflect try_reflect")
-_WINDOWS = _words("cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number")
-_GENERATORS = _words(
+_FOREIGN_CODE = words("java_method reflect try_reflect")
+_WINDOWS = words("cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number")
+_GENERATORS = words(
     """explode explode_outer inline inline_outer posexplode posexplode_outer stack json_tuple variant_explode
     variant_explode_outer"""
 )
-_AGGREGATES = _words(
+_AGGREGATES = words(
     """any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine
     array_agg avg bit_and bit_or bit_xor bitmap_and_agg bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_list
     collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value grouping grouping_id
@@ -55,7 +51,7 @@ _QUANTIFIERS = frozenset(("any", "some", "all"))
 _LIKES = frozenset(("like", "ilike", "rlike"))
 _QUERY_WORDS = frozenset(("select", "with", "values", "from", "table"))
 # What follows a column's name rather than the first word of a query.
-_AFTER_A_COLUMN = _words("is in not between like ilike rlike regexp and or div collate")
+_AFTER_A_COLUMN = words("is in not between like ilike rlike regexp and or div collate")
 # What shows, in a text that could not be parsed, what its author had in mind.
 _CLAUSES = ("union", "intersect", "except", "order", "group", "limit", "having", "where", "select", "from", "as")
 

@@ -8,11 +8,12 @@ Source: Spark 4.2, `sql_keywords()`, which leaves out those that share a token: 
 from __future__ import annotations
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
-KEYWORDS = _words(
+KEYWORDS = words(
     """
     add after aggregate all alter always analyze and anti any any_value approx archive array as asc asensitive at
     atomic authorization begin bernoulli between bigint binary binding boolean both bucket buckets by byte cache
@@ -45,10 +46,10 @@ KEYWORDS = _words(
     until update use user using value values var varchar variable variant version view views void watermark week
     weeks when where while window with within without x year years zone
     """
-) | _words("regexp rlike temp temporary")
+) | words("regexp rlike temp temporary")
 
 # Words that begin, or go on with, an expression of another form: a column of such a name is written in backquotes.
-NO_CERTAIN_NAMES = _words(
+NO_CERTAIN_NAMES = words(
     """
     all and any array at between by case cast collate current_date current_path current_time current_timestamp
     current_user distinct div else end escape except exists extract false filter first following for from group

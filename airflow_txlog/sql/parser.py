@@ -13,12 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter
+from airflow_txlog.sql.keywords import words
 from airflow_txlog.sql.lexer import Token
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
 
 # Operators between two values, and how tightly they bind.
 _LEVELS = {
@@ -33,23 +29,23 @@ _SPELLINGS = {"==": "=", "<>": "!="}
 # Beside a text, a plus makes a number of it.
 _SIGNS = {"+": "positive", "-": "negate", "~": "~"}
 # Words that begin no operand.
-_CONNECTING = _words(
+_CONNECTING = words(
     "and or not in is between like ilike rlike regexp div when then else escape as union intersect except collate"
 )
-_ALSO_CALLED = _words("between like ilike rlike regexp")
+_ALSO_CALLED = words("between like ilike rlike regexp")
 _LIKES = {"like": "like", "ilike": "ilike", "rlike": "rlike", "regexp": "rlike"}
 _QUANTIFIERS = ("any", "some", "all")
 _QUERIES = ("select", "values", "with", "table")
-_UNITS = _words(
+_UNITS = words(
     """nanosecond microsecond millisecond second minute hour day week month quarter year nanoseconds microseconds
     milliseconds seconds minutes hours days weeks months quarters years to"""
 )
 # Literals that are a word and a text.
-_TYPED = _words("date time timestamp timestamp_ltz timestamp_ntz")
+_TYPED = words("date time timestamp timestamp_ltz timestamp_ntz")
 # A function of a type's name is a cast to that type.
-_CASTS = _words("boolean tinyint smallint int bigint float double date timestamp string binary")
+_CASTS = words("boolean tinyint smallint int bigint float double date timestamp string binary")
 # Their first argument may be a unit of time.
-_WITH_UNITS = _words("timestampadd timestampdiff timediff dateadd datediff date_add date_diff")
+_WITH_UNITS = words("timestampadd timestampdiff timediff dateadd datediff date_add date_diff")
 _MOST_DEPTH = 50
 _END = Token("end", "")
 _CLOSINGS = {"(": ")", "[": "]"}

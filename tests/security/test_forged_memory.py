@@ -22,8 +22,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.exactly_once.seal import Seal, work_folder
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.staged import confined
-from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
-from airflow_txlog.jobs.resume.rule_compatibility import rules_at
+from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment, rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.storage import LocalStore
 from airflow_txlog.storage.limits import LOG_FILE

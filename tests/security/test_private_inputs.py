@@ -17,7 +17,7 @@ import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.errors import JobError
-from airflow_txlog.exactly_once.transactions import forget_saved_work
+from airflow_txlog.exactly_once.exchange import forget_saved_work
 from airflow_txlog.jobs.executor.spark import SparkExecutor
 from airflow_txlog.jobs.resume import attempts
 from airflow_txlog.locations import PRIVATE_PREFIX

@@ -18,8 +18,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.session import FILES_BY_SQL, job_settings
 from airflow_txlog.jobs.sql.functions import built_into_server, names_of
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.query_gate import _TABLE_FUNCTIONS, QUERY_FUNCTIONS, check_query
-from airflow_txlog.jobs.sql.query_names import Unjudged, check_names
+from airflow_txlog.jobs.sql.query_gate import _TABLE_FUNCTIONS, QUERY_FUNCTIONS, Unjudged, check_names, check_query
 from airflow_txlog.storage import PLAIN
 from tests.conftest import REPORTED
 from tests.helpers.depth import depth

@@ -9,7 +9,7 @@ import pytest
 from airflow_txlog.engine.table.predicate import may_hold_match, rows_matching, why_not_plain
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.jobs.sql.plain_values import plain_values
-from airflow_txlog.jobs.sql.row_filters import exact_filter_of
+from airflow_txlog.jobs.sql.scope import exact_filter_of
 from airflow_txlog.sql.evaluation import KNOWN, Known, values_of
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, is_decided
 

@@ -10,16 +10,18 @@ soundness A11, A17.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.engine import Transaction
+from airflow_txlog.engine import Snapshot, Table, Transaction
+from airflow_txlog.engine.table.snapshot.missing_files import is_missing_from
 from airflow_txlog.errors import (
     CommitConflict,
     CommitContention,
+    ConcurrentDeleteRead,
     CorruptTable,
     DuplicateActions,
     InvalidInput,
@@ -36,10 +38,9 @@ from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.staged import check_not_swept, unstage
 from airflow_txlog.jobs.resume.commit import Change, commit_change
 from airflow_txlog.jobs.resume.first_version import NO_TABLE, first_version, forget_first_version, landed_since
-from airflow_txlog.jobs.resume.memory import Memory
-from airflow_txlog.jobs.resume.missing_files import removed_meanwhile
 
 if TYPE_CHECKING:
+    from airflow_txlog.jobs.resume.memory import Memory
     from airflow_txlog.jobs.resume.saved_work import SavedWork
 
 FIRST_PAUSE_S = 0.1
@@ -81,14 +82,14 @@ def run_attempts(
     Raises the last attempt's conflict when the time is over, and every other error at once.
     """
     attempts = _Attempts(context, plan, begin_absent, clock)
-    memory = memory or Memory()
     try:
         result = attempts.run()
     except BaseException:
-        if attempts.fate_is_known and not (saved_work and saved_work.is_published):
+        if memory is not None and attempts.fate_is_known and not (saved_work and saved_work.is_published):
             unstage(context.store, memory.staged_files())
         raise
-    _delete_leftovers(context, result, memory, saved_work)
+    if memory is not None:
+        _delete_leftovers(context, result, memory, saved_work)
     if context.spec.operation.counts_from_first_try:
         forget_first_version(context)
     return result
@@ -264,3 +265,24 @@ class _Attempts:
             # Whatever fails from here on, a log line among it: the staged files are the table's.
             self.fate_is_known = False
         return is_committed
+
+
+def removed_meanwhile(error: CorruptTable, read: Iterable[tuple[Table, Snapshot]]) -> ConcurrentDeleteRead | None:
+    """The conflict that a missing file amounts to, where its table names it no longer; else None.
+
+    `read` are the tables that the job reads, each with the version that it planned on.
+    """
+    for table, snapshot in read:
+        if not is_missing_from(snapshot, error):
+            continue
+        newest = table.snapshot()
+        if not is_missing_from(newest, error):
+            return ConcurrentDeleteRead(
+                f"{error.path} of {table.uri} was planned to be read at version "
+                f"{snapshot.version} and is not there; version {newest.version} names it no longer, so it was removed "
+                "and a VACUUM has deleted it. Nothing was committed: read the table again and repeat the operation.",
+                table=table.uri,
+                read_version=snapshot.version,
+                path=error.path,
+            )
+    return None

@@ -21,8 +21,7 @@ from airflow_txlog.jobs.rows.find import find_filtered, find_rows
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, columns_named
-from airflow_txlog.jobs.sql.row_filters import exact_filter_of
-from airflow_txlog.jobs.sql.scope import read_condition
+from airflow_txlog.jobs.sql.scope import exact_filter_of, read_condition
 from airflow_txlog.sql.expression import Expression
 
 ONLY_CLAUSE = 0

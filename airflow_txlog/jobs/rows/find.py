@@ -35,7 +35,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, scan_frame, through
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
-from airflow_txlog.jobs.sql.row_filters import row_filter_of
+from airflow_txlog.jobs.sql.scope import row_filter_of
 from airflow_txlog.sql.expression import Call, Column, Expression, Values, any_of
 from airflow_txlog.storage.limits import weight_of
 

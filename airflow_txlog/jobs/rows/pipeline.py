@@ -22,8 +22,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, plan_files
 from airflow_txlog.jobs.files.stage import layout_of
 from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.resume.memory import NOTHING, FileMatches, LiveFile, Memory
-from airflow_txlog.jobs.resume.rule_compatibility import rules_at
+from airflow_txlog.jobs.resume.memory import NOTHING, FileMatches, LiveFile, Memory, rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.find import files_outside
 from airflow_txlog.jobs.rows.matches import Matches

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.datafiles.codecs import plain_time
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.jobs.sql.parsed import words
+from airflow_txlog.sql.keywords import words
 from airflow_txlog.sql.lexer import Token
 from airflow_txlog.sql.sql_text import statement_text
 

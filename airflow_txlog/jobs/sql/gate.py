@@ -35,6 +35,7 @@ from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describ
 from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.bound import Binder
+from airflow_txlog.jobs.sql.column_names import aliases_of
 from airflow_txlog.jobs.sql.current_time import (
     CLOCKS,
     bare_calls,
@@ -53,7 +54,6 @@ from airflow_txlog.jobs.sql.functions import (
     unsupported,
 )
 from airflow_txlog.jobs.sql.query_gate import check_query
-from airflow_txlog.jobs.sql.unknown_names import aliases_of
 from airflow_txlog.sql import confinement
 from airflow_txlog.sql.lexer import Token
 from airflow_txlog.sql.sql_text import quoted_hint, sql_text

@@ -6,21 +6,35 @@ The invariant: the predicate that is registered is the author's text itself, all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.contract.operations import ScopedOperation
 from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.columns.partitions import parse_partition_values
+from airflow_txlog.engine.table.predicate import Predicate, rows_matching, why_not_plain
 from airflow_txlog.engine.table.predicate.reading import read_predicate
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
+from airflow_txlog.engine.table.predicate.tree import comparable_type, constants_of
+from airflow_txlog.engine.table.schema.column_mapping import partition_keys
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
+from airflow_txlog.engine.table.schema.schema import DataType, StructField, StructType, arrow_type
+from airflow_txlog.engine.table.schema.types import Primitive
+from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismatch, UnknownColumn
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.sql.gate import SqlGate, aliased
-from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.sql.expression import all_of, any_of
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
+from airflow_txlog.sql.evaluation import aligned, known_as
+from airflow_txlog.sql.expression import Call, Expression, Literal, all_of, any_of, columns_of, parts_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType as SparkSchema
 
 
 def accepted_by_spark(gate: SqlGate, snapshot: Snapshot, text: str) -> dict[str, Any]:
@@ -112,3 +126,222 @@ def partition_scope(
     used = partitions.check_scope(text)
     gate.check_clocks(text, snapshot.delta_schema.names)
     return PartitionScope(partitions=partitions, text=text, read=read_condition(context, snapshot, text, used))
+
+
+Tuple = tuple[str | None, ...]
+
+
+class Partitions:
+    """The partition columns of a table, as Spark sees them. Raises CorruptTable where the schema lacks one.
+
+    Spark is asked once whether it accepts a partition.
+    """
+
+    def __init__(self, context: JobContext, gate: SqlGate, schema: StructType, columns: Sequence[str]) -> None:
+        self._context = context
+        self._gate = gate
+        self.columns = list(columns)
+        self._keys = partition_keys(schema, columns)
+        self._fields = [_field_of(schema, name, context.root) for name in columns]
+        self._schema = pa.schema([pa.field(field.name, arrow_type(field.type)) for field in self._fields])
+        self._answers: dict[str, dict[Tuple, bool]] = {}
+        self._read: dict[str, Predicate | str] = {}
+
+    def speaks_of_partitions_only(self, text: str) -> bool:
+        """Whether Spark finds every name of an accepted condition among the partition columns."""
+        if isinstance(self._plain(text), Predicate):
+            return True
+        try:
+            self._condition(text)
+        except InvalidPredicate:
+            return False
+        return True
+
+    def check_scope(self, text: str) -> dict[str, Any]:
+        """Accepts a `partition_predicate`; returns the parameters that it uses.
+
+        Raises InvalidPredicate when it names anything but partition columns.
+        """
+        plain = self._plain(text)
+        if isinstance(plain, Predicate):
+            used = self._gate.parameters_in(text)
+            self._gate.used |= set(used)
+            return used
+        why = f"partition_predicate is more than a plain one of partition columns: it has {plain}"
+        try:
+            return self._context.executor.by_spark(why, lambda: self._condition(text))
+        except UnknownColumn as error:
+            raise beyond_partitions(text, error.facts.get("column"), self.columns) from error
+
+    def _condition(self, text: str) -> dict[str, Any]:
+        """Have Spark accept a condition on the partition columns; return the parameters that it uses."""
+        return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
+
+    def _plain(self, text: str) -> Predicate | str:
+        """A plain condition of partition columns, as the engine reads it; else what in the text is more than that.
+
+        Spark accepts such a text, and answers it as the engine does: it need not be asked.
+        """
+        if text not in self._read:
+            self._read[text] = self._read_plain(text, StructType(tuple(self._fields)))
+        return self._read[text]
+
+    def _read_plain(self, text: str, schema: StructType) -> Predicate | str:
+        used, zone = self._gate.parameters_in(text), self._context.spec.time_zone
+        why = why_not_plain(text, schema, used)
+        if why is not None:
+            return why
+        try:
+            read = read_predicate(text, schema, parameters=used, time_zone=zone)
+            rows_matching(read, self._typed([]))
+        except InvalidPredicate:
+            return "what the engine cannot evaluate"
+        return read
+
+    def tuples_of(self, files: pa.Table) -> list[Tuple]:
+        """The raw partition values of each file (rows of a table `FILES`), in order."""
+        rows = files.column("partition_values").to_pylist()
+        return [self.tuple_of(dict(row or [])) for row in rows]
+
+    def tuple_of(self, partition_values: Mapping[str, str | None]) -> Tuple:
+        """The raw values of one file, as its add action has them, in the order of `columns`."""
+        return tuple(partition_values.get(key) for key in self._keys)
+
+    def check_inside(self, text: str, tuples: Sequence[Tuple]) -> None:
+        """Raises PartitionMismatch for the first tuple of which the accepted scope `text` is not TRUE."""
+        for entry, is_inside in zip(tuples, self.accepted(text, tuples), strict=True):
+            if not is_inside:
+                partition = dict(zip(self.columns, entry, strict=True))
+                raise PartitionMismatch(
+                    f"{self._context.root}: a row belongs to the partition {partition}, which partition_predicate "
+                    f"{text!r} does not accept. Nothing was committed.",
+                    table=self._context.root,
+                    partition=partition,
+                )
+
+    def accepted(self, text: str, tuples: Sequence[Tuple]) -> list[bool]:
+        """For each tuple of raw values: whether the accepted condition `text` is TRUE of it."""
+        answers = self._answers.setdefault(text, {})
+        unknown = [entry for entry in dict.fromkeys(tuples) if entry not in answers]
+        if unknown:
+            answers.update(zip(unknown, self._ask(text, unknown), strict=True))
+        return [answers[entry] for entry in tuples]
+
+    def _ask(self, text: str, distinct: Sequence[Tuple]) -> list[bool]:
+        plain = self._plain(text)
+        if isinstance(plain, Predicate):
+            answers: list[bool] = rows_matching(plain, self._typed(distinct)).to_pylist()
+            return answers
+        from airflow_txlog.jobs.sql.schemas import compared_as_char  # noqa: PLC0415 - only with Spark
+
+        view = self._context.view_name()
+        frame = self._context.spark.createDataFrame(self._typed(distinct), self._spark_schema(ROW_ID_COLUMN))
+        marks = {f.name: str(f.metadata[CHAR_VARCHAR_KEY]) for f in self._fields if CHAR_VARCHAR_KEY in f.metadata}
+        compared_as_char(frame, marks).createOrReplaceTempView(view)
+        query = f"SELECT {quoted(ROW_ID_COLUMN)} FROM {aliased(view)} WHERE (\n{text}\n)"
+        found = collect(self._gate.run(query), "ask which partitions a predicate accepts")
+        true_of = set(found.column(0).to_pylist())
+        return [index in true_of for index in range(len(distinct))]
+
+    def among(self, tuples: Sequence[Tuple], chosen: Sequence[Tuple]) -> list[bool]:
+        """For each tuple of raw values: whether it is the partition of one of `chosen`, as typed values.
+
+        Null equals null, and `1` and `01` are one integer. Raises CorruptTable for a text that is no value of its type.
+        """
+        if not tuples:
+            return []
+        typed = self._typed([*tuples, *chosen])
+        codes = [_codes(typed.column(index), field.type) for index, field in enumerate(self._fields)]
+        rows = list(zip(*codes, strict=True))
+        wanted = set(rows[len(tuples) :])
+        return [row in wanted for row in rows[: len(tuples)]]
+
+    def _typed(self, tuples: Sequence[Tuple]) -> pa.Table:
+        arrays = []
+        for index, field in enumerate(self._fields):
+            texts = pa.array([entry[index] for entry in tuples], pa.string())
+            zone, instants = self._context.spec.time_zone, self._context.executor.instants
+            parsed = parse_partition_values(texts, field.type, time_zone=zone, instants=instants)
+            arrays.append(parsed.for_rows(field.name))
+        numbers = pa.array(range(len(tuples)), pa.int64())
+        return pa.table([*arrays, numbers], names=[*self._schema.names, ROW_ID_COLUMN])
+
+    def _spark_schema(self, *extra: str) -> SparkSchema:
+        from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
+        return spark_schema(pa.schema([*self._schema, *(pa.field(name, pa.int64()) for name in extra)]))
+
+
+def beyond_partitions(text: str, name: str | None, columns: Sequence[str]) -> UnknownColumn:
+    """The error for a `partition_predicate` that names something else than the table's partition `columns`."""
+    if columns:
+        may_name = f"may name partition columns only ({', '.join(columns)})"
+    else:
+        may_name = "may name partition columns only, and the table has none"
+    return UnknownColumn(
+        f"partition_predicate {text!r} {may_name}; it names {name}.{did_you_mean(name or '', columns)} A condition on "
+        "other columns belongs into the predicate. Nothing was read.",
+        predicate=text,
+        column=name,
+        columns=list(columns),
+    )
+
+
+def _codes(values: pa.ChunkedArray, data_type: DataType) -> list[int]:
+    """Numbers that are equal exactly where the values are; nulls have one too."""
+    array = aligned(values.combine_chunks(), comparable_type(data_type))
+    if pa.types.is_floating(array.type):
+        array = pc.add(array, 0.0)  # -0.0 and 0.0 are one value, and adding zero leaves one of them
+    codes: list[int] = array.dictionary_encode(null_encoding="encode").indices.to_pylist()
+    return codes
+
+
+def _field_of(schema: StructType, name: str, table: str) -> StructField:
+    found = schema.find(name)
+    if found is None:
+        raise CorruptTable(f"{table}: the partition column {name!r} is not in the schema.", table=table)
+    return found
+
+
+PLAIN_TYPES = frozenset(
+    (
+        Primitive.BOOLEAN,
+        Primitive.BYTE,
+        Primitive.SHORT,
+        Primitive.INTEGER,
+        Primitive.LONG,
+        Primitive.DATE,
+        Primitive.TIMESTAMP,
+        Primitive.TIMESTAMP_NTZ,
+        Primitive.STRING,
+    )
+)
+
+
+_COMPARED_ALIKE = frozenset(map(comparable_type, PLAIN_TYPES))
+
+
+def row_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression | None:
+    """What the predicate says of the `scanned` columns, or None where it says nothing that a worker may go by."""
+    return _row_filter(predicate.tree, frozenset(scanned))
+
+
+def exact_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression | None:
+    """The row filter that exactly the rows pass of which the predicate is TRUE; None where there is none."""
+    return _row_filter(predicate.tree, frozenset(scanned), is_exact=True)
+
+
+def _row_filter(node: Expression, scanned: frozenset[str], *, is_exact: bool = False) -> Expression | None:
+    match node:
+        case Literal():
+            return node if is_exact else None
+        case Call("and" | "or", children):
+            found = [_row_filter(child, scanned, is_exact=is_exact) for child in children]
+            parts = [part for part in found if part is not None]
+            if node.operator == "or":
+                return any_of(parts) if len(parts) == len(found) else None
+            return all_of(parts) if parts and not (is_exact and len(parts) < len(found)) else None
+    calls = [known_as(part) is not None for part in parts_of(node) if isinstance(part, Call)]
+    constants = constants_of(node)
+    is_alike = constants is None or constants.type in _COMPARED_ALIKE
+    return node if calls and all(calls) and is_alike and columns_of(node) <= scanned else None

@@ -15,7 +15,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.exactly_once.transactions import forget_saved_work
+from airflow_txlog.exactly_once.exchange import forget_saved_work
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.local import LocalStore
 from tests.helpers.first_versions import lose_by_hand, lose_by_vacuum_of_delta_rs, move_to_the_head, notes

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from airflow_txlog import storage
 from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.exactly_once.transactions import find_done, forget_saved_work
+from airflow_txlog.exactly_once.exchange import forget_saved_work
+from airflow_txlog.exactly_once.transactions import find_done
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage import Access, LocalStore, Store, StoreReference
 from airflow_txlog.storage.limits import Limits

@@ -14,8 +14,7 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import CLAUSE, pack_pairs, unpack_pairs
 from airflow_txlog.jobs.context import SavedInputs
-from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment
-from airflow_txlog.jobs.resume.rule_compatibility import TableRules
+from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment, TableRules
 from airflow_txlog.jobs.resume.saved_work import Identity, decode, encode, memory_of
 from tests.helpers.depth import depth
 from tests.jobs.resume.histories import History, one_by_one, play

@@ -8,8 +8,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Protocol
-from airflow_txlog.jobs.resume.memory import Memory
-from airflow_txlog.jobs.resume.rule_compatibility import TableRules, rules_at
+from airflow_txlog.jobs.resume.memory import Memory, TableRules, rules_at
 from airflow_txlog.storage import MemoryStore
 
 PROTOCOL = Protocol(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from airflow_txlog.engine.log.actions import Format, Metadata, Protocol
-from airflow_txlog.jobs.resume.rule_compatibility import TableRules, rules_of, still_holds
+from airflow_txlog.jobs.resume.memory import TableRules, rules_of, still_holds
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]})
 

@@ -7,7 +7,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.jobs.sql.row_filters import row_filter_of
+from airflow_txlog.jobs.sql.scope import row_filter_of
 from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.sql.expression import Call, Column, Values, all_of, any_of, columns_of, negation
 from tests.engine.table.predicate.tables import read

@@ -46,8 +46,7 @@ from airflow_txlog.jobs.source.materialized import hashed_bytes, input_scan, rea
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
-from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES, row_filter_of
-from airflow_txlog.jobs.sql.scope import partition_scope
+from airflow_txlog.jobs.sql.scope import PLAIN_TYPES, partition_scope, row_filter_of
 from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of
 
 KEY = "key"

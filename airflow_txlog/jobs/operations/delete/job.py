@@ -25,8 +25,7 @@ from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named
-from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.jobs.sql.scope import accepted_by_spark, partition_scope
+from airflow_txlog.jobs.sql.scope import Partitions, accepted_by_spark, partition_scope
 
 
 def delete(context: JobContext) -> JobResult:

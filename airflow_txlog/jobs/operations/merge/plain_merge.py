@@ -33,7 +33,7 @@ from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, unmatched_plan
 from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
-from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES
+from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
 from airflow_txlog.sql.expression import Column, Expression, Name, Values
 from airflow_txlog.sql.sql_text import sql_text
 

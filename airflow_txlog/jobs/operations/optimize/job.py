@@ -44,8 +44,7 @@ from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
 from airflow_txlog.jobs.operations.optimize.staging import CARRIES_IDS, stage_bins, zorder_parameter
 from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
-from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment
-from airflow_txlog.jobs.resume.rule_compatibility import rules_at
+from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment, rules_at
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope

@@ -42,14 +42,13 @@ from airflow_txlog.jobs.operations.write.replaced import (
 )
 from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change, check_may_remove_rows
-from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse
-from airflow_txlog.jobs.resume.rule_compatibility import rules_at
+from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse, rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
 from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson, evolved_by_source
+from airflow_txlog.jobs.sql.scope import Partitions
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.executor.base import AcceptedRules, FoundSource

@@ -19,8 +19,14 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.errors import PartitionMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.jobs.sql.scope import PartitionScope, accepted_by_spark, both, partition_scope, read_condition
+from airflow_txlog.jobs.sql.scope import (
+    Partitions,
+    PartitionScope,
+    accepted_by_spark,
+    both,
+    partition_scope,
+    read_condition,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

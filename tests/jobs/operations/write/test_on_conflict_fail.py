@@ -21,7 +21,7 @@ from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpe
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import CommitContention
-from airflow_txlog.exactly_once.transactions import forget_saved_work
+from airflow_txlog.exactly_once.exchange import forget_saved_work
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.first_versions import lose_by_hand, lose_by_vacuum_of_delta_rs, move_to_the_head, notes
 from tests.helpers.jobs import DAY, KEY, application, committed, error_of, ids, rows, set_property
