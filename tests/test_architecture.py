@@ -154,7 +154,6 @@ SHARED_NAMES = {
     "operations": "the records of all, and the folder of their jobs",
     "sources clauses": "as their author makes them, as a record holds them, and what Spark makes of them",
     "files scan": "of a snapshot, and Spark's reading of them",
-    "checksum": "the file in the log, and the check of a snapshot against it",
     "images": "the rows that an update makes: Spark's part of them, and the task that writes them",
     "compaction evolution": "the decision of a commit, and the work that it decides on",
     "names": "of the log's files; of a predicate's columns",

@@ -23,14 +23,13 @@ from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.commit.writers import check_writers
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.segment import list_segment
-from airflow_txlog.engine.table.changes.rows import change_rows
+from airflow_txlog.engine.table.changes.versions import change_rows
 from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER, TableProperties
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.cache import RecentTable
-from airflow_txlog.engine.table.snapshot.missing_files import is_missing_from
+from airflow_txlog.engine.table.snapshot.commit_times import Moment, moment_text, parse_moment, version_at
 from airflow_txlog.engine.table.snapshot.scan import read_rows
-from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.engine.table.snapshot.time_travel import Moment, moment_text, parse_moment, version_at
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_missing_from
 from airflow_txlog.engine.upkeep import checkpointing
 from airflow_txlog.engine.upkeep.checks import Finding, check
 from airflow_txlog.engine.upkeep.deleting import PARALLELISM
@@ -243,7 +242,7 @@ class Table:
 
         The table's columns (or these) as of `end`, then `_change_type` (insert, delete, update_preimage,
         update_postimage), `_commit_version` and `_commit_timestamp` (UTC); versions ascending, read in this process.
-        Raises as `engine.table.changes.rows` does; VersionNotFound, LogGap where the log holds the versions no longer.
+        Raises VersionNotFound, LogGap if the log no longer holds the versions; see `engine.table.changes.versions`.
         """
         return change_rows(self.uri, self.snapshot, start, end, columns)
 

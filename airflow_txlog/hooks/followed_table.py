@@ -18,8 +18,14 @@ from typing import Any
 
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.table.changes.conditions import Condition, ConditionAnswer, ask, new_versions
-from airflow_txlog.engine.table.changes.following import LogFollower, Position
+from airflow_txlog.engine.table.changes.following import (
+    Condition,
+    ConditionAnswer,
+    LogFollower,
+    Position,
+    ask,
+    new_versions,
+)
 from airflow_txlog.exactly_once.transactions import RecordedWork, recorded_version, recorded_work
 from airflow_txlog.hooks.waiting import WaitAnswer
 from airflow_txlog.locations import Access

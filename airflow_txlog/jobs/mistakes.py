@@ -32,7 +32,7 @@ from airflow_txlog.contract.operations import (
 )
 from airflow_txlog.contract.operations.fields import Sees
 from airflow_txlog.engine import Snapshot, Table
-from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
+from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
 from airflow_txlog.exactly_once.transactions import done_in

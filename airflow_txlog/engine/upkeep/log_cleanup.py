@@ -24,9 +24,8 @@ from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogFile, LogKind, pars
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.table.schema.features import check_writable, writer_features
 from airflow_txlog.engine.table.schema.properties import DAY_MS
-from airflow_txlog.engine.table.snapshot.commit_times import commits_among
+from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_time
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.engine.table.snapshot.time_travel import in_commit_time
 from airflow_txlog.engine.upkeep.deleting import Deletion, delete_files, progress_log
 from airflow_txlog.errors import TableError, UnsupportedFeature
 from airflow_txlog.storage.base import FileInfo, Store

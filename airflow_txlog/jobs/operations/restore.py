@@ -11,7 +11,7 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Restore
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot, Table, Transaction
-from airflow_txlog.engine.table.snapshot.time_travel import moment_text, parse_moment
+from airflow_txlog.engine.table.snapshot.commit_times import moment_text, parse_moment
 from airflow_txlog.engine.upkeep.restore import Restored
 from airflow_txlog.engine.upkeep.restore import restore as commit_restore
 from airflow_txlog.errors import ConcurrentWrite

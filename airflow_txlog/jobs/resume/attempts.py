@@ -17,7 +17,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot, Table, Transaction
-from airflow_txlog.engine.table.snapshot.missing_files import is_missing_from
+from airflow_txlog.engine.table.snapshot.snapshot import is_missing_from
 from airflow_txlog.errors import (
     CommitConflict,
     CommitContention,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from airflow_txlog.contract.operations import Merge, Operation, Update
-from airflow_txlog.engine.table.predicate.suggestions import SPECIAL_NAMES, did_you_mean, shown_names
+from airflow_txlog.engine.table.predicate.names import SPECIAL_NAMES, did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate, SchemaMismatch, UnknownColumn
 from airflow_txlog.sql.expression import Call, Expression, Name, parts_of

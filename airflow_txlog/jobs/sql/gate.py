@@ -19,8 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.operations import Operation
-from airflow_txlog.engine.table.predicate.names import Names
-from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
+from airflow_txlog.engine.table.predicate.names import Names, did_you_mean, shown_names
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.errors import (
     InvalidJobSpec,

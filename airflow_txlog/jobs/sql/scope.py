@@ -19,8 +19,8 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching, why_not_plain
+from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.predicate.reading import read_predicate
-from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
 from airflow_txlog.engine.table.predicate.tree import comparable_type, constants_of
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
@@ -55,7 +55,7 @@ def read_condition(
         time_zone=context.spec.time_zone,
         alias=alias,
         # Spark has parsed the text and resolved its names; what the engine cannot make of it only prunes nothing.
-        unknown_columns="unknown",
+        unknown_columns_are_opaque=True,
         lenient=True,
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.table.schema.evolution import is_widening
 from airflow_txlog.engine.table.schema.features import (
     FEATURE_PREFIX,
     check_files_writable,
@@ -23,7 +24,6 @@ from airflow_txlog.engine.table.schema.features import (
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, RULE_KEYS
 from airflow_txlog.engine.table.schema.schema import parse_schema
-from airflow_txlog.engine.table.schema.type_widening import is_widening
 from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidCommit
 

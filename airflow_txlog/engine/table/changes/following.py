@@ -8,8 +8,8 @@ look shows belongs to one log. A table that was dropped and created again is ano
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -19,11 +19,12 @@ from airflow_txlog.engine.log.names import commit_name, version_prefix
 from airflow_txlog.engine.log.tail import list_tail, read_files
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
+from airflow_txlog.engine.table.predicate.pruning import partitions_of
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_ms
-from airflow_txlog.engine.table.snapshot.snapshot import latest_metadata
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, latest_metadata
 from airflow_txlog.errors import InvalidInput, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 
@@ -37,10 +38,10 @@ _NOT_WRITTEN: PartitionValues = (("", None),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A version that a reader has come to; -1 is before the first.
+    """A version that a reader has reached; -1 is before the first.
 
-    `commit_mark` distinguishes the version's commit file from any other of its name: a table that was dropped and
-    created again has another mark at the same version. None where it is not known.
+    `commit_mark` identifies the commit file: a table that was dropped and created again has another mark at the same
+    version. None if unknown.
     """
 
     version: int
@@ -77,8 +78,6 @@ class LogFollower:
         self._facts: OrderedDict[int, CommitFacts] = OrderedDict()
         self._metadata: Metadata | None = None
 
-    # --- what is there ----------------------------------------------------------------------------------------------
-
     def look(self) -> Position:
         """The table's latest version; -1 where there is no table yet. One listing, and no commit is read.
 
@@ -107,10 +106,9 @@ class LogFollower:
         return version
 
     def is_another_log(self, position: Position) -> bool:
-        """Whether the position is of another log than the one of the last look: it is later than all, or its mark
-        differs.
+        """Return whether the position is of another log: it is later than the last look's, or its mark differs.
 
-        A table that is gone (no version at all) is not called another one before it is created again.
+        A dropped table counts as another one only once it is created again.
         """
         if self._latest < 0 or position.version < 0:
             return False
@@ -158,8 +156,6 @@ class LogFollower:
         self._times = {each.version: each.file_time_ms for each in commits_among(ascending)}
         self._facts, self._metadata = OrderedDict(), None
 
-    # --- what the commits did ---------------------------------------------------------------------------------------
-
     def newest_first(self, after: int) -> Iterator[CommitFacts | None]:
         """The commits of the last look, from the latest down to the first one later than `after`.
 
@@ -176,10 +172,7 @@ class LogFollower:
                 return
 
     def facts(self, version: int) -> CommitFacts | None:
-        """What the commit of a version of the last look did; None where the log does not hold it.
-
-        Raises CorruptCommit, LimitExceeded.
-        """
+        """Return the facts of a commit; None if the log does not hold it. Raises CorruptCommit, LimitExceeded."""
         if version in self._files and version not in self._facts:
             self._read([version])
         return self._facts.get(version)
@@ -220,8 +213,6 @@ class LogFollower:
             filled=filled,
         )
 
-    # --- partitions -------------------------------------------------------------------------------------------------
-
     def metadata(self) -> Metadata:
         """The table's latest metadata, read once and after each commit that changes it.
 
@@ -232,10 +223,10 @@ class LogFollower:
         return self._metadata
 
     def any_is(self, partition: Mapping[str, str | None], values: frozenset[PartitionValues]) -> bool:
-        """Whether one of these is the partition, whose values are texts by column name; typed values are compared.
+        """Return whether one of `values` is the partition (texts by column name), compared as typed values.
 
-        Columns that `partition` leaves out may have any value. Raises InvalidInput where it names what is no partition
-        column, or a text that is no value of its column.
+        Columns that `partition` leaves out may have any value. Raises InvalidInput for a column that is no partition
+        column and for a text that is no value of its column.
         """
         metadata = self.metadata()
         schema = parse_schema(metadata.schema_string)
@@ -262,11 +253,10 @@ class LogFollower:
         return bool(candidates)
 
     def partitions(self, commits: Iterable[CommitFacts]) -> list[dict[str, str | None]] | None:
-        """The partitions that the commits changed, each once: the log's texts by column, in the table's order of
-        columns. Empty for a table without partitions. None where they are not known: a commit removes files without
-        their partition values, as the protocol allows, or the table had other partition columns then.
+        """Return the partitions that the commits changed, each once: the log's texts by column; none if unpartitioned.
 
-        Raises TableNotFound, CorruptTable.
+        Return None if they are unknown: a commit removes files without partition values, as the protocol allows, or
+        the table had other partition columns then. Raises TableNotFound, CorruptTable.
         """
         found = sorted(set().union(*(each.partitions for each in commits)), key=str)
         if not any(found):
@@ -299,3 +289,162 @@ def _missing(listing: Listing) -> int | None:
     """The first version that the latest one needs and that has no commit; None where it can be rebuilt."""
     start = max(listing.checkpoints, default=-1) + 1
     return next((version for version in range(start, listing.latest + 1) if version not in listing.commits), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What is waited for; a version has to satisfy all that is given. At most one of the first three is given.
+
+    - `version`: this one or a later one. Alone it is a number and nothing else: what its commit did is not asked.
+    - `newer_than`: later than this one. Of a table that was created again since, every version is later.
+    - `since_ms`: committed at or after this moment, milliseconds since the epoch.
+    - `operations`: by one of these operations, as commitInfo names them; case does not count.
+    - `tags`: whose commitInfo has these tags.
+    - `partition`: which added rows to the partition, given by column as texts of the log. Without one of the first
+      three, `operations` and `tags`: which has rows of the partition.
+    - `data_changes_only`: which added or removed rows. None: so it is, unless `operations` are named.
+    """
+
+    version: int | None = None
+    newer_than: Position | None = None
+    since_ms: int | None = None
+    operations: frozenset[str] = frozenset()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    data_changes_only: bool | None = None
+
+    def __post_init__(self) -> None:
+        ranges = [each for each in (self.version, self.newer_than, self.since_ms) if each is not None]
+        if len(ranges) > 1:
+            raise InvalidInput("A condition has at most one of version, newer_than and since.")
+        if not ranges and not (self.operations or self.tags or self.partition):
+            raise InvalidInput("A condition needs one of version, newer_than, since, operation, tags and partition.")
+
+    @property
+    def needs_data_change(self) -> bool:
+        """Whether a version has to add or remove rows."""
+        return not self.operations if self.data_changes_only is None else self.data_changes_only
+
+    @property
+    def _is_a_number(self) -> bool:
+        asks_more = self.operations or self.tags or self.partition or self.data_changes_only
+        return self.version is not None and not asks_more
+
+    @property
+    def _is_of_a_state(self) -> bool:
+        ranges = (self.version, self.newer_than, self.since_ms)
+        return bool(self.partition) and not (self.operations or self.tags or any(each is not None for each in ranges))
+
+    def accepts(self, facts: CommitFacts, follower: LogFollower) -> bool:
+        """Whether a commit of the range satisfies the rest. Raises InvalidInput, as `LogFollower.any_is`."""
+        if self.needs_data_change and not facts.data_change:
+            return False
+        if self.operations and (facts.operation or "").upper() not in {each.upper() for each in self.operations}:
+            return False
+        if any(facts.tags.get(name) != text for name, text in self.tags.items()):
+            return False
+        return not self.partition or follower.any_is(self.partition, facts.filled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionAnswer:
+    """Whether a condition is reached by the latest version, at `position`."""
+
+    reached: bool
+    position: Position
+    """The latest version: give it as `checked` to ask for what comes after. -1 where there is no table."""
+    after: int
+    """The versions later than this one were asked."""
+    match: CommitFacts | None
+    """The newest commit that satisfies the condition; None where it is reached by a number, by rows that were there
+    already, or by commits that the log no longer holds."""
+    is_another_log: bool
+    """Whether the table was dropped and created again since `checked`, or since the condition's `newer_than`."""
+
+
+def ask(
+    condition: Condition, follower: LogFollower, snapshot: Callable[[], Snapshot], checked: Position | None = None
+) -> ConditionAnswer:
+    """The answer by the follower's last look.
+
+    `checked`: how far the same condition was asked before, and not reached; None where it was not. A partition that may
+    have rows already is looked for in `snapshot`, only then. Raises InvalidInput, and what reading the log raises.
+    """
+    position, began = follower.position, condition.newer_than
+    is_another_log = any(each is not None and follower.is_another_log(each) for each in (checked, began))
+    if checked is not None and follower.is_another_log(checked):
+        checked = None
+    after = _begin(condition, follower)
+    if checked is not None:
+        after = max(after, checked.version)
+
+    def answer(reached: bool, match: CommitFacts | None = None) -> ConditionAnswer:
+        return ConditionAnswer(
+            reached=reached, position=position, after=after, match=match, is_another_log=is_another_log
+        )
+
+    if position.version < 0:
+        return answer(False)
+    if condition._is_a_number:
+        assert condition.version is not None
+        return answer(position.version >= condition.version)
+    if condition._is_of_a_state and checked is None:
+        return answer(_has_rows(snapshot(), condition.partition, follower))
+    for facts in follower.newest_first(after):
+        if facts is None:
+            return answer(True)
+        if condition.since_ms is not None and facts.timestamp_ms < condition.since_ms:
+            return answer(False)
+        if condition.accepts(facts, follower):
+            return answer(True, facts)
+    return answer(False)
+
+
+def _begin(condition: Condition, follower: LogFollower) -> int:
+    """The version after which the condition's range begins; where it names none, with the first that the log holds."""
+    if condition.version is not None:
+        return condition.version - 1
+    if condition.newer_than is not None:
+        return -1 if follower.is_another_log(condition.newer_than) else condition.newer_than.version
+    return -1 if condition.since_ms is not None else follower.earliest - 1
+
+
+def _has_rows(snapshot: Snapshot, partition: Mapping[str, str | None], follower: LogFollower) -> bool:
+    """Whether a live file lies in the partition. Raises InvalidInput, as `LogFollower.any_is`."""
+    follower.any_is(partition, frozenset())
+    # What may lie in it; the last word is `any_is`, the same as for a commit.
+    files = snapshot.files(partitions_of([partition]), columns=["partition_values"])
+    batches = files.to_batches(max_chunksize=1000)
+    found = (batch.column(0).to_pylist() for batch in batches)
+    return any(follower.any_is(partition, frozenset(tuple(sorted(each)) for each in chunk)) for chunk in found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewVersions:
+    """The versions that a reader who stood at `after` has not seen, up to `position`."""
+
+    after: Position
+    position: Position
+    commits: tuple[CommitFacts, ...]
+    """Those that added or removed rows, ascending."""
+    is_complete: bool
+    """False where they do not say what happened since `after`: the log no longer holds a commit in between, or the
+    table was dropped and created again. Read the table as of `position` instead."""
+
+
+def new_versions(follower: LogFollower, after: Position, up_to: Position | None = None) -> NewVersions:
+    """What the follower's last look shows after `after`, up to the latest version or to `up_to`.
+
+    Raises what reading the log raises.
+    """
+    is_complete = not follower.is_another_log(after)
+    if up_to is None or follower.is_another_log(up_to):
+        up_to = follower.position
+    start = after.version if is_complete else follower.earliest - 1
+    commits: list[CommitFacts] = []
+    for facts in follower.newest_first(start):
+        if facts is None:
+            is_complete = False
+        elif facts.version <= up_to.version and facts.data_change:
+            commits.append(facts)
+    return NewVersions(after=after, position=up_to, commits=tuple(reversed(commits)), is_complete=is_complete)

@@ -8,14 +8,17 @@ Source: protocol, "Per-file Statistics".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.engine.log.packing import PackedBatch
 from airflow_txlog.engine.table.columns.statistic_columns import (
     AskedColumn,
     ParsedStatistics,
@@ -30,8 +33,10 @@ from airflow_txlog.engine.table.columns.statistic_values import (
     bound_reader,
     defended,
 )
-from airflow_txlog.engine.table.schema.schema import DataType, Primitive, StructField, StructType, array_of, arrow_type
+from airflow_txlog.engine.table.schema.schema import DataType, Primitive, array_of, arrow_type
+from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.errors import UnknownColumn
+from airflow_txlog.storage.limits import STATISTICS
 
 ColumnPath: TypeAlias = tuple[str, ...]
 
@@ -355,3 +360,85 @@ def _null_count(
 
 def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+@dataclass(slots=True)
+class _KeptColumn:
+    """What is kept of one column, with its bytes."""
+
+    member: StructField
+    batches: WeakKeyDictionary[PackedBatch, tuple[ColumnBounds, int]] = field(default_factory=WeakKeyDictionary)
+
+
+class KeptBounds:
+    """The bounds of one table's files, by column. Any number of threads may ask; two may parse the same batch."""
+
+    def __init__(self) -> None:
+        # By the columns' names; the one that was asked for longest ago stands first.
+        self._columns: dict[str, _KeptColumn] = {}
+        # Held for looking up and noting down, never while statistics are parsed.
+        self._lock = threading.Lock()
+
+    def knows(self, batches: Sequence[PackedBatch], schema: StructType, names: Sequence[str]) -> bool:
+        """Whether nothing would have to be parsed."""
+        return all(len(found) == len(names) for found in self._known(batches, schema, names))
+
+    def of(
+        self, batches: Sequence[PackedBatch], schema: StructType, names: Sequence[str]
+    ) -> list[dict[str, ColumnBounds]]:
+        """Of each batch (rows of a FILES table) the bounds of these top-level columns over all of its rows."""
+        found = self._known(batches, schema, names)
+        unknown: dict[tuple[str, ...], list[int]] = {}
+        for index, known in enumerate(found):
+            missing = tuple(name for name in names if name not in known)
+            if missing:
+                unknown.setdefault(missing, []).append(index)
+        for missing, indices in unknown.items():
+            parsed = bounds(
+                pa.Table.from_batches([batches[index].full() for index in indices]), schema, [(n,) for n in missing]
+            )
+            start = 0
+            for index in indices:
+                rows = batches[index].light.num_rows
+                found[index] |= {name: each.copied(start, rows) for (name,), each in parsed.items()}
+                start += rows
+            self._keep([(batches[index], found[index]) for index in indices], schema, names)
+        return found
+
+    def _known(
+        self, batches: Sequence[PackedBatch], schema: StructType, names: Sequence[str]
+    ) -> list[dict[str, ColumnBounds]]:
+        found: list[dict[str, ColumnBounds]] = [{} for _ in batches]
+        with self._lock:
+            for name in names:
+                column = self._column(name, schema)
+                for known, batch in zip(found, batches, strict=True):
+                    if batch in column.batches:
+                        known[name] = column.batches[batch][0]
+        return found
+
+    def _column(self, name: str, schema: StructType) -> _KeptColumn:
+        """What is kept of this column, which now stands last; nothing where the schema asked before was another."""
+        member, column = schema.find(name), self._columns.pop(name, None)
+        assert member is not None
+        self._columns[name] = column if column is not None and column.member == member else _KeptColumn(member)
+        return self._columns[name]
+
+    def _keep(
+        self, parsed: list[tuple[PackedBatch, dict[str, ColumnBounds]]], schema: StructType, names: Sequence[str]
+    ) -> None:
+        """As much of it as there is room for; columns that other questions asked for make room."""
+        allowed = STATISTICS.allowed
+        with self._lock:
+            columns = {name: self._column(name, schema) for name in names}
+            used = sum(size for column in self._columns.values() for _, size in column.batches.values())
+            for batch, found in parsed:
+                for name in names:
+                    column, size = columns[name], found[name].nbytes
+                    if batch in column.batches:
+                        continue
+                    while used + size > allowed and (oldest := next(iter(self._columns))) not in names:
+                        used -= sum(freed for _, freed in self._columns.pop(oldest).batches.values())
+                    if used + size <= allowed:
+                        column.batches[batch] = found[name], size
+                        used += size

@@ -5,10 +5,8 @@ Spark decides rows; the engine reads one closed grammar and says unknown to the 
 rows by `rows`.
 """
 
-from airflow_txlog.engine.table.predicate.partition_sets import partitions_of
 from airflow_txlog.engine.table.predicate.plain import why_not_plain
-from airflow_txlog.engine.table.predicate.pruning import FileQuestion, may_hold_match
-from airflow_txlog.engine.table.predicate.rows import rows_matching
+from airflow_txlog.engine.table.predicate.pruning import FileQuestion, may_hold_match, partitions_of, rows_matching
 from airflow_txlog.engine.table.predicate.tree import Predicate
 
 __all__ = [

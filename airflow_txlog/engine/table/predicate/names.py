@@ -7,16 +7,47 @@ columns. Source: Spark, name resolution (case-insensitive; alias, then column, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
-from airflow_txlog.engine.table.predicate.suggestions import SPECIAL_NAMES, did_you_mean, shown_names
 from airflow_txlog.engine.table.predicate.tree import Operand
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, VariantType
 from airflow_txlog.errors import UnknownColumn
 from airflow_txlog.sql.expression import Expression, Name, parts_of
 from airflow_txlog.sql.sql_text import SqlText
+
+# Spark reads these as functions where no column has the name.
+SPECIAL_NAMES = frozenset(
+    (
+        "current_catalog",
+        "current_database",
+        "current_date",
+        "current_path",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+        "localtime",
+        "localtimestamp",
+        "session_user",
+        "user",
+    )
+)
+_COLUMNS_SHOWN = 50
+
+
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """` Did you mean 'id'?` where one of the names is near; else nothing."""
+    lower = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name.lower(), lower, n=1)
+    return f" Did you mean {lower[near[0]]!r}?" if near else ""
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The first names of a table's, in a message."""
+    return ", ".join(names[:_COLUMNS_SHOWN]) + (", …" if len(names) > _COLUMNS_SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,27 +6,34 @@ complement of the answer proves nothing (soundness A4). Vector operations only: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.table.columns.partitions import PartitionValues, typed_partition_columns
+from airflow_txlog.engine.table.columns.partitions import (
+    PartitionValues,
+    parse_partition_values,
+    typed_partition_columns,
+)
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
-from airflow_txlog.engine.table.predicate.bounds import may_be_true
-from airflow_txlog.engine.table.predicate.partition_sets import in_set, understands
 from airflow_txlog.engine.table.predicate.tree import (
     IN_PARTITIONS,
+    Operator,
     Predicate,
     comparable_type,
     constants_of,
+    describe,
     leaves,
 )
 from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructType
-from airflow_txlog.sql.evaluation import passing
-from airflow_txlog.sql.expression import Call, Expression, Literal, Opaque, columns_of
+from airflow_txlog.errors import PartitionMismatch
+from airflow_txlog.sql.confinement import unsupported
+from airflow_txlog.sql.evaluation import aligned, passing
+from airflow_txlog.sql.expression import Call, Column, Expression, Literal, Opaque, Values, any_of, columns_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +167,202 @@ def _may_be_in_set(node: Call, facts: _Facts) -> pa.BooleanArray:
     return pc.or_(
         in_set(node, facts.types, values), pc.invert(reduce(pc.and_, (each.known for each in values.values())))
     )
+
+
+# So many members of a list are compared one by one; more are sorted together with the bounds, once.
+_MEMBERS_ONE_BY_ONE = 16
+
+
+def may_be_true(leaf: Expression, bounds: ColumnBounds) -> pa.BooleanArray:
+    """False where no row of the file can match; never null, in the order of the bounds."""
+    only_nulls = _proven(
+        pc.and_(pc.equal(bounds.null_count, bounds.num_records), pc.greater(bounds.num_records, 0)),
+    )
+    match leaf:
+        case Call("is null"):
+            return pc.invert(_proven(pc.equal(bounds.null_count, 0)))
+        case Call("not", (Call("is null"),)):
+            return pc.invert(only_nulls)
+    return pc.and_not(_value_in_reach(leaf, bounds), only_nulls)
+
+
+def _value_in_reach(leaf: Expression, bounds: ColumnBounds) -> pa.BooleanArray:
+    match leaf:
+        case Call("not", (Call("in", (Column(), Values(members))),)):
+            return _some_other(members, bounds)
+        case Call("in", (Column(), Values(members))):
+            if len(members) > _MEMBERS_ONE_BY_ONE:
+                return _some_member(members, bounds)
+            return reduce(
+                pc.or_, (_comparison(Operator.EQ, members.slice(at, 1), bounds) for at in range(len(members)))
+            )
+        case Call("starts with", (Column(), Values(prefix))):
+            return _prefix(prefix[0].as_py(), bounds)
+        case Call(operator, (Column(), Values(constant))):
+            return _comparison(Operator(operator), constant, bounds)
+    return _everywhere(bounds)
+
+
+def _comparison(operator: Operator, constant: pa.Array, bounds: ColumnBounds) -> pa.BooleanArray:
+    value = constant[0]
+    if pa.types.is_floating(constant.type) and math.isnan(value.as_py()):
+        # Nothing is greater than NaN; it may stand in any file, below no bound.
+        return pc.invert(_everywhere(bounds)) if operator is Operator.GT else _everywhere(bounds)
+    lower, upper = aligned(bounds.lower, constant.type), aligned(bounds.upper, constant.type)
+    reaches = pc.greater if bounds.upper_is_exclusive else pc.greater_equal
+    match operator:
+        case Operator.EQ:
+            return pc.and_(_possible(pc.less_equal(lower, value)), _possible(reaches(upper, value)))
+        case Operator.NE:
+            return _some_other(constant, bounds)
+        case Operator.LT:
+            return _possible(pc.less(lower, value))
+        case Operator.LE:
+            return _possible(pc.less_equal(lower, value))
+    if bounds.may_hold_nan:
+        return _everywhere(bounds)
+    return _possible((pc.greater if operator is Operator.GT else reaches)(upper, value))
+
+
+def _some_other(values: pa.Array, bounds: ColumnBounds) -> pa.BooleanArray:
+    """A value that is none of these: ruled out only where every value is one and the same of them."""
+    if bounds.may_hold_nan or bounds.upper_is_exclusive:
+        return _everywhere(bounds)
+    single = pc.equal(bounds.lower, bounds.upper)
+    listed = pc.is_in(aligned(bounds.lower, values.type), value_set=values)
+    return pc.invert(_proven(pc.and_(single, listed)))
+
+
+def _some_member(members: pa.Array, bounds: ColumnBounds) -> pa.BooleanArray:
+    """Whether one of many values lies within the bounds: fewer lie below the lower than not above the upper."""
+    lower, upper = aligned(bounds.lower, members.type), aligned(bounds.upper, members.type)
+    # The sort is stable, so what stands first in here comes first among equals.
+    parts = [lower, upper, members] if bounds.upper_is_exclusive else [lower, members, upper]
+    sizes = [len(part) for part in parts]
+    everything = pa.concat_arrays(parts)
+    is_member = pa.concat_arrays([pa.repeat(pa.scalar(int(part is members)), len(part)) for part in parts])
+    order = pc.array_sort_indices(everything)
+    counted = pc.cumulative_sum(is_member.take(order))
+    # The sort indices of a permutation are its inverse.
+    members_before = counted.take(pc.array_sort_indices(order))
+    below_lower = members_before.slice(0, sizes[0])
+    up_to_upper = members_before.slice(sizes[0] if bounds.upper_is_exclusive else sizes[0] + sizes[1], len(upper))
+    known = pc.and_(pc.is_valid(lower), pc.is_valid(upper))
+    within = pc.greater(up_to_upper, below_lower)
+    ends = reduce(
+        pc.and_,
+        (
+            _possible(pc.less_equal(lower, pc.max(members))),
+            _possible(pc.greater_equal(upper, pc.min(members))),
+        ),
+    )
+    return pc.and_(ends, pc.or_(within, pc.invert(known)))
+
+
+def _prefix(prefix: str, bounds: ColumnBounds) -> pa.BooleanArray:
+    """Strings with a prefix lie at or after it, and before every string without it that is greater."""
+    lower, upper = bounds.lower, bounds.upper
+    starts_early = pc.or_(pc.less_equal(lower, prefix), pc.starts_with(lower, prefix))
+    reaches = pc.greater if bounds.upper_is_exclusive else pc.greater_equal
+    return pc.and_(_possible(starts_early), _possible(reaches(upper, prefix)))
+
+
+def _possible(compared: pa.Array) -> pa.BooleanArray:
+    """Where the bound is not known, everything is possible."""
+    return pc.fill_null(compared, True)
+
+
+def _proven(compared: pa.Array) -> pa.BooleanArray:
+    """Where the count is not known, nothing is proven."""
+    return pc.fill_null(compared, False)
+
+
+def _everywhere(bounds: ColumnBounds) -> pa.BooleanArray:
+    return pa.repeat(pa.scalar(True), len(bounds.num_records))
+
+
+def partitions_of(partitions: Sequence[Mapping[str, str | None]]) -> Predicate:
+    """Rows whose partition values are one of these, given as strings of the log; "" and None are null.
+
+    Columns that a mapping leaves out may have any value. Raises PartitionMismatch for a mapping without a column.
+    """
+    groups: dict[tuple[str, ...], set[tuple[str | None, ...]]] = {}
+    for values in partitions:
+        if not values:
+            raise PartitionMismatch("A partition needs at least one column. Use Predicate.true() for a whole table.")
+        columns = tuple(sorted(values))
+        groups.setdefault(columns, set()).add(tuple(values[name] or None for name in columns))
+    tree = any_of([_partition_set(columns, sorted(rows, key=str)) for columns, rows in sorted(groups.items())])
+    named = frozenset(name for columns in groups for name in columns)
+    return Predicate(describe(tree), tree, named)
+
+
+def _partition_set(columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Expression:
+    texts = [Values(pa.array([row[position] for row in rows], pa.string())) for position in range(len(columns))]
+    return Call(IN_PARTITIONS, (*map(Column, columns), *texts))
+
+
+def num_partitions(leaf: Expression) -> int:
+    """How many partitions a set has; none for another leaf."""
+    last = leaf.operands[-1] if isinstance(leaf, Call) and leaf.operator == IN_PARTITIONS else None
+    return len(last.array) if isinstance(last, Values) else 0
+
+
+def _columns(node: Call) -> Iterator[tuple[str, pa.Array]]:
+    """The columns of a set, each with the texts of its values."""
+    names = [part.name for part in node.operands if isinstance(part, Column)]
+    yield from zip(names, (part.array for part in node.operands if isinstance(part, Values)), strict=True)
+
+
+def in_set(node: Call, types: Mapping[str, DataType], values: Mapping[str, PartitionValues]) -> pa.BooleanArray:
+    """Which files lie in the set, of those whose values are known; never null. The others are the caller's to judge.
+
+    `types` and `values` are those of the set's columns.
+    """
+    file_codes: list[pa.Array] = []
+    row_codes: list[pa.Array] = []
+    for name, texts in _columns(node):
+        data_type, column = types[name], values[name]
+        asked = parse_partition_values(texts, data_type)
+        both = pa.concat_arrays([_normal(column.values, data_type), _normal(asked.values, data_type)])
+        codes = pc.fill_null(both.dictionary_encode().indices.cast(pa.int64()), -1)
+        file_codes.append(codes.slice(0, len(column.values)))
+        # A text of the set that is not understood equals no known value.
+        row_codes.append(pc.if_else(asked.known, codes.slice(len(column.values)), -2))
+    return pc.is_in(_combined(file_codes), value_set=_combined(row_codes))
+
+
+def understands(node: Call, types: Mapping[str, DataType]) -> bool:
+    """Every text of the set is a value of its column's type."""
+    known = (parse_partition_values(texts, types[name]).known for name, texts in _columns(node))
+    return all(pc.all(each, min_count=0).as_py() for each in known)
+
+
+def _normal(values: pa.Array, data_type: DataType) -> pa.Array:
+    array = aligned(values, comparable_type(data_type))
+    # -0.0 and 0.0 are one value, and adding zero leaves one of them.
+    return pc.add(array, 0.0) if data_type in (Primitive.FLOAT, Primitive.DOUBLE) else array
+
+
+def _combined(codes: list[pa.Array]) -> pa.Array:
+    """One text a row, equal exactly where all the codes are."""
+    texts = [code.cast(pa.string()) for code in codes]
+    return reduce(lambda one, other: pc.binary_join_element_wise(one, other, "/"), texts)
+
+
+def rows_matching(predicate: Predicate, rows: pa.Table) -> pa.BooleanArray:
+    """Which rows the predicate selects, in their order; never null: a row for which it is null is not selected.
+
+    `rows` has the columns that the predicate names, with the schema's names and types. Raises UnsupportedPredicate,
+    naming the construct, when some part lies outside the closed grammar.
+    """
+    for what in predicate.unknown:
+        raise _undecided(predicate, what)
+    if any(map(num_partitions, leaves(predicate.tree))):
+        raise _undecided(predicate, "a set of partitions")
+    return passing(predicate.tree, rows)
+
+
+def _undecided(predicate: Predicate, construct: str) -> Exception:
+    why = "Only Spark can evaluate it on rows; without Spark, compare single columns with constants."
+    return unsupported(predicate.sql, construct, why)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING
+from airflow_txlog.engine.table.schema.evolution import TYPE_CHANGES_KEY, check_type_changes
 from airflow_txlog.engine.table.schema.rules import (
     CONSTRAINT_PREFIX,
     DEFAULT_KEY,
@@ -18,7 +19,6 @@ from airflow_txlog.engine.table.schema.rules import (
     INVARIANTS_KEY,
     is_identity,
 )
-from airflow_txlog.engine.table.schema.type_widening import TYPE_CHANGES_KEY, check_type_changes
 from airflow_txlog.engine.table.schema.types import (
     ArrayType,
     DataType,

@@ -10,13 +10,20 @@ Source: delta-spark, DeltaHistoryManager.getHistory; protocol, "In-Commit Timest
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
+from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.errors import CorruptTable, InvalidInput, TimestampOutOfRange
 from airflow_txlog.storage.base import FileInfo, Store
+
+if TYPE_CHECKING:
+    from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +62,93 @@ def in_commit_ms(properties: TableProperties, version: int, info: Mapping[str, A
         return None
     start = properties.in_commit_start
     return value if start is not None and version >= start[0] else None
+
+
+Moment = int | str | datetime
+"""Milliseconds since the epoch, ISO-8601 text, or a datetime; without a zone it is UTC."""
+
+# The moments that a datetime in UTC can show.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
+
+def parse_moment(moment: Moment) -> int:
+    """Return milliseconds since the epoch, of a moment in the years 1 to 9999 in UTC. Raises InvalidInput for others,
+    and for text that is no ISO-8601 date or time.
+    """
+    if isinstance(moment, bool) or not isinstance(moment, int | str | datetime):
+        raise InvalidInput(f"a timestamp is milliseconds, ISO-8601 text or a datetime, not {moment!r}.")
+    found_ms = moment if isinstance(moment, int) else _milliseconds(moment)
+    if not _FIRST_MS <= found_ms <= _LAST_MS:
+        raise InvalidInput("A timestamp is a moment of the years 1 to 9999, in UTC.")
+    return found_ms
+
+
+def _milliseconds(moment: str | datetime) -> int:
+    try:
+        at = datetime.fromisoformat(moment.strip()) if isinstance(moment, str) else moment
+    except ValueError as error:
+        raise InvalidInput(f"{moment!r} is no ISO-8601 date or time, such as 2026-03-01T12:00:00Z.") from error
+    zoned = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return int(zoned.timestamp() * 1000)
+
+
+def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
+    """The last version committed at or before `moment`.
+
+    Raises TimestampOutOfRange where the moment lies before the earliest commit in the log or after the latest.
+    """
+    asked_ms = parse_moment(moment)
+    commits = [commit for commit in list_commits(store) if commit.version <= head.version]
+    if not commits:
+        raise _out_of_range(head, asked_ms, None, None, "has no commit file left that shows the time")
+    enabled_from, enabled_ms = head.table_properties.in_commit_start or (None, 0)
+    if enabled_from is not None and asked_ms >= enabled_ms:
+        timed = [commit for commit in commits if commit.version >= enabled_from]
+        position = bisect.bisect_right(timed, asked_ms, key=lambda commit: in_commit_time(store, commit))
+        latest_ms = head.timestamp_ms
+    else:
+        timed = [commit for commit in commits if enabled_from is None or commit.version < enabled_from]
+        position = bisect.bisect_right([commit.file_time_ms for commit in timed], asked_ms)
+        latest_ms = timed[-1].file_time_ms if timed else 0
+    if position == 0:
+        earliest_ms = timed[0].file_time_ms if timed else None
+        raise _out_of_range(head, asked_ms, earliest_ms, latest_ms, "has no version that old in its log")
+    if asked_ms > latest_ms and timed[-1].version == head.version:
+        raise _out_of_range(head, asked_ms, None, latest_ms, f"was last changed before that (version {head.version})")
+    return timed[position - 1].version
+
+
+def in_commit_time(store: Store, listed: ListedCommit) -> int:
+    """The in-commit timestamp of a commit. Raises CorruptTable where it has none."""
+    commit = decode_commit(listed.version, store.read(listed.info.path), listed.info.path)
+    value = (commit.info or {}).get("inCommitTimestamp")
+    if not isinstance(value, int):
+        raise CorruptTable(
+            f"{store.root}: version {listed.version} carries no inCommitTimestamp, though the table enabled them.",
+            table=store.root,
+            path=listed.info.path,
+        )
+    return value
+
+
+def _out_of_range(
+    head: Snapshot, asked_ms: int, earliest_ms: int | None, latest_ms: int | None, why: str
+) -> TimestampOutOfRange:
+    asked, *bounds = (moment_text(value) for value in (asked_ms, earliest_ms, latest_ms))
+    known = " to ".join(text for text in bounds if text)
+    return TimestampOutOfRange(
+        f"{head.uri} {why}: asked for {asked}" + (f", the log knows {known}." if known else "."),
+        table=head.uri,
+        timestamp_ms=asked_ms,
+        earliest_ms=earliest_ms,
+        latest_ms=latest_ms,
+    )
+
+
+def moment_text(moment_ms: int | None) -> str:
+    """The moment as ISO-8601 text in UTC, to the millisecond; empty for None."""
+    if moment_ms is None:
+        return ""
+    if not _FIRST_MS <= moment_ms <= _LAST_MS:
+        return f"{moment_ms} ms"  # of another writer's log
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds")

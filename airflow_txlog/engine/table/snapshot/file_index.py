@@ -28,8 +28,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.log.paths import canonical_paths
-from airflow_txlog.engine.table.columns.kept_bounds import KeptBounds
-from airflow_txlog.engine.table.columns.statistics import ColumnBounds
+from airflow_txlog.engine.table.columns.statistics import ColumnBounds, KeptBounds
 from airflow_txlog.engine.table.predicate import FileQuestion
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key
 from airflow_txlog.storage.limits import USUAL, Limits

@@ -8,11 +8,12 @@ Source: protocol, "Action Reconciliation".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.engine.log.actions import (
     Add,
@@ -23,14 +24,45 @@ from airflow_txlog.engine.log.actions import (
     Remove,
     SetTransaction,
 )
+from airflow_txlog.engine.log.checksum import Checksum
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table
+from airflow_txlog.engine.log.names import checksum_name
 from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import action_keys
-from airflow_txlog.engine.table.snapshot.state import TableState
 from airflow_txlog.errors import CorruptTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """One version. If it exists, it has a protocol and metadata."""
+
+    version: int
+    protocol: Protocol
+    metadata: Metadata
+    transactions: Mapping[str, SetTransaction]
+    """The latest application transaction of each application id, expired ones included."""
+    domains: Mapping[str, DomainMetadata]
+    """Domains that were not removed, by name."""
+    files: FileIndex
+    """The live files."""
+    removed_files: FileIndex
+    """The tombstones, expired ones included."""
+    in_commit_ms: int | None
+    """The in-commit timestamp of the version; None where the table has none."""
+
+    @property
+    def live(self) -> pa.Table:
+        """Schema `FILES`, one row a live file, in no order. Put together when first asked for."""
+        return self.files.table
+
+    @property
+    def tombstones(self) -> pa.Table:
+        """Schema `TOMBSTONES`, one row a removed file, expired ones included. Put together when first asked for."""
+        return self.removed_files.table
+
 
 _Action = TypeVar("_Action", Add, Remove)
 
@@ -166,3 +198,84 @@ def base_of(state: TableState) -> ReplayBase:
         files=state.files,
         removed_files=state.removed_files,
     )
+
+
+def check_against(state: TableState, checksum: Checksum, table: str) -> None:
+    """Raises CorruptTable, naming every field that differs with what both sides say, unless the two agree."""
+    differences = [
+        f"{name} is {ours!r}, and the checksum says {theirs!r}" for name, ours, theirs in _differences(state, checksum)
+    ]
+    if differences:
+        path = checksum_name(state.version)
+        raise CorruptTable(
+            f"CorruptTable: version {state.version} of {table} is not what {path} says that it is: "
+            f"{'; '.join(differences)}. Nothing was changed. Either a file of the log was lost, damaged or replaced, "
+            "or the writer of the checksum was wrong; compare with another reader before you write to the table.",
+            table=table,
+            path=path,
+        )
+
+
+def _differences(state: TableState, checksum: Checksum) -> Iterator[tuple[str, Any, Any]]:
+    live = state.live
+    vectors = live.column("deletion_vector")
+    ours: dict[str, Any] = {
+        "numFiles": live.num_rows,
+        "tableSizeBytes": _sum(live.column("size")),
+        "numDeletionVectorsOpt": len(vectors) - vectors.null_count,
+        "numDeletedRecordsOpt": _sum(pc.struct_field(vectors, "cardinality")),
+    }
+    theirs: dict[str, Any] = {
+        "numFiles": checksum.num_files,
+        "tableSizeBytes": checksum.table_size_bytes,
+        "numDeletionVectorsOpt": checksum.num_deletion_vectors_opt,
+        "numDeletedRecordsOpt": checksum.num_deleted_records_opt,
+    }
+    if checksum.metadata is not None:
+        ours |= _metadata_facts(state.metadata)
+        theirs |= _metadata_facts(checksum.metadata)
+    if checksum.protocol is not None:
+        ours |= _protocol_facts(state.protocol)
+        theirs |= _protocol_facts(checksum.protocol)
+    if checksum.in_commit_timestamp_opt is not None:
+        ours["inCommitTimestampOpt"] = state.in_commit_ms
+        theirs["inCommitTimestampOpt"] = checksum.in_commit_timestamp_opt
+    if checksum.domain_metadata is not None:
+        ours["domainMetadata"] = _domains({name: each.configuration for name, each in state.domains.items()})
+        theirs["domainMetadata"] = _domains(
+            {each.domain: each.configuration for each in checksum.domain_metadata if not each.removed}
+        )
+    for transaction in checksum.set_transactions or ():
+        known = state.transactions.get(transaction.app_id)
+        if known is not None:
+            ours[f"setTransactions[{transaction.app_id}]"] = known.version
+            theirs[f"setTransactions[{transaction.app_id}]"] = transaction.version
+    for name, value in ours.items():
+        if theirs[name] is not None and theirs[name] != value:
+            yield name, value, theirs[name]
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(column, min_count=0).as_py())
+
+
+def _metadata_facts(metadata: Metadata) -> dict[str, Any]:
+    return {
+        "metadata.id": metadata.id,
+        "metadata.schemaString": metadata.schema_string,
+        "metadata.partitionColumns": metadata.partition_columns,
+        "metadata.configuration": dict(metadata.configuration),
+    }
+
+
+def _protocol_facts(protocol: Protocol) -> dict[str, Any]:
+    return {
+        "protocol.minReaderVersion": protocol.min_reader_version,
+        "protocol.minWriterVersion": protocol.min_writer_version,
+        "protocol.readerFeatures": sorted(protocol.reader_features or ()),
+        "protocol.writerFeatures": sorted(protocol.writer_features or ()),
+    }
+
+
+def _domains(configurations: Mapping[str, str]) -> dict[str, str]:
+    return dict(sorted(configurations.items()))

@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.parquet.reading import (
 )
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching
-from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
+from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import UnknownColumn

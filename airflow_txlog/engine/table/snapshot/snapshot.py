@@ -23,7 +23,7 @@ from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.log.paths import store_path
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, up_to_own_commits, verify_own_commits
-from airflow_txlog.engine.log.vectors import read_vectors
+from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit, decode_metadata
 from airflow_txlog.engine.table.predicate import FileQuestion, Predicate, may_hold_match
@@ -32,13 +32,18 @@ from airflow_txlog.engine.table.schema import column_mapping
 from airflow_txlog.engine.table.schema import schema as delta
 from airflow_txlog.engine.table.schema.features import check_readable
 from airflow_txlog.engine.table.schema.properties import TableProperties
-from airflow_txlog.engine.table.snapshot.checksum import check_against
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms, list_commits
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import most_rows, vectors_of
-from airflow_txlog.engine.table.snapshot.replay import ReplayBase, base_of, replay_newest_first
-from airflow_txlog.engine.table.snapshot.state import TableState
-from airflow_txlog.errors import CorruptCheckpoint, CorruptTable, LogGap, TableError
+from airflow_txlog.engine.table.snapshot.replay import (
+    ReplayBase,
+    TableState,
+    base_of,
+    check_against,
+    replay_newest_first,
+)
+from airflow_txlog.errors import CorruptCheckpoint, CorruptDeletionVector, CorruptTable, LogGap, TableError
+from airflow_txlog.locations import readable
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.confine import check_may_read
 
@@ -389,3 +394,15 @@ def _with_in_commit_timestamp(store: Store, state: TableState, commit_file: File
         return state
     info = decode_commit(state.version, store.read(commit_file.path), commit_file.path).info
     return replace(state, in_commit_ms=in_commit_ms(properties, state.version, info))
+
+
+def is_missing_from(snapshot: Snapshot, error: CorruptTable) -> bool:
+    """Whether the error is about a file that is not there and that this version names: a live file, or its vector."""
+    if not error.is_missing or error.path is None:
+        return False
+    root = snapshot.uri
+    if isinstance(error, CorruptDeletionVector):
+        vectors = vectors_of(snapshot.files(columns=["deletion_vector"])).values()
+        return error.path in {vector_file(each.storage_type, each.path_or_inline_dv, root) for each in vectors}
+    paths = snapshot.files(columns=["path"]).column("path").to_pylist()
+    return any(readable(root, store_path(path, root)) == error.path for path in paths)

@@ -27,7 +27,7 @@ from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
-from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
+from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, compared, member_of
 from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, codec, parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField

@@ -20,7 +20,7 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
-from airflow_txlog.engine.table.predicate.partition_sets import num_partitions
+from airflow_txlog.engine.table.predicate.pruning import num_partitions
 from airflow_txlog.engine.table.predicate.tree import (
     Operand,
     Operator,

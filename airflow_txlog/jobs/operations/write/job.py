@@ -23,7 +23,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES
-from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
+from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
 from airflow_txlog.engine.table.schema.types import bare_columns
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts

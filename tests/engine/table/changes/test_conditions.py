@@ -12,8 +12,14 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.table.changes.conditions import Condition, ConditionAnswer, ask, new_versions
-from airflow_txlog.engine.table.changes.following import LogFollower, Position
+from airflow_txlog.engine.table.changes.following import (
+    Condition,
+    ConditionAnswer,
+    LogFollower,
+    Position,
+    ask,
+    new_versions,
+)
 from airflow_txlog.errors import InvalidInput, LogGap
 from tests.helpers.counting import CountingStore
 

@@ -145,6 +145,6 @@ def test_a_wrong_column_is_named_with_the_nearest_and_the_others() -> None:
 
 
 def test_a_wrong_column_may_be_unknown_instead() -> None:
-    predicate = read("dya = '2024-01-01' AND i = 1", unknown_columns="unknown")
+    predicate = read("dya = '2024-01-01' AND i = 1", unknown_columns_are_opaque=True)
     assert predicate.columns == {"i"}
     assert not is_decided(predicate)

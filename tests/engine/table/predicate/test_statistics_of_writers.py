@@ -20,7 +20,7 @@ import pytest
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
-from airflow_txlog.engine.table.predicate.bounds import may_be_true
+from airflow_txlog.engine.table.predicate.pruning import may_be_true
 from airflow_txlog.engine.table.predicate.tree import (
     Operand,
     Operator,

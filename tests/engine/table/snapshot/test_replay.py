@@ -15,8 +15,7 @@ from airflow_txlog.engine.log.actions import Add, Commit, DeletionVector, Metada
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.files import action_keys, file_key, file_keys
-from airflow_txlog.engine.table.snapshot.replay import ReplayBase, base_of, replay_newest_first
-from airflow_txlog.engine.table.snapshot.state import TableState
+from airflow_txlog.engine.table.snapshot.replay import ReplayBase, TableState, base_of, replay_newest_first
 from tests.helpers.rows import append, sorted_rows
 
 ROOT = "memory://t"

@@ -13,7 +13,7 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.table.snapshot.time_travel import parse_moment
+from airflow_txlog.engine.table.snapshot.commit_times import parse_moment
 from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -14,7 +14,7 @@ import pytest
 from airflow_txlog.contract.operations import Merge
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.table.predicate import may_hold_match
-from airflow_txlog.engine.table.predicate.partition_sets import num_partitions
+from airflow_txlog.engine.table.predicate.pruning import num_partitions
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge import source_scope
 from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge, judge_merge
