@@ -29,7 +29,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec, read_spec, write_docu
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.spark.installation import not_started
-from airflow_txlog.jobs.spark.sizing import log_start
+from airflow_txlog.jobs.spark.launch import log_start
 from airflow_txlog.process.arrow_memory import spare_memory
 from airflow_txlog.process.private_folder import remove_temporary_folder
 

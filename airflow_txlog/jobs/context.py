@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_txlog.jobs.executor.base import Executor
-    from airflow_txlog.jobs.spark.instants import CurrentTime
+    from airflow_txlog.jobs.sql.current_time import CurrentTime
 
 Log = Callable[[str], None]
 

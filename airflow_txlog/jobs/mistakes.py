@@ -48,8 +48,8 @@ from airflow_txlog.jobs.resume.commit import check_may_remove_rows
 from airflow_txlog.jobs.source.columns import found_with_columns
 from airflow_txlog.jobs.source.listing import check_is_there
 from airflow_txlog.jobs.source.tables import check_table_is_there, snapshot_of_view
-from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.column_names import NamedRows, aliases_of, assigned_column, check_names, unassignable
+from airflow_txlog.jobs.sql.current_time import CurrentTime
 from airflow_txlog.jobs.sql.functions import check_listed
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, check_none_spare, missing_value, no_expression, refuse_star
 from airflow_txlog.jobs.sql.scope import beyond_partitions

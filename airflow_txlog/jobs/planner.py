@@ -21,15 +21,14 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput, JobError
 from airflow_txlog.exactly_once.transactions import remove_saved_work
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, StepTimes
+from airflow_txlog.jobs.executor.base import NeedsSpark
 from airflow_txlog.jobs.executor.local import LocalExecutor
 from airflow_txlog.jobs.source.places import check_reachable
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.jobs.spark.installation import not_started
-from airflow_txlog.jobs.spark.instants import CurrentTime
-from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting
 from airflow_txlog.jobs.spark.session import check_meaning, job_settings, reads_this_disk
-from airflow_txlog.jobs.sql.current_time import fix_current_time
+from airflow_txlog.jobs.sql.current_time import CurrentTime, fix_current_time
 from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.storage.limits import SMALL_JOB
 

@@ -1,7 +1,7 @@
 """Starts the Spark of a warm server: `spark-submit` runs this file, and it stays until that Spark's JVM ends.
 
 With Spark's own main class of a Connect server each session has artifacts, for which the executor connects to a port
-of the same process. No process can do that here (`spark.closed`). The invariant: PySpark, whose memory would be taken
+of the same process. No process can do that here (`spark.launch`). The invariant: PySpark, whose memory would be taken
 for as long as the server runs, is not imported.
 """
 
@@ -17,7 +17,7 @@ sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.p
 from py4j.java_gateway import GatewayParameters, JavaGateway  # noqa: E402
 from py4j.protocol import Py4JJavaError  # noqa: E402
 
-from airflow_txlog.jobs.spark.closed import JARS, jars_in_place  # noqa: E402
+from airflow_txlog.jobs.spark.launch import JARS, jars_in_place  # noqa: E402
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol, runtime_checkable
 
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.errors import JobLost, TxlogError
-from airflow_txlog.jobs.spark.closed import check_stays_closed
+from airflow_txlog.jobs.spark.launch import check_stays_closed
 
 Log = Callable[[str], None]
 

@@ -21,8 +21,8 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.spark.launch import log_start
 from airflow_txlog.jobs.spark.session import has_session, is_classic, local_session
-from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.runners.base import Log, check_stays_here, result_or_error
 from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
 from airflow_txlog.storage.credentials import URL

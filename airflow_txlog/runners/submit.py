@@ -20,9 +20,7 @@ import airflow_txlog
 from airflow_txlog.contract.job import OPEN_FILES, JobResult, JobSpec
 from airflow_txlog.contract.wording import APPLICATION, LinesOnce
 from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable
-from airflow_txlog.jobs.spark.closed import closed_settings, is_one_process
-from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS
-from airflow_txlog.jobs.spark.launch import properties_of
+from airflow_txlog.jobs.spark.launch import JVM_OPTIONS, LOCAL_DEFAULTS, closed_settings, is_one_process, properties_of
 from airflow_txlog.process.private_folder import temporary_folder
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import ChildProcessRunner, job_not_started, run_without_spark, temporary_file

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.jobs.spark import sizing
+from airflow_txlog.jobs.spark import launch
 from airflow_txlog.operators import CheckpointOperator
 
 pytestmark = pytest.mark.airflow
@@ -65,7 +65,7 @@ def test_a_size_that_spark_would_not_take_is_refused_by_its_name(
     [("2g", 2 * GIB), ("512m", GIB // 2), ("1024", GIB), ("2048K", 2 * 1024**2), ("2gb", 2 * GIB), ("2 g", None)],
 )
 def test_a_size_is_read_as_spark_reads_it(text: str, size: int | None) -> None:
-    assert sizing.size_bytes(text) == size
+    assert launch.size_bytes(text) == size
 
 
 def files(root: Path, contents: dict[str, str]) -> Path:
@@ -93,7 +93,7 @@ CGROUPS = {
 def test_a_cgroup_s_memory_counts_where_it_is_less_than_the_machine_s(
     tmp_path: Path, contents: str, expected: int | None
 ) -> None:
-    found, machine = sizing.memory_bytes(files(tmp_path, CGROUPS[contents])), sizing.memory_bytes(Path("/nowhere"))
+    found, machine = launch.memory_bytes(files(tmp_path, CGROUPS[contents])), launch.memory_bytes(Path("/nowhere"))
     assert machine is not None
     assert machine > GIB // 2
     assert found == (machine if expected is None else expected)
@@ -103,11 +103,11 @@ def test_a_spark_for_which_the_machine_is_too_small_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(sizing, "memory_bytes", lambda: 2 * GIB)
+    monkeypatch.setattr(launch, "memory_bytes", lambda: 2 * GIB)
     with caplog.at_level(logging.WARNING, logger="airflow_txlog"):
-        sizing.log_start({"spark.master": "local[2]", "spark.driver.memory": "1g"}, said.append)
+        launch.log_start({"spark.master": "local[2]", "spark.driver.memory": "1g"}, said.append)
         assert caplog.messages == []
-        sizing.log_start({}, said.append)
+        launch.log_start({}, said.append)
     assert said == ["starting Spark: local[2], 1g of heap", "starting Spark: local[*], 2g of heap"]
     (message,) = caplog.messages
     assert message.startswith("a Spark with 2g of heap can take 2432 MiB of memory, and there are 2048 MiB here")

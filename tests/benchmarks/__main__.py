@@ -115,7 +115,7 @@ class Bench:
             if self._on_cluster:
                 from pyspark.sql import SparkSession
 
-                from airflow_txlog.jobs.spark.installation import LOCAL_DEFAULTS
+                from airflow_txlog.jobs.spark.launch import LOCAL_DEFAULTS
 
                 on_cluster = {**LOCAL_DEFAULTS, **settings, **self._on_cluster}
                 self._spark = SparkSession.builder.config(map=on_cluster).getOrCreate()

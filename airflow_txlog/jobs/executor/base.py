@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from airflow_txlog.errors import InvalidInput
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -28,6 +30,17 @@ if TYPE_CHECKING:
     from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
 
 T = TypeVar("T")
+
+
+class NeedsSpark(Exception):
+    """Work needs Spark, and the executor has none. `args[0]` is why, as the rest of the sentence "Spark is needed: ".
+
+    `unread` is the error of a file of the source that Arrow cannot decode, and Spark's own reader may.
+    """
+
+    def __init__(self, why: str, unread: InvalidInput | None = None) -> None:
+        super().__init__(why)
+        self.unread = unread
 
 
 class FoundSource(Protocol):

@@ -20,10 +20,10 @@ from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.executor.base import NeedsSpark
 from airflow_txlog.jobs.files.here import has_settings_of_its_own, run_here, threads_for
 from airflow_txlog.jobs.files.scan import BinTask, work_of
-from airflow_txlog.jobs.spark.instants import now_in_utc
-from airflow_txlog.jobs.spark.needed import NeedsSpark
+from airflow_txlog.jobs.sql.current_time import now_in_utc
 from airflow_txlog.storage.limits import MIB, SMALL_JOB, weight_of
 
 if TYPE_CHECKING:

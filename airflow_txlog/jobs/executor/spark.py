@@ -31,10 +31,10 @@ from airflow_txlog.jobs.source.frames import Source, build_source, materialize, 
 from airflow_txlog.jobs.source.materialized import MaterializedSource, columns_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.executors import MERGE_MEMORY_MIB, TASK_MEMORY_MIB, check_executors
-from airflow_txlog.jobs.spark.instants import instants_of, now_of
 from airflow_txlog.jobs.spark.progress import watched
 from airflow_txlog.jobs.spark.session import default_parallelism, is_local
 from airflow_txlog.jobs.spark.shipping import ship
+from airflow_txlog.jobs.sql.current_time import instants_of, now_of
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
 from airflow_txlog.jobs.sql.schemas import schema_of_json

@@ -35,8 +35,7 @@ from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTa
 from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.staged import confined, may_be_swept
 from airflow_txlog.jobs.resume.memory import NOTHING, FileMatches, LiveFile, Memory, Scan, Segment, TableRules
-from airflow_txlog.jobs.spark.instants import CurrentTime
-from airflow_txlog.jobs.sql.current_time import fix_current_time
+from airflow_txlog.jobs.sql.current_time import CurrentTime, fix_current_time
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.storage.limits import LOG_FILE
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -23,6 +22,7 @@ from airflow_txlog.datafiles.installed import Probe, packages_for, unfit_executo
 from airflow_txlog.errors import InvalidJobSpec, NoExecutors
 from airflow_txlog.jobs.spark.connect import settings_of
 from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.spark.launch import size_bytes
 from airflow_txlog.jobs.spark.progress import task_counts
 from airflow_txlog.jobs.spark.session import is_classic
 
@@ -120,10 +120,10 @@ def memory_warning(master: str, conf: Mapping[str, str], task_memory_mib: int) -
     given = conf.get("spark.executor.memoryOverhead")
     if given is None:
         factor = float(conf.get("spark.executor.memoryOverheadFactor", "0.4" if is_kubernetes else "0.1"))
-        found = max(384, int(factor * _mib(conf.get("spark.executor.memory", "1g"))))
+        found = max(384, int(factor * _mib(conf, "spark.executor.memory", "1g")))
     else:
-        found = _mib(given)
-    found += _mib(conf.get("spark.executor.pyspark.memory", "0"))
+        found = _mib(conf, "spark.executor.memoryOverhead")
+    found += _mib(conf, "spark.executor.pyspark.memory")
     tasks = max(1, int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1")))
     wanted = tasks * task_memory_mib
     if found >= wanted:
@@ -134,10 +134,8 @@ def memory_warning(master: str, conf: Mapping[str, str], task_memory_mib: int) -
     )
 
 
-def _mib(size: str) -> int:
-    """A size as Spark has it: `2g`, `512m`, or a number of MiB."""
-    number, unit = re.fullmatch(r"\s*(\d+)\s*([a-z]?)(?:i?b)?\s*", size.lower()).groups()  # type: ignore[union-attr]
-    return int(int(number) * {"b": 2**-20, "k": 2**-10, "": 1, "m": 1, "g": 2**10, "t": 2**20}[unit])
+def _mib(conf: Mapping[str, str], name: str, default: str = "0") -> int:
+    return (size_bytes(conf.get(name, default)) or 0) // 1024**2
 
 
 def _memory_settings(spark: SparkSession) -> dict[str, str]:

@@ -20,27 +20,6 @@ DISK_FULL = "The disk is full that has the folder for temporary files (TMPDIR, o
 INSTALL = "pip install 'airflow-provider-txlog[spark]'"
 INSTALL_CLIENT = "pip install 'airflow-provider-txlog[connect]'"
 
-# What a local Spark starts with unless the job's own settings say otherwise.
-LOCAL_DEFAULTS = {
-    "spark.master": "local[*]",
-    "spark.app.name": "airflow_txlog",
-    "spark.driver.memory": "2g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",
-    # It keeps plans with the values that are bound in them, where the defaults of the machine turn it on.
-    "spark.eventLog.enabled": "false",
-    # The bar is drawn over the lines of the task's log.
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.catalogImplementation": "in-memory",
-    # Where the UI or the event log is turned on: settings so named are not shown there. Spark's own default is shorter.
-    "spark.redaction.regex": "(?i)secret|passw|token|credential|access[.]?key|account[.]?key|api[.]?key|sas|signature",
-}
-
-# A thread of Spark's that ends for want of memory leaves Python waiting for its answer for ever. A JVM that ends is a
-# lost job, which is known at once.
-JVM_OPTIONS = "-XX:+ExitOnOutOfMemoryError"
-
 
 def check_one_version() -> None:
     """Raise JobError where pyspark and pyspark-client are both installed, at different versions."""

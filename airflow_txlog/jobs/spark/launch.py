@@ -1,21 +1,201 @@
-"""Spark's JVM started with its settings in a file that only this user can read, and in no command line.
+"""The Spark that this package starts on this machine: with what, how large, with closed ports, and how.
+
+Its driver and executors are one process, and no other process can connect to them. Spark listens for executors even if
+it has none. A process that connects could read blocks, with the values that a query binds, or have an object
+deserialized. A secret (`spark.authenticate`) refuses both, but an open port still answers some requests first. So the
+ports speak TLS with an empty key store: no connection is ever made. With a key in it every user could connect, as Spark
+asks none for a certificate there. A Spark in one process would connect to itself for three things: results of tasks
+above 1 MB, which are handed over directly instead; jars, which it reads where they lie (`jars_in_place`); and the
+artifacts of a Connect session, which has none here (`shipping`).
 
 PySpark would write every setting into the arguments of `spark-submit` and of the JVM, which every user of the machine
-can read. Here they stand in a properties file that has no name: it is gone when it was read, and also when this process
-is killed. What is an option of the JVM itself stays visible: its memory, Java options and class path, and the variables
+can read. Here they stand in a properties file without a name: it is gone when it was read, and when this process is
+killed. Options of the JVM itself stay visible: its memory, Java options and class path, and the variables
 (`spark.executorEnv.*`) that it gives its workers.
+
+The invariant: every JVM that this package starts for a Spark of this machine has these settings, and no job changes
+them. Imports nothing of PySpark before a JVM starts.
+Source: Spark 4.2, TransportContext, SSLFactory, TaskResultGetter, SparkContext.addJar, ArtifactManager.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from airflow_txlog.errors import InvalidJobSpec
+
+log = logging.getLogger(__name__)
+
+# What a local Spark starts with unless the job's own settings say otherwise.
+LOCAL_DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.app.name": "airflow_txlog",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # It keeps plans with the values that are bound in them, where the defaults of the machine turn it on.
+    "spark.eventLog.enabled": "false",
+    # The bar is drawn over the lines of the task's log.
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    # Where the UI or the event log is turned on: settings so named are not shown there. Spark's own default is shorter.
+    "spark.redaction.regex": "(?i)secret|passw|token|credential|access[.]?key|account[.]?key|api[.]?key|sas|signature",
+}
+
+# A thread of Spark's that ends for want of memory leaves Python waiting for its answer for ever. A JVM that ends is a
+# lost job, which is known at once.
+JVM_OPTIONS = "-XX:+ExitOnOutOfMemoryError"
+
+_OURS = ("spark.authenticate", "spark.ssl.rpc.")
+_KEYS = "no-keys.p12"
+# PKCS #12 in DER: a PFX of version 3 whose safe has no content. Java reads it without a password.
+_NO_KEYS = bytes.fromhex("3016020103301106092a864886f70d010701a00404023000")
+
+JARS = "spark.jars"
+LARGEST_RESULTS = {"spark.task.maxDirectResultSize": "2047m", "spark.rpc.message.maxSize": "2047"}
+"""The most that Spark takes, whatever a job asks for: Spark would fetch a larger result of a task through its port."""
+
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+# What Spark itself counts beside the heap of a driver.
+_LEAST_OVERHEAD, _OVERHEAD = 384 * 1024**2, 0.1
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _DEFAULT_ARGUMENTS = "pyspark-shell"
 _PROPERTIES = "--properties-file"
+
+
+# --- closed ports -----------------------------------------------------------------------------------------------------
+
+
+def is_one_process(master: str) -> bool:
+    """Whether driver and executors of a Spark on this master are one process."""
+    return master == "local" or master.startswith("local[")
+
+
+def closed_settings(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the settings under which no process can connect to Spark's ports.
+
+    A file that Spark needs for its start is written into the folder.
+    """
+    path = os.path.join(folder, _KEYS)
+    with open(path, "wb") as file:
+        file.write(_NO_KEYS)
+    return {
+        "spark.authenticate": "true",
+        "spark.ssl.rpc.enabled": "true",
+        "spark.ssl.rpc.keyStore": path,
+        **LARGEST_RESULTS,
+    }
+
+
+def jars_in_place(jars: str) -> str:
+    """Return the value of `spark.jars` with which Spark reads those on this machine where they lie.
+
+    Any other it would send to its own executor through a port that is closed.
+    """
+    return ",".join(_in_place(jar.strip()) for jar in jars.split(",") if jar.strip())
+
+
+def _in_place(jar: str) -> str:
+    scheme, colon, rest = jar.partition(":")
+    if colon and scheme != "file":
+        return jar
+    path = unquote(rest) if colon else os.path.abspath(jar)
+    # Spark takes the path out of this URI, decoded, and puts it into another as it is.
+    return f"local:/{quote(quote(path.lstrip('/')))}"
+
+
+def check_stays_closed(spark_conf: Mapping[str, str]) -> None:
+    """Raise InvalidJobSpec (argument `spark_conf.<name>`) for settings under which others would connect to Spark: the
+    master of a cluster, whose executors do, and those that decide who may.
+    """
+    master = spark_conf.get("spark.master", "local")
+    if not is_one_process(master):
+        raise InvalidJobSpec(
+            f"spark_conf asks for spark.master={master}, and this job's Spark is one process on this machine. Take "
+            'runner="submit", or runner="connect" and a server on that cluster. Nothing was started.',
+            argument="spark_conf.spark.master",
+        )
+    for name, value in spark_conf.items():
+        if name.startswith(_OURS) and not (name == "spark.authenticate" and value.strip().lower() == "true"):
+            raise InvalidJobSpec(
+                f"spark_conf has {name}, which decides who may connect to Spark's ports. No process may where Spark "
+                "runs on this machine alone: its other users could read the rows and parameters of jobs there. "
+                "Leave it out. Nothing was started.",
+                argument=f"spark_conf.{name}",
+            )
+
+
+# --- its memory -------------------------------------------------------------------------------------------------------
+
+
+def log_start(spark_conf: Mapping[str, str], say: Callable[[str], None], note: str = "") -> None:
+    """Say what starts with these settings, and warn where the machine has less memory than it may take."""
+    conf = {**LOCAL_DEFAULTS, **spark_conf}
+    heap = conf["spark.driver.memory"]
+    say(f"starting Spark: {conf['spark.master']}, {heap} of heap{note}")
+    asked, found = size_bytes(heap), memory_bytes()
+    needed = None if asked is None else asked + max(_LEAST_OVERHEAD, int(asked * _OVERHEAD))
+    if needed is not None and found is not None and found < needed:
+        log.warning(
+            "a Spark with %s of heap can take %s of memory, and there are %s here: the kernel ends it where it does. "
+            "Give it less heap ([txlog] heap, or spark.driver.memory), or the worker more memory",
+            heap,
+            _megabytes(needed),
+            _megabytes(found),
+        )
+
+
+def size_bytes(text: str) -> int | None:
+    """A size of memory as Spark reads it (`512m`, `2g`, a bare number is MiB); None for what it refuses."""
+    found = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
+    # `2b` is two bytes, and a number alone MiB.
+    return None if found is None else int(found[1]) * (_UNITS[found[2]] if not text.strip().isdecimal() else 1024**2)
+
+
+def memory_bytes(root: Path = Path("/")) -> int | None:
+    """The memory of this machine, or less where a cgroup of this process may take less; None where it is not known."""
+    found = list(_limits(root))
+    with contextlib.suppress(OSError, ValueError):
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(found, default=None)
+
+
+def _limits(root: Path) -> Iterator[int]:
+    """The limit of each cgroup that this process is in, and of those around it."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            base, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        # In a container the path may be the machine's, where only its own end is to be seen: at the base.
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts), -1, -1):
+            # A file that is not there, and the word `max`, are no limit.
+            with contextlib.suppress(OSError, ValueError):
+                yield int((base.joinpath(*parts[:depth]) / name).read_text())
+
+
+def _megabytes(size: int) -> str:
+    return f"{size // 1024**2} MiB"
+
+
+# --- its start --------------------------------------------------------------------------------------------------------
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:

@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark import connect
 from airflow_txlog.jobs.spark.causes import condition_of
-from airflow_txlog.jobs.spark.closed import (
+from airflow_txlog.jobs.spark.installation import check_has_jvm_side, check_one_version
+from airflow_txlog.jobs.spark.launch import (
     JARS,
+    JVM_OPTIONS,
     LARGEST_RESULTS,
+    LOCAL_DEFAULTS,
     check_stays_closed,
     closed_settings,
     is_one_process,
     jars_in_place,
+    start_jvm,
 )
-from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
-from airflow_txlog.jobs.spark.launch import start_jvm
 from airflow_txlog.process.private_folder import temporary_folder
 
 if TYPE_CHECKING:

@@ -25,18 +25,9 @@ from pathlib import Path
 import airflow_txlog
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs.spark.closed import closed_settings
-from airflow_txlog.jobs.spark.installation import (
-    JVM_OPTIONS,
-    LOCAL_DEFAULTS,
-    check_has_client,
-    check_has_jvm_side,
-    check_one_version,
-    start_advice,
-)
-from airflow_txlog.jobs.spark.launch import properties_of
+from airflow_txlog.jobs.spark.installation import check_has_client, check_has_jvm_side, check_one_version, start_advice
+from airflow_txlog.jobs.spark.launch import JVM_OPTIONS, LOCAL_DEFAULTS, closed_settings, log_start, properties_of
 from airflow_txlog.jobs.spark.shipping import HAS, executor_zip
-from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import job_environment
 from airflow_txlog.runners.credentials_endpoint import credentials_environment

@@ -16,7 +16,7 @@ sys.path.insert(0, ROOT)
 from pyspark.sql import SparkSession  # noqa: E402
 
 from airflow_txlog.jobs.run import run_job  # noqa: E402
-from airflow_txlog.jobs.spark.installation import LOCAL_DEFAULTS  # noqa: E402
+from airflow_txlog.jobs.spark.launch import LOCAL_DEFAULTS  # noqa: E402
 from tests.helpers.specs import job_spec  # noqa: E402
 
 JIT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

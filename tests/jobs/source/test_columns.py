@@ -24,6 +24,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.executor.base import NeedsSpark
 from airflow_txlog.jobs.files.here import run_here
 from airflow_txlog.jobs.files.scan import work_of
 from airflow_txlog.jobs.run import run_job
@@ -31,7 +32,6 @@ from airflow_txlog.jobs.source.frames import build_source
 from airflow_txlog.jobs.source.listing import OnlySpark, files_in_store
 from airflow_txlog.jobs.source.rows_here import rows_here
 from airflow_txlog.jobs.source.stores import read_files
-from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate

@@ -12,8 +12,7 @@ import pytest
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.resume import attempts
-from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
-from airflow_txlog.jobs.sql.current_time import with_literal_clocks
+from airflow_txlog.jobs.sql.current_time import NOW, TODAY, WALL, CurrentTime, with_literal_clocks
 from tests.helpers.jobs import SCHEMA, application, committed, error_of, ids, live_files, rows, run
 from tests.helpers.rows import append, make_table
 from tests.jobs.sql.test_table_rules import table_with

@@ -32,6 +32,7 @@ from airflow_txlog.engine.table.columns.partitions import typed_partition_column
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vectors_of
 from airflow_txlog.errors import JobError, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.executor.base import NeedsSpark
 from airflow_txlog.jobs.operations.optimize.bins import (
     Bin,
     batches_of,
@@ -45,7 +46,6 @@ from airflow_txlog.jobs.operations.optimize.staging import CARRIES_IDS, stage_bi
 from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
 from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment, rules_at
-from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
 

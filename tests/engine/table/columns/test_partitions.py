@@ -24,7 +24,7 @@ from airflow_txlog.engine.table.schema.schema import (
     parse_schema,
 )
 from airflow_txlog.errors import CorruptTable, UnknownColumn
-from airflow_txlog.jobs.spark.instants import instants_of
+from airflow_txlog.jobs.sql.current_time import instants_of
 from tests.helpers.paths import GOLDEN
 
 UNKNOWN = object()

@@ -13,7 +13,6 @@ from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.operations.merge import by_spark as by_spark_module
 from airflow_txlog.jobs.operations.merge import plain_merge
-from airflow_txlog.jobs.spark import batches
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import committed, delete, insert, merge, update
 from tests.helpers.rows import append, bag, make_table
@@ -36,7 +35,7 @@ FIND, WRITE = "match source and target", "write the data files"
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What Spark has evaluated, but for the rows of the source."""
     seen: list[str] = []
-    for module in (by_spark_module, executor, stage, batches):
+    for module in (by_spark_module, executor, stage):
         collect = module.collect
 
         def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:
