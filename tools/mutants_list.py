@@ -69,7 +69,7 @@ class Fault:
     needs_spark: bool = False
 
 
-_CONFLICTS = "airflow_txlog/engine/commit/conflicts/check.py"
+_CONFLICTS = "airflow_txlog/engine/commit/conflicts.py"
 _LOOP = "airflow_txlog/engine/commit/loop.py"
 _TRANSACTION = "airflow_txlog/engine/commit/transaction.py"
 _VACUUM_PLAN = "airflow_txlog/engine/upkeep/vacuum_plan.py"
@@ -145,7 +145,7 @@ FAULTS = (
     Fault(
         name="compaction-believed-without-counting",
         breaks="a winner that calls its change a compaction adds rows that match, and they are missed",
-        file="airflow_txlog/engine/commit/conflicts/compaction.py",
+        file="airflow_txlog/engine/commit/conflicts.py",
         old="    return sum(filter(None, removed)) == sum(filter(None, added))\n",
         new="    return True\n",
         tests=(REFINEMENTS,),
@@ -194,7 +194,7 @@ FAULTS = (
     Fault(
         name="row-ids-not-renumbered",
         breaks="after a lost race two rows have one row id",
-        file="airflow_txlog/engine/commit/conflicts/rebase.py",
+        file="airflow_txlog/engine/commit/conflicts.py",
         old="after_winner(_after_row_ids(attempt, winner), winner)",
         new="after_winner(attempt, winner)",
         tests=(ROW_TRACKING,),

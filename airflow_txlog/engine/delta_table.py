@@ -16,13 +16,15 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.engine.commit.creation import new_table
-from airflow_txlog.engine.commit.folder import holds_files_of_others
+from airflow_txlog.engine import checkpointing
+from airflow_txlog.engine.checkpointing import LogCleanup, clean_after_checkpoint, clean_log
+from airflow_txlog.engine.commit.creation import holds_files_of_others, new_table
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.commit.writers import check_writers
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.segment import list_segment
+from airflow_txlog.engine.many_files import PARALLELISM
 from airflow_txlog.engine.table.changes.versions import change_rows
 from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER, TableProperties
 from airflow_txlog.engine.table.schema.types import StructType
@@ -30,14 +32,11 @@ from airflow_txlog.engine.table.snapshot.cache import RecentTable
 from airflow_txlog.engine.table.snapshot.commit_times import Moment, moment_text, parse_moment, version_at
 from airflow_txlog.engine.table.snapshot.scan import read_rows
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_missing_from
-from airflow_txlog.engine.upkeep import checkpointing
 from airflow_txlog.engine.upkeep.checks import Finding, check
-from airflow_txlog.engine.upkeep.deleting import PARALLELISM
 from airflow_txlog.engine.upkeep.history import history
-from airflow_txlog.engine.upkeep.log_cleanup import LogCleanup, clean_after_checkpoint, clean_log
 from airflow_txlog.engine.upkeep.restore import restore
 from airflow_txlog.engine.upkeep.vacuum import OnProgress, VacuumResult, vacuum
-from airflow_txlog.engine.upkeep.vacuum_request import (
+from airflow_txlog.engine.upkeep.vacuum_plan import (
     ORPHAN_RETENTION_MS,
     InventorySource,
     VacuumMode,

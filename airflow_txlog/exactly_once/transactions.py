@@ -14,9 +14,8 @@ from typing import Any
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import DIGEST_TAG, ApplicationTransaction, Details, JobResult, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.actions import Commit
+from airflow_txlog.engine.log.actions import Commit, decode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
 from airflow_txlog.exactly_once.seal import first_version_note

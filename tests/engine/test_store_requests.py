@@ -8,10 +8,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, checkpointing
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
-from airflow_txlog.engine.upkeep import checkpointing
 from tests.helpers.counting import CountingStore
 from tests.helpers.limits import limited
 

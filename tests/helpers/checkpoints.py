@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_txlog.engine.log.listing import CheckpointFiles, look
+from airflow_txlog.engine.log.segment import CheckpointFiles, look
 from airflow_txlog.storage import Store
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.text import date_text, float_text, timestamp_text
-from airflow_txlog.engine.log.checkpoints.structs import statistics_json
+from airflow_txlog.engine.log.checkpoints.rows import statistics_json
 from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, array_of
 
 Values = Sequence[Any]

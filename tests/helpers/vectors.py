@@ -23,10 +23,9 @@ from msgspec.structs import replace
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap, union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, corrupt_vector
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.commit.content.deletion_vectors import adds_with_vectors
+from airflow_txlog.engine.commit.content.deletion_vectors import adds_with_vectors, new_vector_file, write_vector_files
 from airflow_txlog.engine.log.actions import DeletionVector, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
-from airflow_txlog.engine.log.vector_files import new_vector_file, write_vector_files
 from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.storage import Store

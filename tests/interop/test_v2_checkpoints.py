@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.checkpoints import sidecars_of
+from airflow_txlog.engine.log.checkpoints.reading import sidecars_of
 from airflow_txlog.storage import LocalStore
 from tests.helpers.checkpoints import list_checkpoints
 from tests.helpers.limits import limited

@@ -16,9 +16,9 @@ from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.plans import Bins, planned_files
 from airflow_txlog.datafiles.tasks.rows_without_log import LinesScan, OrcScan, ParquetScan
 from airflow_txlog.datafiles.text_lines import TextFormat
-from airflow_txlog.engine.log.checkpoints import read_checkpoint
+from airflow_txlog.engine.commit.content.deletion_vectors import new_vector_file, write_vector_files
+from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint
 from airflow_txlog.engine.log.segment import list_segment
-from airflow_txlog.engine.log.vector_files import new_vector_file, write_vector_files
 from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.upkeep import inventory
 from airflow_txlog.storage import PLAIN, LocalStore, StoreReference

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.engine.log.visibility import Visibility
+from airflow_txlog.engine.log.paths import Visibility
 from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
 from airflow_txlog.storage import Store, StoreReference
 from airflow_txlog.storage.objects import ObjectStore

@@ -15,16 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.engine.commit.content.attempt import Attempt, ReadSet
-from airflow_txlog.engine.commit.content.change_files import check_change_names
+from airflow_txlog.engine.commit.content.attempt import (
+    Attempt,
+    IsolationLevel,
+    ReadSet,
+    effective_isolation,
+    may_skip_empty,
+)
 from airflow_txlog.engine.commit.content.clustering import check_clustered_files, check_clustering, clustering_columns
-from airflow_txlog.engine.commit.content.evolution import evolve
-from airflow_txlog.engine.commit.content.in_commit_timestamps import with_in_commit_timestamp
-from airflow_txlog.engine.commit.content.info import commit_info
-from airflow_txlog.engine.commit.content.isolation import IsolationLevel, effective_isolation, may_skip_empty
-from airflow_txlog.engine.commit.content.new_metadata import check_rows_are_none, completed, new_rules
+from airflow_txlog.engine.commit.content.info import commit_info, with_in_commit_timestamp
+from airflow_txlog.engine.commit.content.metadata import check_rows_are_none, completed, evolve, new_rules
 from airflow_txlog.engine.commit.content.row_tracking import with_row_ids
 from airflow_txlog.engine.commit.content.validation import (
+    check_change_names,
     check_has_next_version,
     check_new_files,
     check_paths_are_free,

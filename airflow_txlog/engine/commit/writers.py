@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import OverwritingWriter
 from airflow_txlog.locations import store_kind
 from airflow_txlog.storage.base import Store

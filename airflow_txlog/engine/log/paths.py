@@ -17,12 +17,13 @@ Source: protocol, "Add File and Remove File"; soundness C7.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path
+from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path, hive_directory
 from airflow_txlog.locations import LOCAL, is_inside, split, store_kind
 
 # What makes a wire path differ from its canonical form; everything else is its own key. RE2 and Python read it alike.
@@ -141,3 +142,26 @@ def _relative_to(absolute: str, root: str) -> str:
     root_scheme, root_authority, root_path = _split(root)
     prefix = _join(root_scheme, root_authority, _normalise(root_path))
     return absolute.removeprefix(prefix if prefix.endswith("/") else prefix + "/")
+
+
+class Visibility:
+    """Which paths under the root are the table's own: hidden is what other tools keep beside the data, the log first.
+
+    `_change_data` and `_delta_index` are the table's, and a directory of a partition column that begins with "_".
+    """
+
+    def __init__(self, partition_columns: Iterable[str], *, has_iceberg: bool = False) -> None:
+        """`has_iceberg`: other engines keep Iceberg's metadata of the table in the folder `metadata`."""
+        # The directory of a partition has the column's name as it is, or as Hive escapes it.
+        columns = list(partition_columns)
+        escaped = (hive_directory([column], ["x"]).removesuffix("x") for column in columns)
+        self._has_iceberg = has_iceberg
+        self._shown = ("_change_data", "_delta_index", *(f"{column}=" for column in columns), *escaped)
+
+    def is_visible(self, path: str) -> bool:
+        if self._has_iceberg and path.partition("/")[0] == "metadata":
+            return False
+        # Nearly every path, and there may be millions.
+        if "/_" not in path and "/." not in path and not path.startswith(("_", ".")):
+            return True
+        return not any(part.startswith(("_", ".")) and not part.startswith(self._shown) for part in path.split("/"))

@@ -8,15 +8,199 @@ Source: delta-spark, SnapshotManagement; protocol, "Checkpoints" and "Log Compac
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from airflow_txlog.engine.log.last_checkpoint import read_hint
-from airflow_txlog.engine.log.listing import CheckpointFiles, CompactedFile, Listing, look
-from airflow_txlog.engine.log.names import LOG_DIRECTORY, version_prefix
-from airflow_txlog.errors import LogGap, TableError, TableNotFound, VersionNotFound
+import msgspec
+
+from airflow_txlog.engine.log.actions import Commit, decode_commit
+from airflow_txlog.engine.log.names import (
+    LAST_CHECKPOINT,
+    LOG_DIRECTORY,
+    MAX_VERSION,
+    LogFile,
+    LogKind,
+    parse_name,
+    version_prefix,
+)
+from airflow_txlog.engine.log.tail import read_files
+from airflow_txlog.errors import (
+    CorruptCommit,
+    LimitExceeded,
+    LogGap,
+    OutsideTable,
+    TableError,
+    TableNotFound,
+    VersionNotFound,
+)
 from airflow_txlog.storage.base import FileInfo, Store
+
+_seen: set[tuple[str, str]] = set()
+
+
+def warn_once(log: logging.Logger, table: str, path: str, what: str) -> None:
+    """Log that the file `path` of the table is passed over; `what` says why, and what is done instead."""
+    if (table, path) not in _seen:
+        _seen.add((table, path))
+        log.warning("%s: %s is passed over: %s", table, path, what)
+
+
+class V2Hint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the hint says of a V2 checkpoint, as delta-spark writes it: others need not read the top level then.
+
+    We never believe it: the checkpoint itself says the same.
+    """
+
+    path: str
+    """The name of the top level, in the log."""
+    size_in_bytes: int
+    modification_time: int
+    non_file_actions: Sequence[Mapping[str, Any]] | None = None
+    """Every action of the top level but those that name sidecars, each under its name."""
+    sidecar_files: Sequence[msgspec.Struct] | None = None
+
+
+class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What we write, and of what others write the part that is of use. Sizes are informative."""
+
+    version: int
+    size: int | None = None
+    """Number of actions in the checkpoint."""
+    parts: int | None = None
+    size_in_bytes: int | None = None
+    num_of_add_files: int | None = None
+    v2_checkpoint: V2Hint | None = None
+
+
+# Of a hint only the version is used, so a wrong type anywhere else must not cost the hint.
+class _VersionOnly(msgspec.Struct, frozen=True):
+    version: int
+
+
+_hint_decoder = msgspec.json.Decoder(_VersionOnly)
+
+
+def read_hint(store: Store) -> int | None:
+    """The version that `_last_checkpoint` names, or None where no such file is, or it is a link or makes no sense."""
+    try:
+        version = _hint_decoder.decode(store.read(LAST_CHECKPOINT)).version
+    except (
+        FileNotFoundError,
+        LimitExceeded,
+        OutsideTable,
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ):
+        return None
+    return version if 0 <= version <= MAX_VERSION else None
+
+
+def write_hint(store: Store, hint: LastCheckpoint) -> None:
+    """Replace the hint, unless the one that is there names a later checkpoint.
+
+    Two writers may still interleave and leave the older one: a stale hint costs a reader time, never an answer.
+    """
+    known = read_hint(store)
+    if known is None or known <= hint.version:
+        store.put(LAST_CHECKPOINT, msgspec.json.encode(hint))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFiles:
+    """A checkpoint that is complete by its names: one file, or all the parts in their order.
+
+    The file of a V2 checkpoint is its top level; which sidecars belong to it stands inside.
+    """
+
+    version: int
+    files: tuple[FileInfo, ...]
+
+    @property
+    def path(self) -> str:
+        """The path of the (first) file, relative to the table: no two checkpoints share one."""
+        return self.files[0].path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedFile:
+    """One file that holds the reconciled actions of the commits `start` to `end`, both inclusive."""
+
+    start: int
+    end: int
+    info: FileInfo
+
+
+@dataclass(slots=True)
+class Listing:
+    """What one listing of the log names."""
+
+    commits: dict[int, FileInfo] = field(default_factory=dict)
+    checkpoints: dict[int, list[CheckpointFiles]] = field(default_factory=dict)
+    """By version; those of one version in the order in which a reader should try them."""
+    compactions: list[CompactedFile] = field(default_factory=list)
+
+    @property
+    def latest(self) -> int:
+        """The last version that any file of the log names, or -1."""
+        return max([*self.commits, *self.checkpoints], default=-1)
+
+    @property
+    def earliest(self) -> int | None:
+        """The first version that can be rebuilt, as far as is known without looking for gaps."""
+        return 0 if 0 in self.commits else min(self.checkpoints, default=None)
+
+
+def look(store: Store, start: int) -> Listing:
+    """What the log names of version `start` and later, from one request."""
+    listing = Listing()
+    if start > MAX_VERSION:
+        return listing
+    parts: dict[tuple[int, int], dict[int, FileInfo]] = defaultdict(dict)
+    singles: dict[int, list[tuple[LogKind, FileInfo]]] = defaultdict(list)
+    first = version_prefix(start).removeprefix(f"{LOG_DIRECTORY}/")
+    for info in store.list(LOG_DIRECTORY, start_from=first):
+        name = parse_name(info.path)
+        if name is None:
+            continue
+        if name.kind is LogKind.COMMIT:
+            listing.commits[name.version] = info
+        # What has no bytes was left by a writer on a store where half a file can be seen.
+        elif info.size_bytes == 0:
+            continue
+        elif name.kind is LogKind.COMPACTED and name.end_version is not None:
+            listing.compactions.append(CompactedFile(start=name.version, end=name.end_version, info=info))
+        elif name.kind is LogKind.MULTIPART_CHECKPOINT:
+            _add_part(parts, name, info)
+        elif name.kind in (LogKind.CLASSIC_CHECKPOINT, LogKind.V2_CHECKPOINT):
+            singles[name.version].append((name.kind, info))
+    listing.checkpoints = _checkpoints(singles, parts)
+    return listing
+
+
+def _add_part(parts: dict[tuple[int, int], dict[int, FileInfo]], name: LogFile, info: FileInfo) -> None:
+    if name.part is not None and name.parts is not None:
+        parts[name.version, name.parts][name.part] = info
+
+
+def _checkpoints(
+    singles: dict[int, list[tuple[LogKind, FileInfo]]], parts: dict[tuple[int, int], dict[int, FileInfo]]
+) -> dict[int, list[CheckpointFiles]]:
+    """By version: a classic one first (one request reads it), then V2, then those in parts."""
+    found: dict[int, list[CheckpointFiles]] = defaultdict(list)
+    for version, files in singles.items():
+        for _, info in sorted(files, key=lambda each: (each[0] is not LogKind.CLASSIC_CHECKPOINT, each[1].path)):
+            found[version].append(CheckpointFiles(version=version, files=(info,)))
+    # Two writers may cut one version differently; only a set that is whole counts.
+    for (version, count), by_number in sorted(parts.items()):
+        if len(by_number) == count:
+            ordered = tuple(by_number[part] for part in range(1, count + 1))
+            found[version].append(CheckpointFiles(version=version, files=ordered))
+    return dict(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,3 +296,88 @@ def _gap(table: str, missing: int, needed_for: int) -> LogGap:
         path=path,
         version=missing,
     )
+
+
+log = logging.getLogger(__name__)
+
+
+def read_commits(
+    store: Store, segment: LogSegment, contents: Mapping[FileInfo, bytes] | None = None
+) -> Iterator[Commit]:
+    """The commits of the segment, newest first; a run of them may be one `Commit` that bears the version of its last.
+
+    Few are in memory at a time. The first to come, the last one of the segment, is always there by itself. Where it
+    ends a compaction it comes twice, which changes nothing: its actions are the newest of that range. `contents` are
+    bytes of commits that were read before, by their files.
+
+    Raises CorruptCommit for a commit that cannot be read, FileNotFoundError where log cleanup took one.
+    """
+    first = segment.version - len(segment.commits) + 1
+    held = contents or {}
+
+    def read(versions: Sequence[int]) -> Iterator[Commit]:
+        files = [segment.commits[version - first] for version in versions]
+        unread = read_files(store, [info for info in files if info not in held])
+        for version, info in zip(versions, files, strict=True):
+            yield decode_commit(version, held[info] if info in held else next(unread), info.path)
+
+    singles: list[int] = []
+    for start, end, compaction in reversed(_shortest(first, segment.version, segment.compactions)):
+        compacted = None if compaction is None else _read_compacted(store, compaction)
+        if compacted is None:
+            singles += range(end, start - 1, -1)
+            continue
+        yield from read(singles)
+        singles = []
+        if end == segment.version:
+            yield from read([end])
+        yield compacted
+    yield from read(singles)
+
+
+_Step = tuple[int, int, CompactedFile | None]
+
+
+def _shortest(first: int, last: int, compactions: Iterable[CompactedFile]) -> list[_Step]:
+    """The fewest files that cover the versions `first` to `last`, each version once: (start, end, compaction)."""
+    by_start: dict[int, list[CompactedFile]] = {}
+    for each in compactions:
+        # One that begins before the segment or reaches beyond the version holds what does not belong there.
+        if first <= each.start and each.end <= last:
+            by_start.setdefault(each.start, []).append(each)
+    if not by_start:
+        return [(version, version, None) for version in range(first, last + 1)]
+    cost = {last + 1: 0}
+    step: dict[int, _Step] = {}
+    for version in range(last, first - 1, -1):
+        cost[version], step[version] = 1 + cost[version + 1], (version, version, None)
+        for each in by_start.get(version, ()):
+            # The last commit is read beside the compaction that holds it.
+            price = 1 + cost[each.end + 1] + (each.end == last)
+            if price < cost[version]:
+                cost[version], step[version] = price, (version, each.end, each)
+    found: list[_Step] = []
+    version = first
+    while version <= last:
+        found.append(step[version])
+        version = step[version][1] + 1
+    return found
+
+
+def _read_compacted(store: Store, compaction: CompactedFile) -> Commit | None:
+    """The actions of a compaction as one commit, or None where it is not what the protocol demands."""
+    path = compaction.info.path
+    try:
+        commit = decode_commit(compaction.end, store.read(path), path)
+    except (CorruptCommit, FileNotFoundError, LimitExceeded) as error:
+        warn_once(log, store.root, path, f"{error} The commits that it stands for are read.")
+        return None
+    removed = {(each.path, each.deletion_vector and each.deletion_vector.unique_id) for each in commit.removes}
+    if removed and any(
+        (each.path, each.deletion_vector and each.deletion_vector.unique_id) in removed for each in commit.adds
+    ):
+        # Which of the two came last cannot be known from one file.
+        why = "it adds and removes one file, so it is not reconciled. The commits that it stands for are read."
+        warn_once(log, store.root, path, why)
+        return None
+    return msgspec.structs.replace(commit, info=None)

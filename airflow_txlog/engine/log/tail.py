@@ -13,8 +13,8 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, commit_name, parse_name, version_prefix
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import CommitOverwritten, CorruptCommit, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.log.checkpoints import read_checkpoint
+from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from airflow_txlog.engine.log.warned import warn_once
-from airflow_txlog.engine.log.wire import decode_commit_info
+from airflow_txlog.engine.log.actions import decode_commit_info
+from airflow_txlog.engine.log.segment import warn_once
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms, list_commits
 from airflow_txlog.engine.table.snapshot.snapshot import latest_metadata

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from airflow_txlog.engine.log.actions import Commit, Remove
+from airflow_txlog.engine.log.actions import Commit, Remove, decode_commit
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.snapshot.commit_times import ListedCommit, list_commits
 from airflow_txlog.errors import CannotVacuumLite, LimitExceeded
 from airflow_txlog.storage.base import Store

@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
-from airflow_txlog.engine.commit.content.furthest import keep_furthest
+from airflow_txlog.engine.commit.content.metadata import keep_furthest
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file
+from airflow_txlog.engine.many_files import look_up
 from airflow_txlog.engine.table.schema.features import (
     check_writable,
     missing_features,
@@ -35,7 +36,6 @@ from airflow_txlog.engine.table.schema.features import (
 from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.engine.upkeep.looking import look_up
 from airflow_txlog.errors import FilesMissing, UnsupportedFeature
 from airflow_txlog.storage.base import Store
 

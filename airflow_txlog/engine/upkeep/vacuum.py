@@ -21,17 +21,17 @@ import pyarrow as pa
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.log.actions import Remove
 from airflow_txlog.engine.log.columns import removes_to_table
-from airflow_txlog.engine.log.visibility import Visibility
-from airflow_txlog.engine.table.snapshot.commit_times import list_commits
-from airflow_txlog.engine.upkeep.deleting import (
+from airflow_txlog.engine.log.paths import Visibility
+from airflow_txlog.engine.many_files import (
     PROGRESS_MS,
     Deletion,
     Progress,
     delete_files,
+    look_up,
     progress_log,
 )
+from airflow_txlog.engine.table.snapshot.commit_times import list_commits
 from airflow_txlog.engine.upkeep.inventory import read_inventory
-from airflow_txlog.engine.upkeep.looking import look_up
 from airflow_txlog.engine.upkeep.removed_files import (
     last_version_before,
     removes_before,
@@ -39,20 +39,18 @@ from airflow_txlog.engine.upkeep.removed_files import (
     write_last_vacuum,
 )
 from airflow_txlog.engine.upkeep.vacuum_plan import (
+    HOUR_MS,
+    ORPHAN_RETENTION_FLOOR_MS,
     NamedFiles,
+    VacuumMode,
     VacuumPlan,
+    VacuumRequest,
+    VacuumState,
+    check_request,
     files_named,
     is_leftover,
     may_go,
     plan_vacuum,
-)
-from airflow_txlog.engine.upkeep.vacuum_request import (
-    HOUR_MS,
-    ORPHAN_RETENTION_FLOOR_MS,
-    VacuumMode,
-    VacuumRequest,
-    VacuumState,
-    check_request,
 )
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.locations import is_inside

@@ -23,10 +23,16 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.commit.content.deletion_vectors import adds_with_vectors, deletes_by_vectors
+from airflow_txlog.engine.commit.content.deletion_vectors import (
+    VectorFile,
+    adds_with_vectors,
+    deletes_by_vectors,
+    new_vector_file,
+    pack_vectors,
+    write_vector_files,
+)
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.paths import encode_path
-from airflow_txlog.engine.log.vector_files import VectorFile, new_vector_file, pack_vectors, write_vector_files
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan

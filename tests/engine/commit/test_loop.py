@@ -12,8 +12,8 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.loop import CommitPolicy
+from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.storage import MemoryStore
 from airflow_txlog.storage.base import NothingSent
 
@@ -353,7 +353,7 @@ def test_a20_a_log_that_loses_the_version_that_we_met_is_not_written_into(table:
 def test_a20_a_winner_of_another_table_is_not_a_metadata_change(table: Table, store: FaultyStore, clock: Any) -> None:
     import msgspec
 
-    from airflow_txlog.engine.log.wire import encode_commit
+    from airflow_txlog.engine.log.actions import encode_commit
 
     tx = table.begin()
     tx.add(path="a", partition_values={"day": "1"}, size=1)

@@ -11,8 +11,8 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.writers import COMMITS_ASKED, overwriting_engine
+from airflow_txlog.engine.log.actions import encode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.locations import store_kind
 from tests.helpers.counting import CountingStore
 

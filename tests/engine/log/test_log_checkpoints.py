@@ -27,18 +27,14 @@ from airflow_txlog.engine.log.actions import (
     Protocol,
     Remove,
     SetTransaction,
+    decode_commit,
 )
-from airflow_txlog.engine.log.checkpoints import (
-    CheckpointContent,
-    CheckpointState,
-    bounded,
-    read_checkpoint,
-    write_checkpoint,
-)
-from airflow_txlog.engine.log.checkpoints.structs import statistics_json
+from airflow_txlog.engine.log.checkpoints import bounded
+from airflow_txlog.engine.log.checkpoints.reading import CheckpointContent, read_checkpoint
+from airflow_txlog.engine.log.checkpoints.rows import statistics_json
+from airflow_txlog.engine.log.checkpoints.writing import CheckpointState, write_checkpoint
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table, table_to_adds
 from airflow_txlog.engine.log.segment import list_segment
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import CorruptCheckpoint
 from airflow_txlog.storage import LocalStore, MemoryStore, Store
 from tests.engine.log.log_strategies import ADDS, MAPS, REMOVES, TEXT

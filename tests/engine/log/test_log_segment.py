@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, read_hint, write_hint
-from airflow_txlog.engine.log.segment import LogSegment, list_segment
+from airflow_txlog.engine.log.segment import LastCheckpoint, LogSegment, list_segment, read_hint, write_hint
 from airflow_txlog.engine.log.tail import list_tail
 from airflow_txlog.errors import LogGap, TableError, TableNotFound, VersionNotFound
 from airflow_txlog.storage import FileInfo, MemoryStore

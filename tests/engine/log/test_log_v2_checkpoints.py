@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.engine.log.checkpoints import CheckpointContent, read_checkpoint, sidecars_of
+from airflow_txlog.engine.log.checkpoints.reading import CheckpointContent, read_checkpoint, sidecars_of
 from airflow_txlog.engine.log.columns import TOMBSTONES
-from airflow_txlog.engine.log.listing import CheckpointFiles
+from airflow_txlog.engine.log.segment import CheckpointFiles
 from airflow_txlog.errors import CorruptCheckpoint
 from airflow_txlog.storage import LocalStore, MemoryStore, Store
 from tests.helpers.checkpoints import list_checkpoints

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.actions import DeletionVector
+from airflow_txlog.engine.log.actions import DeletionVector, decode_commit
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import CorruptDeletionVector, CorruptTable, TxlogError
 from airflow_txlog.storage import Access, LocalStore
 from tests.helpers.paths import GOLDEN

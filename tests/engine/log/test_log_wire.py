@@ -14,8 +14,9 @@ from airflow_txlog.engine.log.actions import (
     Add,
     Metadata,
     Protocol,
+    decode_commit,
+    encode_commit,
 )
-from airflow_txlog.engine.log.wire import decode_commit, encode_commit
 from airflow_txlog.errors import CorruptCommit, InvalidCommit
 from tests.engine.log.log_strategies import ADDS, INT64, MAPS, OTHERS, REMOVES, TEXT
 

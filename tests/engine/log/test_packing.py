@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine.log.actions import Add, Remove
-from airflow_txlog.engine.log.columns import adds_to_table, nulls, removes_to_table
-from airflow_txlog.engine.log.packing import pack
+from airflow_txlog.engine.log.columns import adds_to_table, nulls, pack, removes_to_table
 
 
 def files(count: int) -> pa.RecordBatch:

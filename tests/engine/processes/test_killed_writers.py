@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import decode_commit
 from tests.engine.processes.writer import ROWS
 from tests.helpers.paths import ROOT
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.checkpoints import CheckpointState, write_v2_checkpoint
+from airflow_txlog.engine.log.checkpoints.writing import CheckpointState, write_v2_checkpoint
 from airflow_txlog.engine.log.names import checkpoint_name, commit_name
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_txlog.clock import SystemClock
-from airflow_txlog.engine.log.actions import Add, Cdc, DeletionVector, Remove
+from airflow_txlog.engine.log.actions import Add, Cdc, DeletionVector, Remove, encode_commit
 from airflow_txlog.engine.log.columns import adds_to_table, removes_to_table
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.engine.upkeep.vacuum import VacuumResult, vacuum
-from airflow_txlog.engine.upkeep.vacuum_request import HOUR_MS, VacuumRequest, VacuumState
+from airflow_txlog.engine.upkeep.vacuum_plan import HOUR_MS, VacuumRequest, VacuumState
 from airflow_txlog.storage import MemoryStore
 
 NOW = 1_700_000_000_000

@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.actions import DeletionVector, DomainMetadata, Protocol
+from airflow_txlog.engine.log.actions import DeletionVector, DomainMetadata, Protocol, encode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.errors import (
     ConcurrentWrite,
     FilesMissing,

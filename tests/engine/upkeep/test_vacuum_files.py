@@ -17,8 +17,14 @@ from airflow_txlog.engine.log.actions import Add, Cdc, DeletionVector
 from airflow_txlog.engine.log.columns import adds_to_table, removes_to_table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.upkeep.vacuum import VacuumResult, vacuum
-from airflow_txlog.engine.upkeep.vacuum_plan import NamedFiles, files_named, plan_vacuum
-from airflow_txlog.engine.upkeep.vacuum_request import HOUR_MS, VacuumRequest, VacuumState
+from airflow_txlog.engine.upkeep.vacuum_plan import (
+    HOUR_MS,
+    NamedFiles,
+    VacuumRequest,
+    VacuumState,
+    files_named,
+    plan_vacuum,
+)
 from airflow_txlog.errors import CorruptTable, InvalidInput, RetentionTooShort
 from airflow_txlog.storage import FileInfo, LocalStore
 from tests.engine.upkeep.aged import NOW, VECTOR, VECTOR_FILE, WEEK, Hands, Table, remove

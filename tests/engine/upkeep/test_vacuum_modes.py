@@ -15,13 +15,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.engine import many_files
 from airflow_txlog.engine.log.actions import Cdc
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.upkeep import deleting
-from airflow_txlog.engine.upkeep.deleting import Progress
+from airflow_txlog.engine.many_files import Progress
 from airflow_txlog.engine.upkeep.removed_files import LAST_VACUUM, read_last_vacuum
 from airflow_txlog.engine.upkeep.vacuum import vacuum
-from airflow_txlog.engine.upkeep.vacuum_request import HOUR_MS, VacuumRequest, VacuumState
+from airflow_txlog.engine.upkeep.vacuum_plan import HOUR_MS, VacuumRequest, VacuumState
 from airflow_txlog.errors import CannotVacuumLite, InvalidInput, SourceNotFound
 from tests.engine.upkeep.aged import NOW, VECTOR, VECTOR_FILE, WEEK, Table, remove
 from tests.engine.upkeep.faults import WITH_ITS_WORK_DONE, DyingStore, dying
@@ -356,7 +356,7 @@ def test_a_store_that_refuses_altogether_is_not_asked_for_ever(
     with pytest.raises(PermissionError) as error:
         table.vacuum(parallelism=parallelism)
     assert "could not be deleted" in error.value.__notes__[0]
-    assert deleting.MAX_FAILURES <= len(asked) <= deleting.MAX_FAILURES + 2 * parallelism
+    assert many_files.MAX_FAILURES <= len(asked) <= many_files.MAX_FAILURES + 2 * parallelism
     assert table.said[-1] == ("END", {"status": "FAILED"}, {"numDeletedFiles": 0, "numVacuumedDirectories": 0})
     assert read_last_vacuum(table.store) is None
 

@@ -22,7 +22,7 @@ from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.table.snapshot.files import vectors_of
 from airflow_txlog.engine.upkeep.removed_files import read_last_vacuum
-from airflow_txlog.engine.upkeep.vacuum_request import VacuumMode
+from airflow_txlog.engine.upkeep.vacuum_plan import VacuumMode
 from airflow_txlog.errors import RetentionTooShort
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import append, sorted_rows

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import decode_commit
 from tests.helpers.jobs import committed, ids, insert, merge, run, update
 from tests.helpers.rows import make_table
 

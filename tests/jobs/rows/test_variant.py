@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.actions import Protocol
+from airflow_txlog.engine.log.actions import Protocol, encode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import encode_commit
 from tests.engine.table.schema.test_variant import NULL, OBJECT, column, make
 from tests.helpers.jobs import committed, error_of, files_on_disk, ids, run
 

@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from airflow_txlog.engine.commit.content.attempt import Attempt
-from airflow_txlog.engine.commit.content.messages import conflict
-from airflow_txlog.engine.log.actions import Add, Commit, DomainMetadata
+from airflow_txlog.engine.log.actions import Add, DomainMetadata
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import CorruptTable, InvalidCommit, MetadataChanged, UnsupportedFeature
+from airflow_txlog.errors import CorruptTable, InvalidCommit, UnsupportedFeature
 
 CLUSTERING_DOMAIN = "delta.clustering"
 
@@ -95,7 +94,7 @@ def _lower(path: Path) -> Path:
 
 def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
     """Raises InvalidCommit for an added file without statistics of a clustering column."""
-    for add, path in _without_bounds(attempt, columns):
+    for add, path in without_bounds(attempt, columns):
         raise InvalidCommit(
             f"{attempt.table} is clustered by {'.'.join(path)}, so the statistics of {add.path} must hold "
             "numRecords and have that column's nulls and bounds. Nothing was committed.",
@@ -103,19 +102,7 @@ def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
         )
 
 
-def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
-    """Raises MetadataChanged where the winner clusters the table by a column that our files have no statistics of."""
-    for add, path in _without_bounds(attempt, clustering_columns(winner.domains, attempt.table)):
-        raise conflict(
-            MetadataChanged,
-            attempt,
-            winner,
-            f"clustered the table by {'.'.join(path)}, of which {add.path}, added here, has no statistics",
-            domain=CLUSTERING_DOMAIN,
-        )
-
-
-def _without_bounds(attempt: Attempt, columns: Iterable[Path]) -> Iterator[tuple[Add, Path]]:
+def without_bounds(attempt: Attempt, columns: Iterable[Path]) -> Iterator[tuple[Add, Path]]:
     """Added files beside a clustering column of which their statistics say nothing.
 
     A file that comes again with another deletion vector is no new file: it keeps the statistics that it has.

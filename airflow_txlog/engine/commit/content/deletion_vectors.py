@@ -8,17 +8,26 @@ Source: protocol, "Deletion Vectors" (writer requirements), "Per-file Statistics
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import contextlib
+import struct
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
-from airflow_txlog.engine.commit.content.attempt import Attempt
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.engine.log.actions import Add, DeletionVector, Metadata, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
-from airflow_txlog.engine.log.paths import canonical_path
+from airflow_txlog.engine.log.vectors import B85_TO_Z85, FILE_VERSION, vector_file
 from airflow_txlog.engine.table.schema.features import reader_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.storage.base import Store
 
 _FEATURE = "deletionVectors"
 
@@ -58,16 +67,98 @@ def wide_statistics(stats: str | None, num_records: int) -> str:
     return msgspec.json.encode(found).decode()
 
 
-def paths_that_lost_rows(attempt: Attempt) -> set[str]:
-    """Canonical paths of the files that leave, or come again with more rows deleted."""
-    again = {canonical_path(add.path, attempt.table): add.deletion_vector for add in attempt.adds}
-    lost = set()
-    for remove in attempt.removes:
-        path = canonical_path(remove.path, attempt.table)
-        if path not in again or _num_deleted(again[path]) > _num_deleted(remove.deletion_vector):
-            lost.add(path)
-    return lost
+# As the reference implementation packs them: few files to open, and yet a vector that is replaced does not keep many
+# others' bytes from being vacuumed.
+FILE_BYTES = 2 * 1024 * 1024
+_FILES_AT_ONCE = 16
+_STEM = "deletion_vector_"
 
 
-def _num_deleted(vector: DeletionVector | None) -> int:
-    return 0 if vector is None else vector.cardinality
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorFile:
+    """A file of vectors: `place` is what its descriptors call it, the directory's prefix and the encoded uuid."""
+
+    place: str
+    bitmaps: tuple[RowPositions, ...]
+
+    @classmethod
+    def at(cls, path: str, bitmaps: Sequence[RowPositions]) -> VectorFile:
+        """The file of these bitmaps that was written to `path` before. Raises ValueError for another file's path."""
+        prefix, _, name = path.rpartition("/")
+        return cls(place=prefix + _encoded(name.removeprefix(_STEM).removesuffix(".bin")), bitmaps=tuple(bitmaps))
+
+    @property
+    def path(self) -> str:
+        """Relative to the table, as the store calls it."""
+        path = vector_file("u", self.place, "")
+        assert path is not None
+        return path
+
+    @property
+    def content(self) -> bytes:
+        """The version, and each bitmap between its size and its checksum."""
+        parts = [struct.pack(">I", len(m.data)) + m.data + struct.pack(">I", zlib.crc32(m.data)) for m in self.bitmaps]
+        return bytes([FILE_VERSION]) + b"".join(parts)
+
+    def vectors(self) -> Iterator[DeletionVector]:
+        """The descriptor of each bitmap, in order."""
+        offset = 1
+        for deleted in self.bitmaps:
+            yield DeletionVector(
+                storage_type="u",
+                path_or_inline_dv=self.place,
+                offset=offset,
+                size_in_bytes=len(deleted.data),
+                cardinality=deleted.num_rows,
+            )
+            offset += 4 + len(deleted.data) + 4
+
+
+def pack_vectors(bitmaps: Sequence[RowPositions], file_bytes: int = FILE_BYTES) -> list[tuple[RowPositions, ...]]:
+    """The bitmaps cut into the contents of files, in order; a file is full once it has so many bytes."""
+    files: list[list[RowPositions]] = []
+    size_bytes = file_bytes
+    for deleted in bitmaps:
+        if size_bytes >= file_bytes:
+            files.append([])
+            size_bytes = 0
+        files[-1].append(deleted)
+        size_bytes += len(deleted.data)
+    return [tuple(file) for file in files]
+
+
+def new_vector_file(
+    bitmaps: Sequence[RowPositions], *, prefix_chars: int = 0, clock: Clock = SYSTEM_CLOCK
+) -> VectorFile:
+    """A file of these bitmaps under a fresh name, not written yet.
+
+    `prefix_chars`: the length of the random directory that it lies in, 0 for the table's own folder.
+    """
+    # Letters and digits of another uuid: the name of the file must not be known from its folder.
+    prefix = clock.unique_id().replace("-", "")[:prefix_chars] if prefix_chars else ""
+    return VectorFile(place=prefix + _encoded(clock.unique_id()), bitmaps=tuple(bitmaps))
+
+
+def _encoded(unique_id: str) -> str:
+    """A uuid as descriptors have it, in 20 characters."""
+    return base64.b85encode(uuid.UUID(unique_id).bytes).translate(B85_TO_Z85).decode()
+
+
+def write_vector_files(store: Store, files: Sequence[VectorFile]) -> None:
+    """Write the files, several at a time. On an error those that were written are deleted: no commit names them."""
+    if not files:
+        return
+    try:
+        with ThreadPoolExecutor(min(len(files), _FILES_AT_ONCE)) as pool:
+            list(pool.map(lambda file: _write(store, file), files))
+    except BaseException:
+        for file in files:
+            # What cannot be deleted is an orphan for VACUUM; it must not hide the error.
+            with contextlib.suppress(Exception):
+                store.delete(file.path)
+        raise
+
+
+def _write(store: Store, file: VectorFile) -> None:
+    with store.open_output(file.path) as sink:
+        sink.write(file.content)

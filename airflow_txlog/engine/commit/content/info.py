@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from airflow_txlog import __version__
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.commit.content.row_tracking import preserved_tags
+from airflow_txlog.engine.log.actions import Commit, Metadata
+from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.errors import CorruptTable
 
 ENGINE_INFO = f"airflow_txlog/{__version__}"
 
@@ -57,3 +64,53 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
         for name, value in values.items()
         if value is not None
     }
+
+
+ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
+ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+
+
+def with_in_commit_timestamp(attempt: Attempt, before: Snapshot | None) -> Attempt:
+    """The attempt with its time, later than the version before it; none where the table has none."""
+    if not _is_enabled(attempt.new_metadata or attempt.current_metadata, attempt.table):
+        return attempt
+    before_ms = -1 if before is None else before.timestamp_ms
+    return _at(attempt, max(attempt.prepared_ms, before_ms + 1), attempt.read_version + 1)
+
+
+def after_winner(attempt: Attempt, winner: Commit) -> Attempt:
+    """The attempt with a time later than the winner's; the winner's metadata is adopted already.
+
+    Raises CorruptTable where the winner owed a time and has none.
+    """
+    if not _is_enabled(attempt.new_metadata or attempt.current_metadata, attempt.table):
+        # The winner, or this commit itself, switched them off.
+        return replace(attempt, in_commit_timestamp_ms=None)
+    info = winner.info or {}
+    theirs = info.get("inCommitTimestamp")
+    if not isinstance(theirs, int):
+        if _is_enabled(attempt.current_metadata, attempt.table):
+            # Guessing a time here would break the order that every later reader relies on.
+            raise CorruptTable(
+                f"{attempt.table}: version {winner.version} carries no inCommitTimestamp, though the table has "
+                "in-commit timestamps enabled. Another writer broke the rule; this commit was not made.",
+                table=attempt.table,
+            )
+        # This commit is the one that switches them on: the winner owes none, and what it says of its time will do.
+        theirs = info.get("timestamp") if isinstance(info.get("timestamp"), int) else -1
+    own = attempt.in_commit_timestamp_ms or attempt.prepared_ms
+    return _at(attempt, max(own, int(theirs or 0) + 1), winner.version + 1)
+
+
+def _at(attempt: Attempt, timestamp_ms: int, version: int) -> Attempt:
+    timed = replace(attempt, in_commit_timestamp_ms=timestamp_ms)
+    switched_on = attempt.read_version >= 0 and not _is_enabled(attempt.current_metadata, attempt.table)
+    if not switched_on or attempt.new_metadata is None:
+        return timed
+    since = {ENABLEMENT_VERSION: str(version), ENABLEMENT_TIMESTAMP: str(timestamp_ms)}
+    configuration = {**attempt.new_metadata.configuration, **since}
+    return replace(timed, new_metadata=msgspec.structs.replace(attempt.new_metadata, configuration=configuration))
+
+
+def _is_enabled(metadata: Metadata | None, table: str) -> bool:
+    return metadata is not None and TableProperties(metadata.configuration, table).in_commit_timestamps

@@ -16,10 +16,8 @@ from dataclasses import replace
 
 import msgspec
 
-from airflow_txlog.engine.commit.content.attempt import Attempt
-from airflow_txlog.engine.commit.content.deletion_vectors import paths_that_lost_rows
-from airflow_txlog.engine.commit.content.isolation import ROW_TRACKING_DOMAIN
-from airflow_txlog.engine.log.actions import Add, DomainMetadata, Metadata
+from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN, Attempt
+from airflow_txlog.engine.log.actions import Add, DeletionVector, DomainMetadata, Metadata
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.table.schema.features import writer_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
@@ -181,3 +179,18 @@ def _num_records(add: Add, table: str) -> int:
             path=add.path,
         )
     return records
+
+
+def paths_that_lost_rows(attempt: Attempt) -> set[str]:
+    """Canonical paths of the files that leave, or come again with more rows deleted."""
+    again = {canonical_path(add.path, attempt.table): add.deletion_vector for add in attempt.adds}
+    lost = set()
+    for remove in attempt.removes:
+        path = canonical_path(remove.path, attempt.table)
+        if path not in again or _num_deleted(again[path]) > _num_deleted(remove.deletion_vector):
+            lost.add(path)
+    return lost
+
+
+def _num_deleted(vector: DeletionVector | None) -> int:
+    return 0 if vector is None else vector.cardinality

@@ -23,12 +23,14 @@ from airflow_txlog.engine.log.checkpoints.schema import (
     CHECKPOINT_METADATA,
     REMOVE,
     SIDECAR,
+    SIDECAR_DIRECTORY,
     VECTOR_TYPE,
+    CheckpointMetadata,
+    Sidecar,
     wire_name,
 )
-from airflow_txlog.engine.log.checkpoints.sidecar import SIDECAR_DIRECTORY, CheckpointMetadata, Sidecar
-from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, V2Hint, write_hint
 from airflow_txlog.engine.log.names import checkpoint_name, v2_checkpoint_name, version_prefix
+from airflow_txlog.engine.log.segment import LastCheckpoint, V2Hint, write_hint
 from airflow_txlog.storage.base import FileInfo, Store
 
 # With more than so many actions the hint would cost its readers more than it saves them. Source: delta-spark.

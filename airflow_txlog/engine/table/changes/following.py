@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from airflow_txlog.engine.log.actions import Commit, Metadata, Remove
-from airflow_txlog.engine.log.listing import Listing, look
+from airflow_txlog.engine.log.actions import Commit, Metadata, Remove, decode_commit
 from airflow_txlog.engine.log.names import commit_name, version_prefix
+from airflow_txlog.engine.log.segment import Listing, look
 from airflow_txlog.engine.log.tail import list_tail, read_files
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
 from airflow_txlog.engine.table.predicate.pruning import partitions_of
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys

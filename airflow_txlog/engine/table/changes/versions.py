@@ -25,12 +25,12 @@ from airflow_txlog.engine.log.actions import (
     Protocol,
     Remove,
     SetTransaction,
+    decode_commit,
 )
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.names import commit_name, version_prefix
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.log.tail import LogTail, list_tail
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys, table_schema
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, StructType

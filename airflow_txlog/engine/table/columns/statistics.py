@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.log.packing import PackedBatch
+from airflow_txlog.engine.log.columns import PackedBatch
 from airflow_txlog.engine.table.columns.statistic_columns import (
     AskedColumn,
     ParsedStatistics,

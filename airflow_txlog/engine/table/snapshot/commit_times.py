@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.errors import CorruptTable, InvalidInput, TimestampOutOfRange
 from airflow_txlog.storage.base import FileInfo, Store

@@ -26,7 +26,7 @@ from itertools import accumulate, pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.log.packing import PackedBatch, pack
+from airflow_txlog.engine.log.columns import PackedBatch, pack
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, KeptBounds
 from airflow_txlog.engine.table.predicate import FileQuestion

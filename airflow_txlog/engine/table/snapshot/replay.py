@@ -25,9 +25,8 @@ from airflow_txlog.engine.log.actions import (
     SetTransaction,
 )
 from airflow_txlog.engine.log.checksum import Checksum
-from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table
+from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, PackedBatch, adds_to_table, pack, removes_to_table
 from airflow_txlog.engine.log.names import checksum_name
-from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex

@@ -14,18 +14,14 @@ from typing import TypeVar
 import pyarrow as pa
 
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.engine.log.actions import Metadata, Protocol
-from airflow_txlog.engine.log.checkpoints import read_checkpoint, read_metadata
+from airflow_txlog.engine.log.actions import Metadata, Protocol, decode_commit, decode_metadata
+from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, read_metadata
 from airflow_txlog.engine.log.checksum import read_checksum
-from airflow_txlog.engine.log.columns import FILES
-from airflow_txlog.engine.log.compacted import read_commits
-from airflow_txlog.engine.log.packing import PackedBatch, pack
+from airflow_txlog.engine.log.columns import FILES, PackedBatch, pack
 from airflow_txlog.engine.log.paths import store_path
-from airflow_txlog.engine.log.segment import LogSegment, list_segment
+from airflow_txlog.engine.log.segment import LogSegment, list_segment, read_commits, warn_once
 from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, up_to_own_commits, verify_own_commits
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
-from airflow_txlog.engine.log.warned import warn_once
-from airflow_txlog.engine.log.wire import decode_commit, decode_metadata
 from airflow_txlog.engine.table.predicate import FileQuestion, Predicate, may_hold_match
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.schema import column_mapping

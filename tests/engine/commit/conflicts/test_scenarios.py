@@ -31,9 +31,10 @@ from airflow_txlog.engine.log.actions import (
     Protocol,
     Remove,
     SetTransaction,
+    decode_commit,
+    encode_commit,
 )
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import decode_commit, encode_commit
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys, table_schema
 from airflow_txlog.engine.table.schema.features import READABLE, protocol_for, reader_features, writer_features
 from airflow_txlog.engine.table.schema.schema import StructField, StructType, schema_to_json
@@ -45,7 +46,7 @@ _DEFAULT_FILE = SHARED / "reference" / "conflict_scenarios.json"
 SCENARIOS_FILE = Path(os.environ.get("TXLOG_SCENARIOS", _DEFAULT_FILE))
 
 # Cases in which one of our two documented refinements lets a commit through that the reference implementation refuses.
-# Both are described at the head of airflow_txlog/engine/commit/conflicts/check.py.
+# Both are described at the head of airflow_txlog/engine/commit/conflicts.py.
 REFINED = {
     "C75": "proved disjoint: the winner's file has v <= 10 by its statistics, and the transaction read v > 10",
 }

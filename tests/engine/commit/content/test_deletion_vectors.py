@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.commit.content.deletion_vectors import adds_with_vectors, deletes_by_vectors, wide_statistics
-from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.log.actions import Metadata, Protocol, decode_commit
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.snapshot.files import vectors_of
 from tests.helpers.vectors import inline
 

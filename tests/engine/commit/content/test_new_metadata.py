@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.log.actions import Metadata, Protocol, encode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.engine.table.schema.features import reader_features, writer_features
 from airflow_txlog.errors import CommitConflict, InvalidCommit, InvalidProperty, UnsupportedFeature
 from tests.helpers.rows import append

@@ -11,9 +11,8 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
-from airflow_txlog.engine.log.actions import Commit, DomainMetadata, Metadata, Protocol
+from airflow_txlog.engine.log.actions import Commit, DomainMetadata, Metadata, Protocol, decode_commit, encode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import decode_commit, encode_commit
 from airflow_txlog.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -14,9 +14,8 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.log.actions import Metadata, Protocol, encode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.engine.table.schema.features import (
     check_files_writable,
     check_readable,

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import encode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.storage import FileInfo, MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -20,9 +20,10 @@ from airflow_txlog.engine.log.actions import (
     Protocol,
     Remove,
     SetTransaction,
+    decode_commit,
+    encode_commit,
 )
 from airflow_txlog.engine.log.names import commit_name, version_prefix
-from airflow_txlog.engine.log.wire import decode_commit, encode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.storage import MemoryStore, Store
 from tests.helpers.depth import depth

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.executor import local as executor_local
 from airflow_txlog.jobs.executor import spark as executor_spark

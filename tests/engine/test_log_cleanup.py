@@ -15,15 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, checkpointing
+from airflow_txlog.engine.checkpointing import clean_log
 from airflow_txlog.engine.log.actions import Protocol
-from airflow_txlog.engine.log.checkpoints import sidecars_of
-from airflow_txlog.engine.log.listing import CheckpointFiles
+from airflow_txlog.engine.log.checkpoints.reading import sidecars_of
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, checkpoint_name, commit_name, version_prefix
-from airflow_txlog.engine.log.segment import list_segment
+from airflow_txlog.engine.log.segment import CheckpointFiles, list_segment
 from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS
-from airflow_txlog.engine.upkeep import log_cleanup
-from airflow_txlog.engine.upkeep.log_cleanup import clean_log
 from airflow_txlog.errors import CorruptCheckpoint, TimestampOutOfRange, TxlogError, VersionNotFound
 from airflow_txlog.storage import FileInfo, MemoryStore, Store
 from tests.conftest import ManualClock
@@ -53,7 +51,7 @@ class History:
         self.moments[version] = self.clock.time_ms
         return version
 
-    def clean(self, store: Any = None, **arguments: Any) -> log_cleanup.LogCleanup:
+    def clean(self, store: Any = None, **arguments: Any) -> checkpointing.LogCleanup:
         return clean_log(store or self.store, Table(self.store, clock=self.clock).snapshot(), self.clock, **arguments)
 
     def log(self) -> list[str]:
@@ -156,7 +154,7 @@ def test_every_moment_within_the_retention_can_be_travelled_to_as_before() -> No
 def test_a_second_cleanup_finds_nothing_and_a_later_one_cuts_on() -> None:
     history = History(40)
     assert history.clean().cut == 5
-    assert history.clean() == log_cleanup.NOTHING
+    assert history.clean() == checkpointing.NOTHING
     for _ in range(5):
         version = history.next_day()
         history.held[version] = paths(history.table, version)
@@ -176,7 +174,7 @@ def test_a_cleanup_that_finds_nothing_costs_one_listing() -> None:
 
     history = History(40)
     history.clean()
-    assert history.clean(Counting(), automatic=True) == log_cleanup.NOTHING
+    assert history.clean(Counting(), automatic=True) == checkpointing.NOTHING
     assert calls == ["list"]
 
 
@@ -213,7 +211,7 @@ def _with_properties(history: History, properties: dict[str, str]) -> Any:
 def test_a_log_younger_than_its_retention_stays_whole(retention: str) -> None:
     history = History(40, {"delta.logRetentionDuration": retention})
     before = history.log()
-    assert history.clean() == log_cleanup.NOTHING
+    assert history.clean() == checkpointing.NOTHING
     assert history.log() == before
 
 
@@ -225,7 +223,7 @@ def test_a_table_with_checkpoint_protection_is_left_as_it_is() -> None:
     assert snapshot is not None
     snapshot.state = _with_protocol(snapshot.state, protected)
     before = history.log()
-    assert clean_log(history.store, snapshot, history.clock) == log_cleanup.NOTHING
+    assert clean_log(history.store, snapshot, history.clock) == checkpointing.NOTHING
     assert history.log() == before
 
 
@@ -261,7 +259,7 @@ def test_an_incomplete_multi_part_checkpoint_is_no_boundary() -> None:
 
 def test_without_a_checkpoint_nothing_goes() -> None:
     history = History(40, {"delta.checkpointInterval": "1000"})
-    assert history.clean() == log_cleanup.NOTHING
+    assert history.clean() == checkpointing.NOTHING
     assert versions_of(history.log(), ".json") == list(range(41))
 
 
@@ -283,7 +281,7 @@ def test_file_times_that_run_backwards_count_from_the_file_before() -> None:
     history.clock.time_ms = now - DAY_MS
     history.store.put(path, content)
     history.clock.time_ms = now
-    assert history.clean() == log_cleanup.NOTHING
+    assert history.clean() == checkpointing.NOTHING
 
 
 def test_in_commit_timestamps_hold_the_cut_back_where_files_look_older() -> None:

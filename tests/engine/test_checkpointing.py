@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_txlog.clock import SYSTEM_CLOCK, SystemClock
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, checkpointing
 from airflow_txlog.engine.log.actions import (
     Action,
     Add,
@@ -21,12 +21,11 @@ from airflow_txlog.engine.log.actions import (
     Protocol,
     Remove,
     SetTransaction,
+    encode_commit,
 )
-from airflow_txlog.engine.log.checkpoints import read_checkpoint
+from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
-from airflow_txlog.engine.upkeep import checkpointing
 from airflow_txlog.storage import MemoryStore, Store
 from tests.helpers.checkpoints import list_checkpoints
 from tests.helpers.depth import depth

@@ -9,7 +9,12 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.engine.log.vector_files import VectorFile, new_vector_file, pack_vectors, write_vector_files
+from airflow_txlog.engine.commit.content.deletion_vectors import (
+    VectorFile,
+    new_vector_file,
+    pack_vectors,
+    write_vector_files,
+)
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.storage import LocalStore
 from tests.helpers.vectors import bitmap, file_of

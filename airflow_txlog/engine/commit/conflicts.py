@@ -1,0 +1,439 @@
+"""Whether a commit that landed first forbids ours: pure functions, one a rule, in the protocol's order.
+
+`check_winner` asks every rule about one winner and answers with the attempt as it must read to follow it. Winners are
+asked in ascending version, each against the attempt that the one before it left. Nothing here reads a store.
+
+We let two kinds of commit through that the reference implementation refuses; both are proved, never assumed:
+
+* Proved disjoint: a winner's added file whose partition values or defended statistics prove that it holds
+  no row of what this transaction read. (`_added_file_may_matter`)
+* Harmless compaction: a winner that only moved rows, out of files in which this transaction had looked and
+  found nothing. (`engine/commit/conflicts.py`)
+
+Source: delta-spark, ConflictChecker.checkConflicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN, Attempt, IsolationLevel
+from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN, clustering_columns, without_bounds
+from airflow_txlog.engine.commit.content.info import after_winner
+from airflow_txlog.engine.commit.content.row_tracking import high_water_mark, number_rows
+from airflow_txlog.engine.commit.content.validation import check_paths_against_winner
+from airflow_txlog.engine.log.actions import Add, Commit, Metadata, Protocol, Remove
+from airflow_txlog.engine.log.columns import adds_to_table
+from airflow_txlog.engine.log.paths import canonical_path
+from airflow_txlog.engine.table.predicate import may_hold_match
+from airflow_txlog.engine.table.schema.column_mapping import partition_keys
+from airflow_txlog.engine.table.schema.features import check_protocol_writable, reader_features, writer_features
+from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.snapshot.files import live_rows, record_count
+from airflow_txlog.errors import (
+    CommitConflict,
+    ConcurrentAppend,
+    ConcurrentDeleteDelete,
+    ConcurrentDeleteRead,
+    ConcurrentTransaction,
+    ConcurrentWrite,
+    MetadataChanged,
+    ProtocolChanged,
+    TableReplaced,
+)
+
+
+def check_winner(attempt: Attempt, winner: Commit) -> Attempt:
+    """The attempt as it must read to follow `winner`.
+
+    Raises a CommitConflict of the first rule that forbids it; UnsupportedFeature where the winner changed the protocol
+    to one that this engine cannot write; TableReplaced where the winner is a commit of another table; DuplicateActions
+    where it added a file at a path that this transaction adds too.
+    """
+    if attempt.never_rebases:
+        raise conflict(ConcurrentWrite, attempt, winner, f"landed first, and {attempt.operation} never rebases")
+    attempt = reconcile_protocol(attempt, winner)
+    attempt = reconcile_metadata(attempt, winner)
+    check_domains(attempt, winner)
+    check_application_transactions(attempt, winner)
+    check_clustering_winner(attempt, winner)
+    if is_harmless_compaction(attempt, winner):
+        check_deleted_against_deleted(attempt, winner)
+        check_paths_against_winner(attempt, winner)
+        return rebase(after_harmless_compaction(attempt, winner), winner)
+    check_added_files(attempt, winner)
+    check_deleted_against_read(attempt, winner)
+    check_deleted_against_deleted(attempt, winner)
+    check_paths_against_winner(attempt, winner)
+    return rebase(attempt, winner)
+
+
+def check_domains(attempt: Attempt, winner: Commit) -> None:
+    """Two commits must not both write one domain; the row-tracking domain is reconciled by `rebase` instead."""
+    ours = {domain.domain for domain in attempt.domains} - {ROW_TRACKING_DOMAIN}
+    for domain in winner.domains:
+        if domain.domain in ours:
+            raise conflict(
+                ConcurrentTransaction,
+                attempt,
+                winner,
+                f'wrote the domain "{domain.domain}", which this transaction writes too',
+                domain=domain.domain,
+            )
+
+
+def check_application_transactions(attempt: Attempt, winner: Commit) -> None:
+    """A winner that moved an application transaction which we read has most likely done our work."""
+    for transaction in winner.transactions:
+        if transaction.app_id in attempt.reads.application_ids:
+            raise conflict(
+                ConcurrentTransaction,
+                attempt,
+                winner,
+                f"set the application transaction {transaction.app_id!r} to {transaction.version}, which this "
+                "transaction had read: either the work is done, or two copies of it are running",
+                app_id=transaction.app_id,
+            )
+
+
+def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
+    """Raises MetadataChanged where the winner clusters the table by a column that our files have no statistics of."""
+    for add, path in without_bounds(attempt, clustering_columns(winner.domains, attempt.table)):
+        raise conflict(
+            MetadataChanged,
+            attempt,
+            winner,
+            f"clustered the table by {'.'.join(path)}, of which {add.path}, added here, has no statistics",
+            domain=CLUSTERING_DOMAIN,
+        )
+
+
+def check_added_files(attempt: Attempt, winner: Commit) -> None:
+    """Rows that the winner added must not be rows that we would have read.
+
+    At WriteSerializable a blind append of the winner is ordered after us, unless we change the metadata; at snapshot
+    isolation added rows never matter. A blind append of ours read nothing.
+    """
+    if attempt.is_blind_append or attempt.isolation is IsolationLevel.SNAPSHOT:
+        return
+    ordered_after_us = (
+        attempt.isolation is IsolationLevel.WRITE_SERIALIZABLE
+        and (winner.info or {}).get("isBlindAppend") is True
+        and attempt.new_metadata is None
+    )
+    if ordered_after_us:
+        return
+    removed = {canonical_path(remove.path, attempt.table) for remove in winner.removes}
+    for add in winner.adds:
+        if _added_file_may_matter(attempt, add):
+            # A file that leaves and comes in one commit has other deleted rows than before.
+            again = canonical_path(add.path, attempt.table) in removed
+            what = "deleted other rows of" if again else "added"
+            raise conflict(
+                ConcurrentAppend,
+                attempt,
+                winner,
+                f"{what} {file_text(attempt, add)}, which may hold rows that this transaction read",
+                hint=_partition_hint(attempt),
+                **file_facts(attempt, add),
+            )
+
+
+def _added_file_may_matter(attempt: Attempt, add: Add) -> bool:
+    reads = attempt.reads
+    if reads.whole_table:
+        return True
+    if not reads.predicates:
+        # Nothing was registered, so nothing can be proved. The reference implementation then compares partitions only,
+        # of which an unpartitioned table has one.
+        return not attempt.partition_columns
+    file = adds_to_table([add])
+    for predicate in reads.predicates:
+        answer = may_hold_match(
+            predicate,
+            file,
+            attempt.schema,
+            list(attempt.partition_columns),
+            trust_statistics=attempt.trust_statistics,
+        )
+        if answer[0].as_py():
+            return True
+    return False
+
+
+def check_deleted_against_read(attempt: Attempt, winner: Commit) -> None:
+    """No file that we read may leave, whatever the isolation level and whether or not its rows only moved."""
+    for remove in winner.removes:
+        if attempt.reads.whole_table or canonical_path(remove.path, attempt.table) in attempt.reads.paths:
+            raise conflict(
+                ConcurrentDeleteRead,
+                attempt,
+                winner,
+                f"removed {file_text(attempt, remove)}, which this transaction read",
+                **file_facts(attempt, remove),
+            )
+
+
+def check_deleted_against_deleted(attempt: Attempt, winner: Commit) -> None:
+    """One file must not be removed twice: both would count its rows as theirs."""
+    ours = {canonical_path(remove.path, attempt.table) for remove in attempt.removes}
+    for remove in winner.removes:
+        if canonical_path(remove.path, attempt.table) in ours:
+            raise conflict(
+                ConcurrentDeleteDelete,
+                attempt,
+                winner,
+                f"removed {file_text(attempt, remove)}, which this transaction removes too",
+                **file_facts(attempt, remove),
+            )
+
+
+def _partition_hint(attempt: Attempt) -> str:
+    """What the author can add so that work on other partitions stops colliding; empty where nothing would help."""
+    predicates = attempt.reads.predicates
+    if not attempt.partition_columns or any(predicate.columns is None for predicate in predicates):
+        return ""
+    named = frozenset[str]().union(*(predicate.columns or frozenset() for predicate in predicates))
+    if named & frozenset(attempt.partition_columns):
+        return ""
+    column = attempt.partition_columns[0]
+    bound = f"{column} = :{column}"
+    return (
+        f"The table is partitioned by {', '.join(attempt.partition_columns)}, and the condition of this "
+        f'{attempt.operation} names none of them. Add what bounds it, such as partition_predicate="{bound}", and work '
+        "on other partitions will not collide."
+    )
+
+
+# Properties that a winner may set while we write: none of them changes what a correct data file or commit of ours is.
+_HARMLESS_PROPERTIES = frozenset(
+    {
+        "delta.checkpointPolicy",
+        "delta.enableDeletionVectors",
+        "delta.enableInCommitTimestamps",
+        "delta.inCommitTimestampEnablementVersion",
+        "delta.inCommitTimestampEnablementTimestamp",
+    }
+)
+
+# Features that a winner may add while we write, for the same reason.
+_HARMLESS_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+
+# Moves with every identity value that a winner hands out; ours never do.
+_IDENTITY_MARK = "delta.identity.highWaterMark"
+
+
+def reconcile_protocol(attempt: Attempt, winner: Commit) -> Attempt:
+    """The attempt under the winner's protocol.
+
+    Raises UnsupportedFeature where the engine cannot write that protocol, else ProtocolChanged where both change the
+    protocol, or the winner took a feature away or added one that our staged files may not satisfy.
+    """
+    if winner.protocol is None:
+        return attempt
+    check_protocol_writable(winner.protocol, attempt.table)
+    if attempt.new_protocol is not None:
+        what = "created the table" if attempt.read_version < 0 else "changed the protocol, as this transaction does"
+        raise conflict(ProtocolChanged, attempt, winner, what)
+    if attempt.protocol is not None:
+        removed = _features(attempt.protocol) - _features(winner.protocol)
+        added = _features(winner.protocol) - _features(attempt.protocol) - _HARMLESS_FEATURES
+        if removed:
+            raise conflict(ProtocolChanged, attempt, winner, f"took the features {sorted(removed)} from the table")
+        if added - _unused_legacy_features(winner.protocol):
+            raise conflict(ProtocolChanged, attempt, winner, f"added the features {sorted(added)} to the table")
+    return replace(attempt, protocol=winner.protocol)
+
+
+def _features(protocol: Protocol) -> frozenset[str]:
+    return reader_features(protocol) | writer_features(protocol)
+
+
+def _unused_legacy_features(protocol: Protocol) -> frozenset[str]:
+    """Features that only come along with a version number: what switches them on would be a metadata change."""
+    return writer_features(protocol) if protocol.min_writer_version < 7 else frozenset()
+
+
+def reconcile_metadata(attempt: Attempt, winner: Commit) -> Attempt:
+    """The attempt under the winner's metadata.
+
+    Raises TableReplaced where the winner belongs to another table, MetadataChanged where the change is not harmless.
+    """
+    metadata = winner.metadata
+    if metadata is None:
+        return attempt
+    current = attempt.current_metadata
+    if current is not None and metadata.id != current.id:
+        raise TableReplaced(
+            f"{attempt.table} was dropped and created again: version {winner.version} belongs to table {metadata.id}, "
+            f"and this transaction read table {current.id}. Nothing was committed. Start from the new table.",
+            table=attempt.table,
+        )
+    if attempt.new_metadata is not None or current is None:
+        raise conflict(MetadataChanged, attempt, winner, "changed the metadata, as this transaction does")
+    changed = _harmful_changes(current, metadata)
+    if any(add.deletion_vector for add in attempt.adds) and _stops_deletion_vectors(current, metadata, attempt.table):
+        changed.append("property delta.enableDeletionVectors")
+    if changed:
+        raise conflict(MetadataChanged, attempt, winner, f"changed the table's {', '.join(changed)}")
+    return replace(attempt, current_metadata=metadata)
+
+
+def _stops_deletion_vectors(before: Metadata, after: Metadata, table: str) -> bool:
+    """Whether rows are not deleted by vectors any more: a commit that does so must then do it otherwise."""
+    was, stays = (TableProperties(each.configuration, table).deletion_vectors for each in (before, after))
+    return was and not stays
+
+
+def _harmful_changes(before: Metadata, after: Metadata) -> list[str]:
+    """What differs, in words, beyond the harmless properties; a property that was removed always counts."""
+    found = []
+    if before.schema_string != after.schema_string and _schema(before) != _schema(after):
+        found.append("schema")
+    if before.partition_columns != after.partition_columns:
+        found.append("partitioning")
+    if before.format != after.format:
+        found.append("format")
+    for name in sorted(before.configuration.keys() | after.configuration.keys()):
+        if before.configuration.get(name) == after.configuration.get(name):
+            continue
+        if name in _HARMLESS_PROPERTIES and name in after.configuration:
+            continue
+        found.append(f"property {name}")
+    return found
+
+
+def _schema(metadata: Metadata) -> object:
+    """The schema as plain values, without identity high-water marks."""
+    text = metadata.schema_string or "null"
+    try:
+        return _without_identity_mark(msgspec.json.decode(text))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        # No schema at all: then it is the same only where its text is.
+        return text
+
+
+def _without_identity_mark(node: object) -> object:
+    if isinstance(node, dict):
+        return {name: _without_identity_mark(value) for name, value in node.items() if name != _IDENTITY_MARK}
+    if isinstance(node, list):
+        return [_without_identity_mark(value) for value in node]
+    return node
+
+
+def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
+    """Whether the winner counts neither as an append nor as a delete for us.
+
+    True only if every file action has dataChange = false; there is no change file, metadata or protocol; we scanned
+    every removed file and found no row that the operation is about; and as many rows were added as removed. An unknown
+    row count, or a read of the whole table, makes it False.
+    """
+    if winner.cdc or winner.metadata or winner.protocol or not winner.removes or attempt.reads.whole_table:
+        return False
+    actions: list[Add | Remove] = [*winner.adds, *winner.removes]
+    if any(action.data_change for action in actions):
+        return False
+    unmatched = attempt.reads.unmatched
+    removed = [live_rows(unmatched.get(_path(remove, attempt)), remove.deletion_vector) for remove in winner.removes]
+    added = [live_rows(_rows_in_file(add), add.deletion_vector) for add in winner.adds]
+    if None in removed or None in added:
+        return False
+    return sum(filter(None, removed)) == sum(filter(None, added))
+
+
+def after_harmless_compaction(attempt: Attempt, winner: Commit) -> Attempt:
+    """The attempt with the moved files in the place of those that they were moved from."""
+    gone = {_path(remove, attempt) for remove in winner.removes}
+    # As the files have them: what a deletion vector deletes is subtracted where a winner removes the file again.
+    came = {_path(add, attempt): _rows_in_file(add) for add in winner.adds}
+    reads = attempt.reads
+    unmatched = {path: rows for path, rows in reads.unmatched.items() if path not in gone}
+    return replace(
+        attempt,
+        reads=replace(reads, paths=(reads.paths - gone) | came.keys(), unmatched={**unmatched, **came}),
+    )
+
+
+def _rows_in_file(add: Add) -> int | None:
+    return record_count(add.stats, add.deletion_vector)
+
+
+def _path(action: Add | Remove, attempt: Attempt) -> str:
+    return canonical_path(action.path, attempt.table)
+
+
+def rebase(attempt: Attempt, winner: Commit) -> Attempt:
+    """The attempt as it must read to follow `winner` directly."""
+    return after_winner(_after_row_ids(attempt, winner), winner)
+
+
+def _after_row_ids(attempt: Attempt, winner: Commit) -> Attempt:
+    if attempt.row_id_high_water is None:
+        return attempt
+    winners_mark = high_water_mark(winner.domains, attempt.table)
+    mark = attempt.row_id_high_water if winners_mark is None else winners_mark
+    return number_rows(attempt, mark, winner.version + 1)
+
+
+C = TypeVar("C", bound=CommitConflict)
+
+
+def conflict(kind: type[C], attempt: Attempt, winner: Commit, what: str, hint: str = "", **facts: Any) -> C:
+    """A conflict of this kind: which version did what, at which version we had read, and what to do now.
+
+    `what` continues the sentence "version 18 of s3://lake/orders (DELETE) …"; `hint` is one more sentence.
+    """
+    operation = (winner.info or {}).get("operation")
+    who = f"version {winner.version} of {attempt.table}" + (f" ({operation})" if operation else "")
+    return kind(
+        f"{who} {what}; this transaction read version {attempt.read_version}. "
+        f"Nothing of this {attempt.operation} is in the table: read the table again and repeat the operation."
+        + (f" {hint}" if hint else ""),
+        table=attempt.table,
+        read_version=attempt.read_version,
+        winning_version=winner.version,
+        winning_operation=operation,
+        **facts,
+    )
+
+
+def file_facts(attempt: Attempt, action: Add | Remove) -> dict[str, Any]:
+    """The facts that name one file: its path and its partition, by the names that the table's readers know."""
+    return {"path": action.path, "partition": _partition(attempt, action) or None}
+
+
+# A partition value may be anything, also a person's name: a log line needs enough of it to recognize the partition.
+MAX_VALUE_CHARS = 40
+
+
+def _cut(value: str | None) -> str | None:
+    return value if value is None or len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
+
+
+def _partition(attempt: Attempt, action: Add | Remove) -> dict[str, str | None]:
+    columns = attempt.partition_columns
+    names = dict(zip(partition_keys(attempt.schema, columns), columns, strict=True))
+    return {names.get(key, key): value for key, value in (action.partition_values or {}).items()}
+
+
+def file_text(attempt: Attempt, action: Add | Remove) -> str:
+    """The file, and the partition that it belongs to where it has one."""
+    values = _partition(attempt, action)
+    if not values:
+        return action.path
+    place = "/".join(f"{name}={_cut(value)}" for name, value in values.items())
+    return f"{action.path} (partition {place})"

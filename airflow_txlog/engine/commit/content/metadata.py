@@ -1,0 +1,273 @@
+"""New metadata of a table that exists: what it switches on is switched on, and no row is left that breaks its rules.
+
+A property that needs a table feature does nothing without it, so the feature joins the protocol in the same commit. A
+rule for rows that are there already cannot be verified here, where no row is read, so it is refused unless the caller
+has verified it. Source: protocol, "Table Features", "CHECK Constraints"; delta-spark, ALTER TABLE SET TBLPROPERTIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.table.schema.column_mapping import (
+    MAX_ID_PROPERTY,
+    NO_MAPPING,
+    assign_new,
+    forbidden_names,
+    highest_id,
+    mapping_mode,
+    table_schema,
+)
+from airflow_txlog.engine.table.schema.evolution import Evolution, evolved, is_widening
+from airflow_txlog.engine.table.schema.features import (
+    FEATURE_PREFIX,
+    check_files_writable,
+    check_writable,
+    missing_features,
+    needed_features,
+    reader_features,
+    with_features,
+)
+from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, IDENTITY_PREFIX, RULE_KEYS
+from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
+from airflow_txlog.engine.table.schema.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    Primitive,
+    StructField,
+    StructType,
+    walk_types,
+)
+from airflow_txlog.errors import InvalidCommit, SchemaMismatch, UnsupportedFeature
+
+WIDENING_PROPERTY = "delta.enableTypeWidening"
+_WIDENING_FEATURES = frozenset({"typeWidening", "typeWidening-preview"})
+# Columns of the change feed's own, which a table with the feed may not have. Source: protocol, "Change Data Files".
+_FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+
+
+def evolve(
+    metadata: Metadata,
+    protocol: Protocol,
+    rows: StructType,
+    table: str,
+    fixed: Collection[str],
+    new_name: Callable[[int], str],
+) -> tuple[Metadata, Evolution]:
+    """The metadata under which the table takes rows of this schema, the same where it takes them already.
+
+    Raises SchemaMismatch and UnsupportedFeature, naming the column or the feature, before anything is staged.
+    """
+    before = parse_schema(metadata.schema_string)
+    may_widen = _may_widen(metadata, protocol)
+    evolution = evolved(before, rows, may_widen=may_widen, fixed=[*fixed, *metadata.partition_columns])
+    if evolution.changes_nothing:
+        return metadata, evolution
+    _check_names(metadata, evolution, table)
+    schema, configuration = evolution.schema, dict(metadata.configuration)
+    if Primitive.TIMESTAMP_NTZ in walk_types(schema) and "timestampNtz" not in reader_features(protocol):
+        raise UnsupportedFeature(
+            f"{table}: the new columns {list(evolution.added)} need the feature timestampNtz, which the table's "
+            "protocol does not list. Cast them to TIMESTAMP, or add the feature to the table. Nothing was staged.",
+            table=table,
+            feature="timestampNtz",
+            needed_to="write",
+        )
+    if mapping_mode(configuration, table) != NO_MAPPING:
+        noted = configuration.get(MAX_ID_PROPERTY, "0")
+        last = max(int(noted) if noted.isdecimal() else 0, highest_id(before))
+        schema, last = assign_new(schema, last, new_name)
+        configuration[MAX_ID_PROPERTY] = str(last)
+    changed = msgspec.structs.replace(metadata, schema_string=schema_to_json(schema), configuration=configuration)
+    check_writable(protocol, changed, schema, table)
+    return changed, evolution
+
+
+def _may_widen(metadata: Metadata, protocol: Protocol) -> bool:
+    is_enabled = metadata.configuration.get(WIDENING_PROPERTY, "false").lower() == "true"
+    return is_enabled and not _WIDENING_FEATURES.isdisjoint(reader_features(protocol))
+
+
+def _check_names(metadata: Metadata, evolution: Evolution, table: str) -> None:
+    wrong: list[str] = []
+    if mapping_mode(metadata.configuration, table) == NO_MAPPING:
+        wrong += forbidden_names(evolution.schema)
+    if metadata.configuration.get("delta.enableChangeDataFeed", "false").lower() == "true":
+        wrong += [name for name in evolution.added if name.lower() in _FEED_COLUMNS]
+    if wrong:
+        raise SchemaMismatch(
+            f"{table}: the table cannot have columns named {wrong}: a space, a tab, a line end, or one of ,;{{}}()= "
+            "needs column mapping, and the names of the change feed are its own. Rename them in the source's SQL. "
+            "Nothing was staged.",
+            table=table,
+            columns=wrong,
+        )
+
+
+def completed(before: Metadata, after: Metadata, protocol: Protocol, table: str) -> tuple[Metadata, Protocol]:
+    """Return the new metadata as it is kept, and the protocol with every feature that it newly switches on.
+
+    A property that another writer has left without its feature stays as it is. Raises InvalidProperty for a new value
+    that cannot be read, UnsupportedFeature if this engine could not write to the table any more.
+    """
+    changed = dict(after.configuration.items() - before.configuration.items())
+    TableProperties(changed, table).validate()
+    schema = parse_schema(after.schema_string)
+    in_use = needed_features(parse_schema(before.schema_string), before.configuration)
+    missing = missing_features(protocol, needed_features(schema, after.configuration) - in_use)
+    kept = {name: value for name, value in after.configuration.items() if not name.startswith(FEATURE_PREFIX)}
+    if len(kept) < len(after.configuration):
+        after = msgspec.structs.replace(after, configuration=kept)
+    if missing:
+        protocol = with_features(protocol, missing)
+    if missing or changed:
+        check_writable(protocol, after, schema, table)
+        if after.schema_string != before.schema_string or missing:
+            check_files_writable(protocol, schema, after.partition_columns, table)
+    return after, protocol
+
+
+def new_rules(before: Metadata, after: Metadata) -> list[str]:
+    """Return, in words, the rules for rows that the new metadata adds: constraints, and rules of single columns.
+
+    A type that does not hold what the column's files may hold is such a rule.
+    """
+    found = [
+        f"the constraint {name.removeprefix(CONSTRAINT_PREFIX)!r}"
+        for name, sql in sorted(after.configuration.items())
+        if name.startswith(CONSTRAINT_PREFIX) and before.configuration.get(name) != sql
+    ]
+    old, new = parse_schema(before.schema_string), parse_schema(after.schema_string)
+    old_rules, old_types = dict(_rules_of(old)), dict(_types_of(old))
+    found += [
+        rule for path, kind in _types_of(new) if path in old_types for rule in _stricter(old_types[path], kind, path)
+    ]
+    for path, rules in _rules_of(new):
+        known = old_rules.get(path, {})
+        found += [f"{rule} of column {'.'.join(path)!r}" for rule, text in rules.items() if known.get(rule) != text]
+    return found
+
+
+def check_rows_are_none(rules: Sequence[str], num_files: int, table: str) -> None:
+    """Raise InvalidCommit, naming the new rules, if files stay live whose rows nothing has compared with them."""
+    if num_files > 0:
+        raise InvalidCommit(
+            f"{table}: the new metadata adds {', '.join(rules)}, and rows of the table may break it: nothing has "
+            f"compared them (live files: {num_files}). Nothing was committed. Set it on an empty table, or read the "
+            "whole table, verify its rows and pass is_checked=True.",
+            table=table,
+        )
+
+
+def _rules_of(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, object]]]:
+    """Yield each member at any depth by the physical names of its path, with its rules: NOT NULL and `RULE_KEYS`."""
+    if isinstance(kind, StructType):
+        for member in kind:
+            inside = (*path, member.physical_name)
+            yield inside, _rules(member)
+            yield from _rules_of(member.type, inside)
+    elif isinstance(kind, ArrayType):
+        yield from _rules_of(kind.element, (*path, "element"))
+    elif isinstance(kind, MapType):
+        yield from _rules_of(kind.key, (*path, "key"))
+        yield from _rules_of(kind.value, (*path, "value"))
+
+
+def _types_of(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], DataType]]:
+    """Yield the type at every depth, by the physical names of its path."""
+    yield path, kind
+    if isinstance(kind, StructType):
+        for member in kind:
+            yield from _types_of(member.type, (*path, member.physical_name))
+    elif isinstance(kind, ArrayType):
+        yield from _types_of(kind.element, (*path, "element"))
+    elif isinstance(kind, MapType):
+        yield from _types_of(kind.key, (*path, "key"))
+        yield from _types_of(kind.value, (*path, "value"))
+
+
+def _stricter(old: DataType, new: DataType, path: tuple[str, ...]) -> Iterator[str]:
+    """Yield, in words, what of a type values of the old one may break, the types inside of it left out."""
+    match old, new:
+        case (StructType(), StructType()):
+            pass
+        case (ArrayType(contains_null=had_null), ArrayType(contains_null=has_null)):
+            if had_null and not has_null:
+                yield f"NOT NULL of column {'.'.join((*path, 'element'))!r}"
+        case (MapType(value_contains_null=had_null), MapType(value_contains_null=has_null)):
+            if had_null and not has_null:
+                yield f"NOT NULL of column {'.'.join((*path, 'value'))!r}"
+        case _:
+            if old not in (new, Primitive.VOID) and not is_widening(old, new):
+                yield f"the type {new} of column {'.'.join(path)!r}"
+
+
+def _rules(member: StructField) -> dict[str, object]:
+    rules: dict[str, object] = {key: member.metadata[key] for key in RULE_KEYS if key in member.metadata}
+    return rules if member.nullable else {"NOT NULL": True, **rules}
+
+
+# The highest column id; the version before which no checkpoint may be deleted.
+GROWING_PROPERTIES = (MAX_ID_PROPERTY, "delta.requireCheckpointProtectionBeforeVersion")
+
+MARK_KEY = f"{IDENTITY_PREFIX}highWaterMark"
+
+
+def keep_furthest(now: Metadata, coming: Metadata, table: str) -> Metadata:
+    """Return `coming` with every growing fact at the furthest value of both; `coming` itself if it has them all."""
+    configuration = dict(coming.configuration)
+    for name in GROWING_PROPERTIES:
+        before, after = _number(now.configuration.get(name)), _number(configuration.get(name))
+        if before is not None and (after is None or after < before):
+            configuration[name] = now.configuration[name]
+    schema = coming.schema_string
+    if MARK_KEY in (now.schema_string or ""):
+        schema = _with_furthest_marks(now, coming, table)
+    if configuration == coming.configuration and schema == coming.schema_string:
+        return coming
+    return msgspec.structs.replace(coming, configuration=configuration, schema_string=schema)
+
+
+def lowered_facts(now: Metadata, coming: Metadata, table: str) -> list[str]:
+    """Return the names of the facts that `coming` would lower: properties, and columns with an identity mark."""
+    kept = keep_furthest(now, coming, table)
+    if kept is coming:
+        return []
+    found = [name for name in GROWING_PROPERTIES if kept.configuration.get(name) != coming.configuration.get(name)]
+    schemas = zip(table_schema(kept, table), table_schema(coming, table), strict=True)
+    return found + [f"{MARK_KEY} of column {one.name!r}" for one, other in schemas if one.metadata != other.metadata]
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and text.isascii() else None
+
+
+def _with_furthest_marks(now: Metadata, coming: Metadata, table: str) -> str | None:
+    """Return the coming schema, in which a column is the same one as before if it has the same physical name."""
+    marks = {member.physical_name.lower(): _int(member, "highWaterMark") for member in table_schema(now, table)}
+    schema = parse_schema(coming.schema_string)
+    names = [member.physical_name.lower() for member in table_schema(coming, table)]
+    fields = tuple(_with_mark(member, marks.get(name)) for member, name in zip(schema, names, strict=True))
+    return coming.schema_string if fields == tuple(schema) else schema_to_json(StructType(fields))
+
+
+def _with_mark(member: StructField, mark: int | None) -> StructField:
+    start, step, own = (_int(member, name) for name in ("start", "step", "highWaterMark"))
+    if mark is None or start is None or not step:
+        return member
+    # Steps from the start to the mark, or beyond it where the column counted otherwise then.
+    steps = -((start - mark) // step)
+    if steps < 0 or (own is not None and (own - start) // step >= steps):
+        return member
+    return replace(member, metadata={**member.metadata, MARK_KEY: start + steps * step})
+
+
+def _int(member: StructField, name: str) -> int | None:
+    value = member.metadata.get(f"{IDENTITY_PREFIX}{name}")
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
