@@ -154,7 +154,6 @@ SHARED_NAMES = {
     "operations": "the records of all, and the folder of their jobs",
     "sources clauses": "as their author makes them, as a record holds them, and what Spark makes of them",
     "files scan": "of a snapshot, and Spark's reading of them",
-    "images": "the rows that an update makes: Spark's part of them, and the task that writes them",
     "names": "of the log's files; of a predicate's columns",
     "footers": "of Parquet files, and their columns to Spark",
     "output": "files put by the store; files that were written",

@@ -341,7 +341,7 @@ FAULTS = (
     Fault(
         name="update-reported-as-a-delete",
         breaks="a reader of the change data feed sees an updated row go and not change",
-        file="airflow_txlog/datafiles/tasks/images.py",
+        file="airflow_txlog/datafiles/tasks/copies.py",
         old="pc.if_else(is_update, UPDATE_PREIMAGE, DELETE)",
         new="pc.if_else(is_update, DELETE, DELETE)",
         tests=(CHANGE_ROWS,),
@@ -431,7 +431,7 @@ FAULTS = (
     Fault(
         name="null-safe-key-never-meets-null",
         breaks="a merge ON t.k <=> s.k overlooks the target row without a key and inserts it once more",
-        file="airflow_txlog/jobs/operations/merge/key_filter.py",
+        file="airflow_txlog/jobs/operations/merge/keys.py",
         old='return any_of([found, Call("is null", (column,))]) if equality.null_safe and values.null_count else found',
         new="return found",
         tests=(MERGE_KEYS,),

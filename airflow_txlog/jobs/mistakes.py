@@ -38,12 +38,11 @@ from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
 from airflow_txlog.exactly_once.transactions import done_in
 from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.executor.local import LocalExecutor
-from airflow_txlog.jobs.operations.delete.by_keys import key_field, key_source_column
+from airflow_txlog.jobs.operations.delete.job import key_field, key_source_column
 from airflow_txlog.jobs.operations.merge.job import check_aliases
-from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
+from airflow_txlog.jobs.operations.optimize.job import ordering_columns
 from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
-from airflow_txlog.jobs.operations.write.job import check_partitioning, spelled
-from airflow_txlog.jobs.operations.write.replaced import check_has_partitions
+from airflow_txlog.jobs.operations.write.job import check_has_partitions, check_partitioning, spelled
 from airflow_txlog.jobs.resume.commit import check_may_remove_rows
 from airflow_txlog.jobs.source.columns import found_with_columns
 from airflow_txlog.jobs.source.listing import check_is_there

@@ -39,10 +39,9 @@ def _child(table: str) -> None:
     from airflow_txlog.engine import Table
     from airflow_txlog.exactly_once.transactions import remove_saved_work
     from airflow_txlog.jobs.executor.spark import SparkExecutor
-    from airflow_txlog.jobs.files.scan import FilePlan
+    from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, scan_frame
     from airflow_txlog.jobs.operations.delete.job import _Delete
     from airflow_txlog.jobs.planner import begin_job
-    from airflow_txlog.jobs.rows.find import scan_columns
     from airflow_txlog.jobs.rows.matches import Matches
     from airflow_txlog.jobs.rows.pipeline import run_row_operation
     from airflow_txlog.jobs.spark.session import job_settings, local_session
@@ -55,7 +54,7 @@ def _child(table: str) -> None:
         """A DELETE whose query Spark takes and does not run."""
 
         def find(self, prepared: Any, plan: FilePlan) -> Matches:
-            rows = scan_columns(self._context, plan, frozenset({"id", "name"}))
+            rows = scan_frame(self._context, addressed_scan(self._context, plan, frozenset({"id", "name"})))
             rows.filter(self._condition).select("id").explain()
             planned.append(plan.num_files)
             return Matches()

@@ -6,13 +6,18 @@ raised, and a row that stays is in exactly one copy.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import deleted_rows
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter, StagedFile
 from airflow_txlog.datafiles.parquet.rewriting import (
@@ -22,16 +27,23 @@ from airflow_txlog.datafiles.parquet.rewriting import (
     copy_without,
     open_for_copy,
 )
-from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
+from airflow_txlog.datafiles.tasks.row_values import RowValues, SourceRows
 from airflow_txlog.datafiles.tasks.scan_and_write import (
+    ADDRESS_COLUMN,
+    CLAUSE_COLUMN,
+    FileScan,
+    Task,
     error_record,
     records,
     task_numbers,
     use_one_thread,
     without_values,
+    without_violations,
+    writing,
 )
-from airflow_txlog.errors import TxlogError
+from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.storage import Store
 
 
@@ -123,3 +135,188 @@ class CopyTask(FileTask):
 
 def _alone(planned: PlannedFile) -> tuple[int, int]:
     return planned.index, planned.part
+
+
+_MakeImages: TypeAlias = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentColumns:
+    """Columns that Spark sends: the batches are the rows of a scan of the same bins, in the same tasks and order.
+
+    They are the columns `names`, in order, ADDRESS_COLUMN among them, with the violations where the layout must check.
+    `first_files` are the indexes of each bin's first file.
+    """
+
+    names: tuple[str, ...]
+    first_files: tuple[int, ...]
+
+    def bin_of(self, address: int) -> int:
+        """The number of the bin whose first row has this address."""
+        first = address >> POSITION_BITS
+        if first not in self.first_files:
+            raise out_of_order()
+        return self.first_files.index(first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTask(CopyTask):
+    """New images of the rows at the plan's positions; one record a file.
+
+    The rows take columns of `values`: those that Spark sends, those of the source's rows that the plan's `row_ids`
+    name, or those that follow from the rows themselves; for the last two the task is one for a numbered range like a
+    scan's. Files never mix segments of the plan. Of files that the plan says are copied the other rows are copied too.
+    `change_type`: the images are change rows of it too.
+    """
+
+    values: SentColumns | SourceRows | RowValues
+    change_type: str | None = None
+
+    @property
+    def weight(self) -> int:
+        """What it costs to read all files, as of Bins."""
+        return self.bins.weight + (self.values.scan.bins.weight if isinstance(self.values, SourceRows) else 0)
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of staged files, or one of what went wrong: then every image of this task is gone again.
+
+        Copies that are whole by then stay, in no commit, as those of other tasks do.
+        """
+        use_one_thread()
+        attempt = SYSTEM_CLOCK.unique_id()
+        with writing(self.layout, batches) as (writer, report):
+            store = self.bins.store_beside(writer.store)
+            for number, images_of in self._work(batches, store):
+                yield from self._write_bin(number, attempt, store, images_of, writer)
+        yield from report
+
+    def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, _MakeImages]]:
+        """The number of each bin, and what makes images of rows of its files, which come in their order."""
+        match self.values:
+            case RowValues() as values:
+                for number in task_numbers(batches):
+                    yield number, values.assigned
+            case SourceRows() as source:
+                for number in task_numbers(batches):
+                    yield number, _Rows(source.beside(self._met(number, store))).images
+            case SentColumns() as sent:
+                must_check = self.layout.must_check
+                rows = _Rows(without_violations(b.rename_columns(sent.names), must_check=must_check) for b in batches)
+                while (address := rows.next_address()) is not None:
+                    yield sent.bin_of(address), rows.images
+
+    def _met(self, number: int, store: Store) -> Iterator[pa.RecordBatch]:
+        """The addresses of the bin's rows, and which rows of the source they met."""
+        scan = FileScan(bins=self.bins, schema=pa.schema([]), rows="only", with_address=True, with_row_id=True)
+        for planned in self.bins.files(number, store):
+            yield from scan.rows_of(planned)
+
+    @functools.cached_property
+    def _scan(self) -> FileScan:
+        """What images need of the files: the columns that they keep, or are made of."""
+        own = self.values.columns_read if isinstance(self.values, RowValues) else None
+        unneeded = set(self.values.names) - (own or set())
+        kept = pa.schema([field for field in self.layout.schema if field.name not in unneeded])
+        return FileScan(bins=self.bins, schema=kept, rows="only", with_address=own is None, with_segment=True)
+
+    def _write_bin(
+        self, number: int, attempt: str, store: Store, images_of: _MakeImages, writer: PartitionedWriter
+    ) -> Iterator[pa.RecordBatch]:
+        """Writes the images of the bin's files. Yields records of copies."""
+        scan = self._scan
+        for planned in self.bins.files(number, store):
+            if planned.is_copied:
+                # Each batch that the copy reads is looked at once more, for the rows that do not stay.
+                rows_of = functools.partial(scan.asked_rows, planned, unpack(planned.positions))
+                look = functools.partial(self._write, images_of, writer, rows_of)
+                staged = self.copied(planned, attempt, writer.store, look)
+                if staged is not None:
+                    yield records([staged])
+            else:
+                self._write(images_of, writer, scan.rows_of, planned)
+
+    def _write(
+        self,
+        images_of: _MakeImages,
+        writer: PartitionedWriter,
+        rows_of: Callable[..., Iterator[pa.RecordBatch]],
+        *of: Any,
+    ) -> None:
+        images = (image for rows in rows_of(*of) for image in images_of(rows))
+        for image in images if self.change_type is None else of_type(self.change_type, images):
+            writer.write(image)
+
+
+def leaving_task(bins: Bins, layout: Layout, updates: frozenset[int] = frozenset()) -> Task:
+    """The task that writes change rows of the rows at the plan's positions, which leave their files.
+
+    Of a file without positions it is every row that no deletion vector deletes. `layout` is the table's. `updates` are
+    the clauses of the plan that update a row, whose old image it is; any other, or none, deletes it.
+    """
+    scan = FileScan(bins=bins, schema=layout.schema, rows="only", with_clause=True, with_segment=True)
+    return Task(source=scan, steps=(functools.partial(_by_clause, updates),), layout=layout.for_changes())
+
+
+def _by_clause(updates: frozenset[int], rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    numbers = pa.array(list(updates), pa.int32())
+    for batch in rows:
+        is_update = pc.is_in(batch.column(CLAUSE_COLUMN), value_set=numbers)
+        types = pc.if_else(is_update, UPDATE_PREIMAGE, DELETE)
+        yield batch.drop_columns([CLAUSE_COLUMN]).append_column(CHANGE_TYPE_FIELD, types)
+
+
+def of_type(change_type: str, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows, which are change rows of this type too."""
+    for batch in rows:
+        yield batch.append_column(CHANGE_TYPE_FIELD, pa.repeat(pa.scalar(change_type, pa.string()), batch.num_rows))
+
+
+def out_of_order() -> JobError:
+    """The error for rows that are not those of the plan, or not in its order."""
+    return JobError(
+        "Rows came back from Spark in another order than they were sent in, or not exactly those. Nothing was "
+        "committed. Report this as a bug."
+    )
+
+
+class _Rows:
+    """Batches of computed columns as one stream of rows."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._waiting: pa.RecordBatch | None = None
+
+    def next_address(self) -> int | None:
+        """The address of the next row; None at the end."""
+        waiting = self._next()
+        return None if waiting is None else int(waiting.column(ADDRESS_COLUMN)[0].as_py())
+
+    def images(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows of a file with the computed values of the same addresses, which come next. Raises JobError."""
+        start = 0
+        while start < rows.num_rows:
+            waiting = self._next()
+            if waiting is None:
+                count = rows.num_rows - start
+                raise JobError(f"Spark gave {count} rows too few back. Nothing was committed. Report this as a bug.")
+            values = waiting.slice(0, rows.num_rows - start)
+            self._waiting = waiting.slice(values.num_rows)
+            yield _beside(rows.slice(start, values.num_rows), values)
+            start += values.num_rows
+
+    def _next(self) -> pa.RecordBatch | None:
+        while self._waiting is None or not self._waiting.num_rows:
+            self._waiting = next(self._batches, None)
+            if self._waiting is None:
+                return None
+        return self._waiting
+
+
+def _beside(rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.RecordBatch:
+    if not rows.column(ADDRESS_COLUMN).equals(values.column(ADDRESS_COLUMN)):
+        raise out_of_order()
+    columns = [*zip(values.schema, values.columns, strict=True), *zip(rows.schema, rows.columns, strict=True)]
+    kept = [(field, column) for field, column in columns if field.name != ADDRESS_COLUMN]
+    fields, arrays = zip(*kept, strict=True) if kept else ((), ())
+    return pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))

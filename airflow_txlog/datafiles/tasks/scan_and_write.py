@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, addresses_of, named_rows, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows
@@ -38,11 +39,47 @@ from airflow_txlog.datafiles.parquet.reading import (
 )
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
-from airflow_txlog.datafiles.tasks.violations import without_violations
-from airflow_txlog.errors import JobError, TxlogError, from_dict
+from airflow_txlog.errors import ConstraintViolation, JobError, TxlogError, from_dict
 from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.sql.expression import Expression
 from airflow_txlog.storage import Store
+
+VIOLATION_COLUMN = "_txlog_violation"
+
+
+def without_violations(batch: pa.RecordBatch, *, must_check: bool) -> pa.RecordBatch:
+    """The batch without the column of violations. Raises ConstraintViolation for the first row that breaks a rule.
+
+    Raises JobError where the column is owed (`must_check`) and not there: a mistake of ours, not of the rows.
+    """
+    index = batch.schema.get_field_index(VIOLATION_COLUMN)
+    if index < 0:
+        if must_check:
+            raise JobError("New rows reached the writer without a check of the table's rules. Nothing was committed.")
+        return batch
+    column = batch.column(index)
+    if column.null_count < len(column):
+        broken = column.drop_null()
+        first = broken[0]
+        raise _violation(first.as_py(), pc.sum(pc.equal(broken, first)).as_py())
+    return batch.remove_column(index)
+
+
+def _violation(text: str, count: int) -> ConstraintViolation:
+    """The error that names the rule, the columns that it reads, and how many rows break it; never what is in them.
+
+    `text`: `{"constraint", "column", "what", "columns": [names]}`; `count`: the rows of one batch.
+    """
+    violation = json.loads(text)
+    columns = ", ".join(violation.get("columns") or [])
+    return ConstraintViolation(
+        f"{f'{count} rows or more break' if count > 1 else 'A row breaks'} {violation['what']}"
+        f"{f' (it reads {columns})' if columns else ''}. Nothing was committed. Correct such rows, or leave them out, "
+        "in the SQL that makes them.",
+        constraint=violation["constraint"],
+        column=violation.get("column"),
+    )
+
 
 ADDRESS_COLUMN = "_txlog_address"
 ROW_ID_COLUMN = "_txlog_row"

@@ -37,6 +37,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number
 from airflow_txlog.jobs.spark.progress import counted
 from airflow_txlog.locations import readable
+from airflow_txlog.sql.expression import Expression
 from airflow_txlog.storage import Store, StoreReference
 from airflow_txlog.storage.limits import weight_of
 
@@ -192,6 +193,19 @@ def _directory(snapshot: Snapshot, partition_values: tuple[tuple[str, str | None
         return ""
     names, values = snapshot.partition_columns, dict(partition_values)
     return hive_directory(names, [values.get(name) for name in names])
+
+
+def addressed_scan(
+    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: Expression | None = None
+) -> FileScan:
+    """Return the scan of these columns (None: all) of the planned files, with each row's address.
+
+    `row_filter` may name only these columns.
+    """
+    names = [name for name in plan.schema.names if columns is None or name in columns]
+    schema = pa.schema([plan.schema.field(name) for name in names])
+    bins = bins_for(context, plan, in_pieces=True)
+    return FileScan(bins=bins, schema=schema, with_address=True, row_filter=row_filter)
 
 
 def scan_frame(context: JobContext, scan: FileScan) -> DataFrame:

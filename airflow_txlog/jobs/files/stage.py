@@ -20,10 +20,9 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
-from airflow_txlog.datafiles.tasks.copies import CopyTask
-from airflow_txlog.datafiles.tasks.images import ImageTask, SentColumns, leaving_task, out_of_order
+from airflow_txlog.datafiles.tasks.copies import CopyTask, ImageTask, SentColumns, leaving_task, out_of_order
 from airflow_txlog.datafiles.tasks.plans import Bins
-from airflow_txlog.datafiles.tasks.row_values import RowValues
+from airflow_txlog.datafiles.tasks.row_values import RowValues, SourceRows
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
     RECORD_COLUMN,
@@ -33,7 +32,6 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     WriteTask,
     staged_or_error,
 )
-from airflow_txlog.datafiles.tasks.source_rows import SourceRows
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema

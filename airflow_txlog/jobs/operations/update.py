@@ -23,8 +23,7 @@ from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
-from airflow_txlog.jobs.rows.metrics import file_metrics
-from airflow_txlog.jobs.rows.operation import Found, StagedWork
+from airflow_txlog.jobs.rows.operation import Found, StagedWork, file_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.plain_values import plain_values

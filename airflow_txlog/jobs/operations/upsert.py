@@ -22,7 +22,7 @@ from airflow_txlog.engine.table.schema.types import DataType, Primitive
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, MergeRows, PreparedMerge
-from airflow_txlog.jobs.operations.merge.plain_merge import WhyNotPlain, key_columns
+from airflow_txlog.jobs.operations.merge.keys import key_columns
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
@@ -113,9 +113,9 @@ def _check_named(argument: str, wanted: Sequence[str], known: Sequence[str], own
 
 
 class _Upsert(MergeRows):
-    not_plain = WhyNotPlain(
-        keys="the keys are not of one plain type in the table and in the source",
-        clauses="the source's columns are not those of the table, of the same types, or the table has rules for rows",
+    keys_not_plain = "the keys are not of one plain type in the table and in the source"
+    values_not_plain = (
+        "the source's columns are not those of the table, of the same types, or the table has rules for rows"
     )
     keeps_members = True
 
@@ -149,7 +149,7 @@ class _Upsert(MergeRows):
         source = prepared.source
         columns = key_columns(self._merge.on, prepared.pair) or {}
         if not columns:
-            self._check_types(prepared.judged(self.not_plain.keys).sides)
+            self._check_types(prepared.judged(self.keys_not_plain).sides)
         if source.num_rows == 0:
             return
         is_small = source.bytes_of(columns.values()) <= self._context.limits.scope_bytes

@@ -8,21 +8,38 @@ soundness A2, A9.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
+from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, distinct_values, held_rows, is_too_much, rows_packed
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, why_not_plain
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.rows.find import find_filtered, find_rows
-from airflow_txlog.jobs.rows.matches import Matches
+from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, scan_frame, through
+from airflow_txlog.jobs.rows.matches import Matches, united
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
-from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, columns_named
-from airflow_txlog.jobs.sql.scope import exact_filter_of, read_condition
-from airflow_txlog.sql.expression import Expression
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, columns_named, quoted
+from airflow_txlog.jobs.sql.scope import exact_filter_of, read_condition, row_filter_of
+from airflow_txlog.sql.expression import Call, Column, Expression, Values, any_of
+from airflow_txlog.storage.limits import weight_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_DOING = "find the matching rows"
+# Estimates for values whose type does not say how many bytes they take.
+_WIDTH_OF_TEXT, _WIDTH_OF_NESTED = 16, 64
 
 ONLY_CLAUSE = 0
 """The number of the clause that acts on every row that is found: there is no other."""
@@ -77,15 +94,66 @@ class ByCondition(RowOperation[C]):
         return "what the engine cannot evaluate" if exact is None else (read, exact)
 
     def find(self, prepared: C, plan: FilePlan) -> Matches:
-        """Every row of which the condition is TRUE, with the only clause there is. Raises NeedsSpark."""
-        context, gate, condition = self._context, self._gate, self._condition
-        columns = columns_named(condition, prepared.snapshot.delta_schema)
+        """Return every row of which the condition is TRUE, with the only clause there is. Raises NeedsSpark."""
+        context, columns = self._context, columns_named(self._condition, prepared.snapshot.delta_schema)
         plain = self._plain(prepared.snapshot)
         if isinstance(plain, str):
-            found = find_rows(context, gate, plan, condition, columns, self._alias, read=prepared.condition)
+            found = self._find_by_spark(plan, columns, prepared.condition)
         else:
-            found = find_filtered(context, plan, columns, plain[1])
+            found = _passing(context, plan, addressed_scan(context, plan, columns, plain[1]))
         return Matches.of_clause(ONLY_CLAUSE, found)
+
+    def _find_by_spark(
+        self, plan: FilePlan, columns: frozenset[str] | None, read: Predicate
+    ) -> Mapping[int, RowPositions]:
+        """Return the rows of which the accepted condition is TRUE, by the plan's numbers of the files.
+
+        The condition names only `columns` (None: any). The tasks drop rows that cannot match, by `read`, before they
+        reach Spark, and pack the addresses into bitmaps, so that the driver collects no rows.
+        """
+        context = self._context
+        row_filter = row_filter_of(read, plan.schema.names if columns is None else columns)
+        scan = addressed_scan(context, plan, columns, row_filter)
+        by_value = self._filter_by_value(plan, scan)
+        if by_value is not None:
+            return _passing(context, plan, replace(scan, row_filter=by_value))
+        found = self._where(scan_frame(context, scan), ADDRESS_COLUMN)
+        return united(collect(through(found, rows_packed, PACKED_SCHEMA), _DOING))
+
+    def _where(self, rows: DataFrame, column: str) -> DataFrame:
+        """Return one column of the rows of which the condition is TRUE."""
+        view = self._context.view_name()
+        rows.createOrReplaceTempView(view)
+        query = f"SELECT {quoted(column)} FROM {aliased(view, self._alias)} WHERE (\n{self._condition}\n)"
+        return self._gate.run(query)
+
+    def _filter_by_value(self, plan: FilePlan, addressed: FileScan) -> Expression | None:
+        """Return a filter that passes exactly the rows of which the condition is TRUE, by the values of the one column
+        that `addressed` scans.
+
+        Spark evaluates the condition once for each distinct value: a condition is deterministic and depends on one row
+        alone. Returns None if several columns are scanned, if there are few rows or many values, or if two values
+        of the column's type may be equal and yet differ (`-0.0` and `0.0`).
+        """
+        context, limits = self._context, self._context.limits
+        num_rows = pc.sum(plan.table.column("num_records")).as_py() or 0
+        if num_rows < limits.many_rows or len(addressed.schema) != 1:
+            return None
+        field = addressed.schema.field(0)
+        if not _is_one_value_where_equal(field):
+            return None
+        name, scan = field.name, replace(addressed, with_address=False)
+        most = limits.distinct_values, limits.distinct_value_bytes
+        task = Task(source=_weighed(scan, plan), steps=(partial(distinct_values, *most),))
+        values = pc.unique(context.executor.run([task], scan.output_schema, _DOING).column(0).combine_chunks())
+        if is_too_much(values, *most):
+            return None
+        held = partial(held_rows, pa.RecordBatch.from_arrays([values], schema=scan.output_schema))
+        rows = through(context.spark.range(0, 1, 1, 1), held, scan.output_schema)
+        found = collect(self._where(rows, name), _DOING).column(0).cast(field.type).combine_chunks()
+        context.log(f"the predicate was evaluated for each of {plural(len(values), 'value')} of {name}")
+        wanted = Call("in", (Column(name), Values(found.drop_null())))
+        return any_of([wanted, Call("is null", (Column(name),))]) if found.null_count else wanted
 
     def _check_matched(self, prepared: C, matched: int, require_match: bool) -> None:
         """Raises MatchNotFound where `require_match` asks for a row of which the condition is true: there is none."""
@@ -97,3 +165,38 @@ class ByCondition(RowOperation[C]):
                 table=root,
                 matched=0,
             )
+
+
+def _passing(context: JobContext, plan: FilePlan, scan: FileScan) -> Mapping[int, RowPositions]:
+    """Return the rows that pass the filter of a scan of the plan's files."""
+    task = Task(source=_weighed(scan, plan), steps=(rows_packed,))
+    return united(context.executor.run([task], PACKED_SCHEMA, _DOING))
+
+
+def _is_one_value_where_equal(field: pa.Field) -> bool:
+    """Return whether equal values of the column are the same value, which Spark compares as it is stored."""
+    kind = field.type
+    is_plain = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind)
+    is_padded = CHAR_VARCHAR_KEY.encode() in (field.metadata or {})
+    return (is_plain or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and not is_padded
+
+
+def _weighed(scan: FileScan, plan: FilePlan) -> FileScan:
+    """Return the scan of some columns of the planned files, with an estimate of their share as its weight."""
+    share = _width(scan.schema) / max(1, _width(plan.schema))
+    weight = weight_of(int((size or 0) * share) for size in plan.table.column("size_bytes").to_pylist())
+    return replace(scan, bins=replace(scan.bins, weight=weight))
+
+
+def _width(schema: pa.Schema) -> int:
+    """Return about how many bytes of a row these columns take."""
+    return sum(map(_width_of_value, schema.types))
+
+
+def _width_of_value(kind: pa.DataType) -> int:
+    if pa.types.is_nested(kind):
+        return _WIDTH_OF_NESTED
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return _WIDTH_OF_TEXT

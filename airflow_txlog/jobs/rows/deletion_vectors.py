@@ -37,7 +37,7 @@ from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.resume.memory import VECTORS, Memory, Segment
-from airflow_txlog.jobs.rows.find import FoundRows
+from airflow_txlog.jobs.rows.matches import FoundRows
 from airflow_txlog.locations import readable
 
 _FOOTERS_AT_ONCE = 16

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
 from airflow_txlog.datafiles.deletion_vectors.positions import (
     CLAUSE,
     PAIRS,
@@ -28,10 +30,78 @@ from airflow_txlog.datafiles.deletion_vectors.positions import (
     whole,
 )
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.tasks.found_rows import FILE_COLUMN, PACKED_SCHEMA, PAIRS_COLUMN, packed_rows
+from airflow_txlog.datafiles.tasks.found_rows import (
+    FILE_COLUMN,
+    PACKED_SCHEMA,
+    PAIRS_COLUMN,
+    packed_rows,
+)
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, gathered
+from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.resume.memory import FileMatches
-from airflow_txlog.jobs.rows.find import FoundRows, united
+
+if TYPE_CHECKING:
+    pass
+
+_DOING = "find the matching rows"
+# What is taken for the bytes of a value that may have any number of them.
+_WIDTH_OF_TEXT, _WIDTH_OF_NESTED = 16, 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundRows:
+    """Rows of the files of one plan, by the plan's row number, and the clause that acts on them.
+
+    `clauses`: of the files in which one clause acts on all of the rows. `pairs`: of the others, packed, for each
+    position the source row (null where there is none) and the clause.
+    """
+
+    positions: Mapping[int, RowPositions] = field(default_factory=dict)
+    clauses: Mapping[int, int] = field(default_factory=dict)
+    pairs: Mapping[int, bytes] = field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(positions.num_rows for positions in self.positions.values())
+
+    def partly(self, scanned: FilePlan) -> list[int]:
+        """The files in which rows were found and that keep some row; one that keeps none is removed, not copied."""
+        counts = scanned.live_row_counts()
+        return [number for number, positions in self.positions.items() if counts[number] != positions.num_rows]
+
+    def plan(self, scanned: FilePlan, rows: Iterable[int] | None = None) -> FilePlan:
+        """The plan of the files in which rows were found (or of `rows` among them), with their positions."""
+        numbers = sorted(self.positions if rows is None else rows)
+        return scanned.take(numbers).with_column("positions", [self.positions[number].data for number in numbers])
+
+    def plan_with_clauses(self, scanned: FilePlan, rows: Iterable[int] | None = None) -> FilePlan:
+        """The same with the source row and the clause of each position."""
+        numbers = sorted(self.positions if rows is None else rows)
+        pairs = [self.pairs.get(number) for number in numbers]
+        clauses = [self.clauses.get(number) for number in numbers]
+        return self.plan(scanned, numbers).with_column("pairs", pairs).with_column("clause", clauses)
+
+
+def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
+    """The files (rows of a table) whose row numbers are not among those in which something was found."""
+    rows = pa.array(list(found), pa.int64())
+    if not len(rows):
+        return files
+    numbers = pa.array(range(files.num_rows), pa.int64())
+    return files.filter(pc.invert(pc.is_in(numbers, value_set=rows)))
+
+
+def united(packed: pa.Table) -> dict[int, RowPositions]:
+    """A table PACKED_SCHEMA as one bitmap for each file."""
+    parts: dict[int, list[RowPositions]] = {}
+    columns = (packed.column(name).to_pylist() for name in PACKED_SCHEMA.names)
+    for index, data in zip(*columns, strict=True):
+        parts.setdefault(index, []).append(RowPositions(data, "of found rows"))
+    return {
+        index: of_file[0] if len(of_file) == 1 else RowPositions(union(of_file), "of found rows")
+        for index, of_file in sorted(parts.items())
+    }
+
 
 # So many numbers of source rows are sorted at once.
 _AT_ONCE = 1_000_000

@@ -17,12 +17,13 @@ import pyarrow as pa
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.snapshot.files import vectors_of
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors
-from airflow_txlog.jobs.rows.find import FoundRows
-from airflow_txlog.jobs.rows.matches import Matches
+from airflow_txlog.jobs.rows.matches import FoundRows, Matches
 from airflow_txlog.jobs.sql.scope import PartitionScope
 
 if TYPE_CHECKING:
@@ -166,3 +167,43 @@ class StagedWork:
     def num_removed_bytes(self) -> int:
         removed: list[int] = self.removed.column("size").to_pylist()
         return sum(removed) - sum(add.size for add in self.vectors.adds)
+
+
+def file_metrics(context: JobContext, work: StagedWork) -> dict[str, int]:
+    """operationMetrics of files, bytes, copied rows and times."""
+    files = work.files
+    return {
+        "numRemovedFiles": work.num_removed,
+        "numRemovedBytes": work.num_removed_bytes,
+        "numAddedFiles": len(files),
+        "numAddedBytes": work.num_bytes,
+        "numCopiedRows": work.num_copied,
+        "numAddedChangeFiles": len(work.changes),
+        **vector_metrics("num", work),
+        "executionTimeMs": sum(context.step_ms(name) for name in ("materialize", "plan", "find", "rewrite")),
+        "scanTimeMs": context.step_ms("find"),
+        "rewriteTimeMs": context.step_ms("rewrite"),
+    }
+
+
+def vector_metrics(prefix: str, work: StagedWork) -> dict[str, int]:
+    """Files that have a new vector, files whose vector went, and files that are both, which "updated" counts again."""
+    return {
+        f"{prefix}DeletionVectorsAdded": len(work.vectors.adds),
+        f"{prefix}DeletionVectorsRemoved": len(vectors_of(work.removed)),
+        f"{prefix}DeletionVectorsUpdated": work.vectors.num_updated,
+    }
+
+
+def file_counts(prepared: Prepared, work: StagedWork) -> dict[str, int]:
+    """`JobResult.files`."""
+    total = prepared.snapshot.num_files
+    with_vectors = len(work.vectors.adds)
+    return {
+        "considered": total,
+        "pruned": total - prepared.candidates.num_rows - prepared.whole.num_rows,
+        "rewritten": len(work.copies),
+        **({"deletion_vectors": with_vectors} if with_vectors else {}),
+        "added": len(work.files),
+        "removed": work.num_removed,
+    }

@@ -24,10 +24,8 @@ from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import NOTHING, FileMatches, LiveFile, Memory, rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
-from airflow_txlog.jobs.rows.find import files_outside
-from airflow_txlog.jobs.rows.matches import Matches
-from airflow_txlog.jobs.rows.metrics import file_counts
-from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
+from airflow_txlog.jobs.rows.matches import Matches, files_outside
+from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, file_counts
 from airflow_txlog.jobs.rows.staging import stage_work
 from airflow_txlog.jobs.sql.column_names import check_names_are_free
 

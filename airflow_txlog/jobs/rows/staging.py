@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
+from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN, INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.datafiles.tasks.images import of_type
+from airflow_txlog.datafiles.tasks.copies import of_type
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, parts_of
+from airflow_txlog.jobs.files.scan import FilePlan, parts_of, plan_files
 from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.resume.memory import (
@@ -38,19 +38,71 @@ from airflow_txlog.jobs.resume.memory import (
     Segment,
     log_reuse,
 )
-from airflow_txlog.jobs.rows.change_feed import (
-    LeavingRows,
-    leaving_rows,
-    needs_change_rows,
-    with_change_rows,
-    with_change_type,
-)
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
-from airflow_txlog.jobs.rows.joined_files import joined_files
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.rows.tiny_files import joined_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_CHANGE_ROWS = ", change rows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeavingRows:
+    """The rows that leave their files: a plan with their positions, the files (rows of a table `FILES`), their keys.
+
+    A file that goes as a whole has no positions.
+    """
+
+    plan: FilePlan
+    files: pa.Table
+    keys: list[str]
+
+
+def needs_change_rows(
+    operation: RowOperation[P], prepared: P, found: Found, *, copies_rows: bool, inserts_rows: bool
+) -> bool:
+    """Whether the attempt's commit needs change files; `copies_rows`: a staged file holds rows that stay as they are.
+
+    Rows that come back changed are written as what they were and became. Deletes and inserts of one commit are
+    written together, as delta-spark does.
+    """
+    if not prepared.snapshot.table_properties.change_data_feed:
+        return False
+    leaves = bool(found.removed.num_rows or prepared.whole.num_rows) or operation.records_inserts_alone
+    return copies_rows or found.updated.num_rows > 0 or (leaves and inserts_rows)
+
+
+def with_change_rows(fingerprint: str) -> str:
+    """The fingerprint of inserts that have change rows: those that were staged without are others."""
+    return fingerprint + _CHANGE_ROWS
+
+
+def without_change_rows(fingerprint: str) -> str:
+    """The fingerprint of inserts without what `with_change_rows` has put behind it."""
+    return fingerprint.removesuffix(_CHANGE_ROWS)
+
+
+def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> LeavingRows:
+    """All rows that leave their files in this attempt."""
+    touched = sorted(found.removed.positions)
+    files = prepared.candidates.take(pa.array(touched, pa.int64()))
+    tables = [found.removed.plan_with_clauses(found.plan, touched).table]
+    if prepared.whole.num_rows:
+        tables.append(
+            plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone, context.executor.instants).table
+        )
+        files = pa.concat_tables([files, prepared.whole])
+    plan = replace(found.plan, table=pa.concat_tables(tables))
+    return LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())
+
+
+def with_change_type(rows: DataFrame, kind: str) -> DataFrame:
+    """The rows with this change type: the stage then writes them as change rows too."""
+    from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
+
+    return rows.withColumn(CHANGE_TYPE_COLUMN, F.lit(kind))
 
 
 @dataclass(kw_only=True)

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NullType, StructType
 
-from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
+from airflow_txlog.datafiles.tasks.scan_and_write import VIOLATION_COLUMN
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.column_mapping import table_schema

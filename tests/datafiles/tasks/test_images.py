@@ -18,11 +18,16 @@ from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHY
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks import scan_and_write
-from airflow_txlog.datafiles.tasks.images import ImageTask, SentColumns
+from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import RowValues
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task, staged_or_error
-from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
+from airflow_txlog.datafiles.tasks.scan_and_write import (
+    ADDRESS_COLUMN,
+    VIOLATION_COLUMN,
+    FileScan,
+    Task,
+    staged_or_error,
+)
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, JobError, TxlogError
 from airflow_txlog.sql.expression import Values
 from tests.helpers.files import bins_of, plan_of_files, store_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.datafiles.tasks.row_values import SourceTable, bytes_of_largest
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
-from airflow_txlog.datafiles.tasks.source_rows import SourceTable, bytes_of_largest
 from airflow_txlog.errors import JobError
 from tests.helpers.calls import counted
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.files.scan import scan_frame
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.operations.merge import by_spark, images
+from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import winning
@@ -72,7 +72,7 @@ def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
         columns.append(scan.schema.names)
         return scan_frame(context, scan)
 
-    monkeypatch.setattr(images, "scan_frame", scanned)
+    monkeypatch.setattr(by_spark, "scan_frame", scanned)
     data = rows(6, start=1).append_column("wide", pa.array(["x" * 1000] * 6))
     plain = make_table(tmp_path / "plain", data, partition_by=["day"])
     checked = make_table(tmp_path / "checked", data, properties={"delta.constraints.small": "amount < 1000"})

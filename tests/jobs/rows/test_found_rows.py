@@ -14,7 +14,7 @@ from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.jobs.resume import saved_work
-from airflow_txlog.jobs.rows import find, staging
+from airflow_txlog.jobs.rows import by_condition, staging
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.storage.limits import SMALL_JOB
 from tests.helpers.jobs import BY_SOURCE, application, committed, delete, ids, merge, run
@@ -59,8 +59,8 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[pa.Table]:
         found.append(real(frame, what))
         return found[-1]
 
-    real = find.collect
-    monkeypatch.setattr(find, "collect", collect)
+    real = by_condition.collect
+    monkeypatch.setattr(by_condition, "collect", collect)
     monkeypatch.setattr(by_spark, "collect", collect)
     return found
 

@@ -7,25 +7,292 @@ Source: delta-spark, DeleteCommand; soundness A9.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.contract.job import JobResult
-from airflow_txlog.contract.operations import Delete
+from airflow_txlog.contract.operations import Delete, KeySource, KeyValues
+from airflow_txlog.contract.parameters import decode_parameter
+from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.deletion_vectors.positions import whole
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
+from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, Task
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
+from airflow_txlog.engine.table.predicate.tree import Operand, Operator, compared, member_of
+from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, codec, parse_schema, schema_to_json
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
-from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.operations.delete.by_keys import DeleteByKeys
+from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
+from airflow_txlog.jobs.context import JobContext, SavedSource
+from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, scan_frame, through
+from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
+from airflow_txlog.jobs.operations.merge.keys import join_hint
 from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
-from airflow_txlog.jobs.rows.metrics import file_metrics
-from airflow_txlog.jobs.rows.operation import Found, StagedWork
+from airflow_txlog.jobs.rows.matches import Matches
+from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork, file_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
-from airflow_txlog.jobs.sql.gate import SqlGate, columns_named
-from airflow_txlog.jobs.sql.scope import Partitions, accepted_by_spark, partition_scope
+from airflow_txlog.jobs.source.materialized import hashed_bytes, input_scan, read_input, write_input
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.sql.column_names import missing_column
+from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
+from airflow_txlog.jobs.sql.scope import PLAIN_TYPES, Partitions, accepted_by_spark, partition_scope, row_filter_of
+from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of
+
+KEY = "key"
+_DOING = "find the rows of the keys"
+# Types whose values lie in one order that all engines share; other types are compared row by row only.
+_UNBOUNDED = (Primitive.BINARY, Primitive.BOOLEAN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    """The keys as they were written down, in `files`: a table of KEY and ROW_ID_COLUMN. `reads_target`: they may
+    depend on the target's rows."""
+
+    rows: pa.Table
+    files: tuple[StagedFile, ...]
+    reads_target: bool
+
+    @property
+    def values(self) -> pa.Array:
+        return whole(self.rows.column(KEY))
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.rows.num_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared(Prepared):
+    source: _Written
+    keys: Keys
+    field: StructField
+    read: Predicate
+
+
+class DeleteByKeys(RowOperation[_Prepared]):
+    """DELETE of a job with `keys`."""
+
+    name = "DELETE"
+    writes_rows = False
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._gate = SqlGate(context)
+        keys = context.record(Delete).keys
+        assert keys is not None
+        self._described = keys
+        self._written: _Written | None = None
+
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
+        """The keys materialized in their column's type, and the files that may hold one."""
+        context, gate = self._context, self._gate
+        check_may_remove_rows(snapshot, "DELETE")
+        field = key_field(self._described, snapshot, context.root)
+        source = self._source(tx, snapshot, field, memory)
+        with context.step("plan"):
+            scope = partition_scope(context, gate, snapshot)
+            gate.check_all_used()
+            # A column may have been widened since the keys were materialized; any other type is refused here.
+            keys = convert_keys(source.values, field, context.root)
+            read = keys_predicate(keys, field, self._context.limits.delete_keys)
+            files = scope.read_files(tx, read)
+        return _Prepared(
+            snapshot=snapshot,
+            scope=scope,
+            candidates=files,
+            whole=files.slice(0, 0),
+            source=source,
+            keys=keys,
+            field=field,
+            read=read,
+        )
+
+    def _source(self, tx: Transaction, snapshot: Snapshot, field: StructField, memory: Memory) -> _Written:
+        """The keys, materialized once for all attempts and tries, but in each attempt where the target holds them."""
+        context = self._context
+        if self._written is None:
+            self._written = self._written_before()
+        if self._written is not None and not self._written.reads_target:
+            return self._written
+        with context.step("materialize"):
+            given, reads_target = self._given(snapshot)
+            if reads_target:
+                tx.read_whole_table()
+            keys = convert_keys(given, field, context.root)
+            # Other keys: nothing that was found about the last ones holds.
+            memory.forget()
+            rows = pa.table({KEY: keys.values})
+            files = write_input(context, rows, "write down the keys")
+            column = StructType(fields=(StructField(name=KEY, type=field.type, nullable=True),))
+            context.saved_inputs.source = SavedSource(
+                files=files, schema=json.loads(schema_to_json(column)), parameters=tuple(sorted(self._gate.used))
+            )
+            context.saved_inputs.reads_target = reads_target
+            context.saved_inputs.num_keys_given = keys.num_given
+            self._written = _Written(rows=self._read(files, column), files=files, reads_target=reads_target)
+        context.log(f"{plural(keys.num_given, 'key')} given, {len(keys.values)} of them different")
+        return self._written
+
+    def _written_before(self) -> _Written | None:
+        """The keys that an earlier try of this work has written down."""
+        saved = self._context.saved_inputs.source
+        if saved is None or self._context.saved_inputs.reads_target:
+            return None
+        self._gate.used.update(saved.parameters)
+        rows = self._read(saved.files, parse_schema(json.dumps(saved.schema)))
+        return _Written(rows=rows, files=saved.files, reads_target=False)
+
+    def _read(self, files: Sequence[StagedFile], columns: StructType) -> pa.Table:
+        schema = pa.schema([pa.field(KEY, arrow_type(columns.fields[0].type))])
+        context = self._context
+        return read_input(context, files, schema, "read the keys that were written down", context.input_key)
+
+    def _given(self, snapshot: Snapshot) -> tuple[pa.ChunkedArray | list[Any], bool]:
+        """The keys as they came, and whether they were read of the target."""
+        described = self._described
+        if isinstance(described, KeyValues):
+            return [decode_parameter(value) for value in described.values], False
+        context = self._context
+        source = context.executor.source(context, self._gate, described.source, "keys.source", snapshot)
+        name = key_source_column(described, source.columns.names)
+        return source.values_of(name, "read the keys"), source.reads_target
+
+    def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:
+        """Every row that has a key, with the key's number, to be deleted by the only clause there is."""
+        context, source, name = self._context, prepared.source, prepared.field.name
+        if plan.num_files == 0 or source.num_rows == 0:
+            return Matches()
+        if not _is_exact(prepared.field.type) or source.num_rows > context.executor.most_sent_rows:
+            why = f"the keys are of the type {prepared.field.type}, whose values it compares in its own way"
+            return context.executor.by_spark(why, lambda: self._joined(prepared, plan))
+        scan = addressed_scan(context, plan, frozenset({name}))
+        numbers = whole(source.rows.column(ROW_ID_COLUMN))
+        # One of each that was written down, in that order.
+        keys = prepared.keys.values.cast(scan.schema.field(0).type)
+        pairs = partial(pairs_of_keys, HeldKeys(columns=(keys,), numbers=numbers), 0)
+        task = Task(source=scan, steps=(pairs, pairs_packed))
+        return Matches.of_packed(context.executor.run([task], PAIRS_SCHEMA, _DOING))
+
+    def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:
+        """The same by a join of Spark's: for a type that it compares in a way of its own, or very many keys."""
+        context, source, name = self._context, prepared.source, prepared.field.name
+        target_view, source_view = context.view_name(), context.view_name()
+        # By this most rows are dropped before they reach Spark, which has the last word on the others.
+        row_filter = row_filter_of(prepared.read, {name})
+        scan_frame(context, addressed_scan(context, plan, frozenset({name}), row_filter)).createOrReplaceTempView(
+            target_view
+        )
+        scan = input_scan(context, source.files, source.rows.schema, context.input_key)
+        scan_frame(context, scan).createOrReplaceTempView(source_view)
+        hint = join_hint(context, hashed_bytes(source.num_rows, 2) + source.rows.nbytes, "s")
+        query = (
+            f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
+            f"FROM {quoted(target_view)} AS t JOIN {quoted(source_view)} AS s ON t.{quoted(name)} = s.{KEY}"
+        )
+        found = through(context.spark.sql(query), pairs_packed, PAIRS_SCHEMA)
+        return Matches.of_packed(collect(found, _DOING))
+
+    def check(self, prepared: _Prepared, found: Found) -> None:
+        """Raises KeysNotFound where every key must match and one does not."""
+        context = self._context
+        matched, count = found.matches.source_rows.num_rows, prepared.source.num_rows
+        context.log(f"{matched} of {plural(count, 'key')} matched")
+        if context.record(Delete).require_match and matched < count:
+            within = "" if prepared.scope.text is None else f" within {prepared.scope.text}"
+            raise KeysNotFound(
+                f"{context.root}: {count - matched} of {plural(count, 'key')} are in no row's {prepared.field.name!r}"
+                f"{within} at version {prepared.snapshot.version}, and require_match asks for every one. "
+                "Nothing was changed.",
+                table=context.root,
+                column=prepared.field.name,
+                given=count,
+                matched=matched,
+            )
+
+    def parameters(self, prepared: _Prepared) -> dict[str, Any]:
+        """How many keys there were, and never one of them."""
+        scope = prepared.scope.text
+        keys = f"{prepared.field.name} IN ({plural(prepared.source.num_rows, 'key')})"
+        return {"predicate": predicate_parameter([keys if scope is None else f"({scope}) AND {keys}"])}
+
+    def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
+        return {
+            **file_metrics(self._context, work),
+            "numDeletedRows": found.removed.num_rows,
+            "numKeysGiven": self._context.saved_inputs.num_keys_given,
+            "numKeys": prepared.source.num_rows,
+            "numKeysMatched": found.matches.source_rows.num_rows,
+        }
+
+
+def keys_predicate(keys: Keys, field: StructField, most: int) -> Predicate:
+    """Return what rows with one of the keys satisfy: the keys themselves, or of more than `most` the range of them.
+
+    Its text, which errors show, contains no key.
+    """
+    text = f"{field.name} IN ({plural(len(keys.values), 'key')})"
+    return Predicate(text, _tree(keys.values, field, most), frozenset({field.name}))
+
+
+def _tree(values: pa.Array, field: StructField, most: int) -> Expression:
+    if len(values) == 0:
+        return FALSE
+    column = Operand.of(field)
+    of_type = codec(field.type)
+    assert of_type is not None
+    try:
+        plain = of_type.plain_of(values).to_pylist()
+    except UnicodeDecodeError:
+        return Opaque("a key that is not UTF-8")
+    # Lists of floats are not compared as single floats are, where zeros are concerned.
+    is_float = field.type in (Primitive.FLOAT, Primitive.DOUBLE)
+    if field.type in _UNBOUNDED or (len(plain) <= most and not is_float):
+        return member_of(column, tuple(plain))
+    return all_of([compared(column, Operator.GE, min(plain)), compared(column, Operator.LE, max(plain))])
+
+
+def _is_exact(kind: DataType) -> bool:
+    """Whether values of the type are equal to all engines where they are the same, and only there."""
+    return kind in PLAIN_TYPES or kind is Primitive.BINARY or isinstance(kind, DecimalType)
+
+
+def key_field(described: KeyValues | KeySource, snapshot: Snapshot, root: str) -> StructField:
+    """The table's column of the keys. Raises UnknownColumn, and as `check_key_column`."""
+    name = described.column
+    field = snapshot.delta_schema.find(name)
+    if field is None:
+        raise missing_column(f"{root} has no column {name!r} for the keys", name, snapshot.delta_schema.names)
+    check_key_column(field, root)
+    return field
+
+
+def key_source_column(described: KeySource, names: Sequence[str]) -> str:
+    """The column of a source of these columns that holds the keys. Raises InvalidJobSpec."""
+    if described.source_column is None and len(names) == 1:
+        return names[0]
+    wanted = described.column if described.source_column is None else described.source_column
+    found = [name for name in names if name.lower() == wanted.lower()]
+    if len(found) != 1:
+        raise InvalidJobSpec(
+            f"keys.source has {'more than one' if found else 'no'} column {wanted!r}."
+            f"{'' if found else did_you_mean(wanted, names)} Its columns are: {shown_names(names)}. Name the one that "
+            "holds the keys as keys.source_column. Nothing was changed.",
+            argument="keys.source_column",
+        )
+    return found[0]
 
 
 def delete(context: JobContext) -> JobResult:

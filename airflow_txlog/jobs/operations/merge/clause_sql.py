@@ -89,15 +89,14 @@ def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[AnyClause]) -
 
     Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch, ConstraintViolation.
     """
-    found: dict[str, list[Clause]] = {kind: [] for kind in ("matched", "not_matched", "not_matched_by_source")}
     relations = {
         "matched": sides.pair,
         "not_matched": sides.source_alone,
         "not_matched_by_source": sides.target_alone,
     }
-    for number, clause in enumerate(described):
-        kind = clause.when
-        of_kind, relation = found[kind], relations[kind]
+    assigned: list[Mapping[str, str]] = []
+    for clause in described:
+        relation = relations[clause.when]
         if clause.condition is not None:
             gate.condition(clause.condition, relation)
         values: dict[str, str] = {}
@@ -106,8 +105,8 @@ def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[AnyClause]) -
         if isinstance(clause, InsertClause):
             values = assigned_values(gate, sides, relation, clause.values, is_insert=True)
             _check_not_null(sides, values)
-        of_kind.append(Clause(number=number, action=clause.then, condition=clause.condition, values=values))
-    return Clauses(**{kind: tuple(clauses) for kind, clauses in found.items()})
+        assigned.append(values)
+    return Clauses.of(described, assigned)
 
 
 def deciding_sql(clauses: Sequence[Clause]) -> str:

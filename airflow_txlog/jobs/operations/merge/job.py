@@ -22,28 +22,25 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
 from airflow_txlog.engine.table.schema.schema import StructType
-from airflow_txlog.errors import InvalidJobSpec, MatchNotFound, UnsupportedPredicate
+from airflow_txlog.errors import AmbiguousMerge, InvalidJobSpec, MatchNotFound, UnsupportedPredicate
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
-from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_by_keys
-from airflow_txlog.jobs.operations.merge.plain_merge import (
-    PairColumns,
+from airflow_txlog.jobs.operations.merge.clauses import (
+    Clause,
+    Clauses,
     PlainClauses,
-    WhyNotPlain,
-    clauses_of,
+    fit_for_tasks,
     plain_clauses,
     plain_images,
     plain_inserts,
-    why_not_plain,
 )
+from airflow_txlog.jobs.operations.merge.keys import PairColumns, find_by_keys, key_columns
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
 from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.matches import Matches
-from airflow_txlog.jobs.rows.metrics import vector_metrics
-from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork, vector_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.materialized import (
     MaterializedSource,
@@ -94,8 +91,11 @@ class MergeRows(RowOperation[PreparedMerge]):
     """
 
     name = "MERGE"
-    not_plain = WhyNotPlain()
     joins_files = True
+    keys_not_plain = "ON is more than equalities of columns that have one plain type on both sides"
+    values_not_plain = (
+        "the clauses have conditions, or values that are more than columns of the source and plain constants"
+    )
     keeps_members = False
     """Whether an update that names its columns keeps the members of structs that the source lacks, as `*` does."""
 
@@ -122,7 +122,8 @@ class MergeRows(RowOperation[PreparedMerge]):
             gate.check_all_used()
             # Read: all files that may hold a row which decides on them.
             candidates = scope.read_files(tx, self._of_interest(snapshot, pair, judged, clauses, source))
-            plain = plain_clauses(context, self._merge, snapshot, pair, source)
+            plain = plain_clauses(context, self._merge, snapshot, pair)
+            plain = fit_for_tasks(context, plain, self._merge, snapshot, pair, source)
             if plain is None or not plain.are_all_of(clauses):
                 judged("the source's rows are more than one task may write")
             return PreparedMerge(
@@ -163,15 +164,21 @@ class MergeRows(RowOperation[PreparedMerge]):
             return judged(why).clauses
         for text in self._texts:
             self._gate.used |= set(self._gate.parameters_in(text))
-        return clauses_of(self._merge)
+        return Clauses.of(self._merge.clauses)
 
     def _why_spark(self, snapshot: Snapshot, pair: PairColumns) -> str | None:
-        """Return why Spark has to judge or to evaluate the texts; None if they are plain."""
-        context = self._context
-        parameters, is_ansi = context.parameters, context.is_ansi
-        why = why_not_plain(self._merge, snapshot, pair, parameters, is_ansi=is_ansi, words=self.not_plain)
-        if why is not None:
-            return why
+        """Return why Spark has to judge or to evaluate the texts; None if they are plain.
+
+        The size of the source is not considered, because it may not be known yet.
+        """
+        if not key_columns(self._merge.on, pair):
+            return self.keys_not_plain
+        plain = plain_clauses(self._context, self._merge, snapshot, pair)
+        if plain is None:
+            return self.values_not_plain
+        inserted = set(pair.target.names if plain.inserted is None else plain.inserted.names)
+        if any(not field.nullable and field.name not in inserted for field in pair.target):
+            return "a new row has no value for a column that is NOT NULL"
         try:
             for text in self._texts:
                 self._gate.check_clocks(text, [*pair.target.names, *pair.source.names])
@@ -264,16 +271,22 @@ class MergeRows(RowOperation[PreparedMerge]):
 
     def find(self, prepared: PreparedMerge, plan: FilePlan) -> Matches:
         """All pairs, and the rows on which a clause acts because nothing matched."""
-        clauses, pair = prepared.clauses, prepared.pair
-        by_keys = find_by_keys(self._context, plan, self._merge.on, pair, clauses, prepared.source)
-        if by_keys is not None:
-            return by_keys
+        clauses, pair, source = prepared.clauses, prepared.pair, prepared.source
+        if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
+            return Matches()
+        first = clauses.matched[0] if clauses.matched else None
+        if not clauses.not_matched_by_source and (first is None or first.condition is None):
+            number, may_meet_many = None if first is None else first.number, clauses.tolerates_many_matches
+            found = find_by_keys(self._context, plan, self._merge.on, pair, source, number, may_meet_many=may_meet_many)
+            if found is not None:
+                return found
         return prepared.judged("the keys of the source are more than one task may hold").pairs(plan, pair)
 
     def check(self, prepared: PreparedMerge, found: Found) -> None:
         """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
         context = self._context
-        check_unambiguous(context, found.matches, found.plan, prepared.clauses)
+        if not prepared.clauses.tolerates_many_matches:
+            _check_unambiguous(context, found)
         given = prepared.source.num_rows
         matched = found.matches.source_rows.num_rows if self._merge.require_match else given
         if matched < given:
@@ -341,3 +354,20 @@ class MergeRows(RowOperation[PreparedMerge]):
             "scanTimeMs": context.step_ms("find"),
             "rewriteTimeMs": context.step_ms("rewrite"),
         }
+
+
+def _check_unambiguous(context: JobContext, found: Found) -> None:
+    """Raise AmbiguousMerge if two source rows match one target row."""
+    many, first = found.matches.met_by_many()
+    if first is None:
+        return
+    file, row = first
+    path = found.plan.name_of(file)
+    raise AmbiguousMerge(
+        f"{context.root}: at least {many} target rows are matched by more than one source row, the first of them row "
+        f"{row} of {path}. It is not defined which one acts: make the source unique in the columns of ON. "
+        "Nothing was changed.",
+        table=context.root,
+        path=path,
+        row=row,
+    )

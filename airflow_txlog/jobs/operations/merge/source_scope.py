@@ -34,8 +34,7 @@ from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import INTEGERS, arrow_type
 from airflow_txlog.errors import InvalidPredicate, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
-from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, source_column
+from airflow_txlog.jobs.operations.merge.keys import Equality, PairColumns, equalities, source_column
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.sql.expression import FALSE, Expression, all_of, any_of
@@ -81,15 +80,8 @@ class AutoScope:
     def _chosen(self, snapshot: Snapshot, pair: PairColumns, on: str, judged: Callable[[str], JudgedMerge]) -> Chosen:
         fields = [snapshot.delta_schema.find(name) for name in snapshot.partition_columns]
         able = {field.name: field for field in fields if field is not None and _can_scope(field)}
-        equalities = scoping_equalities(
-            on,
-            target_alias=pair.target_alias,
-            columns=list(able),
-            target_columns=snapshot.delta_schema.names,
-            source_columns=pair.source.names,
-        )
         chosen: dict[str, tuple[Equality, delta.StructField]] = {}
-        for equality in equalities:
+        for equality in filter(None, equalities(on, pair, able)):
             field = able[equality.column]
             if equality.column not in chosen and self._compares_plainly(equality, field, pair, judged):
                 chosen[equality.column] = (equality, field)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.physical import is_found_by_id
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout
-from airflow_txlog.datafiles.tasks.compaction import CompactTask, RowIds
-from airflow_txlog.datafiles.tasks.plans import pack_bins
+from airflow_txlog.datafiles.tasks.compaction import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT, CompactTask, RowIds
+from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, pack_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, FileScan, Task, WriteTask
 from airflow_txlog.datafiles.tasks.zorder import Z_COLUMN, ColumnPath, ZOrder, ZOrdered, cuts, sampled, values_at
 from airflow_txlog.engine import Snapshot
@@ -34,12 +35,61 @@ from airflow_txlog.jobs.files.scan import FilePlan, bins_for, over_bins, plan_fi
 from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, staged_of
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.operations.optimize.bins import Bin
-from airflow_txlog.jobs.operations.optimize.row_ids import carried_ids, with_base_ids, with_ids
 from airflow_txlog.jobs.resume.memory import BIN, Segment
 from airflow_txlog.jobs.sql.gate import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+ROW_ID_PROPERTY = "delta.rowTracking.materializedRowIdColumnName"
+ROW_VERSION_PROPERTY = "delta.rowTracking.materializedRowCommitVersionColumnName"
+
+
+def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
+    """The columns in which rows of these files (a table `FILES`) keep their ids; None where ids are not carried along.
+
+    They are where the table tracks rows, names both columns, finds columns by name, and every file has its ids.
+    """
+    names = [snapshot.properties.get(name) for name in (ROW_ID_PROPERTY, ROW_VERSION_PROPERTY)]
+    if not snapshot.table_properties.row_tracking or any(map(is_found_by_id, snapshot.schema)):
+        return None
+    if any(files.column(name).null_count for name in ("base_row_id", "default_row_commit_version")):
+        return None
+    row_id, row_version = names
+    taken = {name.lower() for name in snapshot.schema.names}
+    if row_id is None or row_version is None or {row_id.lower(), row_version.lower()} & taken:
+        return None
+    return RowIds(row_id=row_id, row_version=row_version)
+
+
+def with_ids(layout: Layout, ids: RowIds | None) -> Layout:
+    """The layout with the columns of the ids behind the table's; they get no statistics."""
+    if ids is None:
+        return layout
+    count = sum(map(_leaf_count, layout.file_schema))
+    indexed = layout.num_indexed_columns
+    schema = layout.schema
+    for name in (ids.row_id, ids.row_version):
+        schema = schema.append(pa.field(name, pa.int64()))
+    return replace(layout, schema=schema, num_indexed_columns=count if indexed < 0 else min(indexed, count))
+
+
+def with_base_ids(plan: FilePlan, files: pa.Table) -> FilePlan:
+    """The plan of these files with what the log says of the ids of each one's rows."""
+    table = plan.table
+    columns = {BASE_ROW_ID_CONSTANT: "base_row_id", ROW_VERSION_CONSTANT: "default_row_commit_version"}
+    for name, source in columns.items():
+        table = table.append_column(CONSTANT_PREFIX + name, files.column(source).combine_chunks())
+    return replace(plan, table=table)
+
+
+def _leaf_count(field: pa.Field) -> int:
+    return _leaves(field.type) if pa.types.is_struct(field.type) else 1
+
+
+def _leaves(fields: Iterable[pa.Field]) -> int:
+    return sum(map(_leaf_count, fields))
+
 
 # Bins of so many bytes together are work enough for a task.
 _TASK_BYTES = 64 * 1024 * 1024

@@ -22,10 +22,9 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
-from airflow_txlog.jobs.rows.change_feed import without_change_rows
 from airflow_txlog.jobs.rows.matches import Matches
-from airflow_txlog.jobs.rows.metrics import file_metrics
-from airflow_txlog.jobs.rows.operation import Found, StagedWork
+from airflow_txlog.jobs.rows.operation import Found, StagedWork, file_metrics
+from airflow_txlog.jobs.rows.staging import without_change_rows
 from airflow_txlog.jobs.source.frames import Source, build_source
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source

@@ -13,7 +13,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.files import stage
-from airflow_txlog.jobs.operations.delete import by_keys
+from airflow_txlog.jobs.operations.delete import job as delete_job
 from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import BY_SOURCE, committed, delete, error_of, insert, merge, rows, run, update
@@ -35,7 +35,7 @@ SORTS = Limits(broadcast_bytes=0)
 def joins(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
     """What each Spark job of a merge does, and the joins in its plan as Spark made it."""
     seen: list[tuple[str, set[str]]] = []
-    for module in (by_spark, executor, stage, by_keys):
+    for module in (by_spark, executor, stage, delete_job):
         collect = module.collect
 
         def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:

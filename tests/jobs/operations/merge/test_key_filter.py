@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine.table.schema.schema import from_arrow, schema_to_json
-from airflow_txlog.jobs.operations.merge.key_filter import key_filter
-from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns
+from airflow_txlog.jobs.operations.merge.keys import PairColumns, key_filter
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.storage import LocalStore

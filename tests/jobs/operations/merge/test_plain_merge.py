@@ -12,7 +12,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.operations.merge import by_spark as by_spark_module
-from airflow_txlog.jobs.operations.merge import plain_merge
+from airflow_txlog.jobs.operations.merge import clauses as merge_clauses
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import committed, delete, insert, merge, update
 from tests.helpers.rows import append, bag, make_table
@@ -95,7 +95,7 @@ def test_constants_are_not_evaluated(
     way: str,
 ) -> None:
     if way == "Spark":
-        monkeypatch.setattr(plain_merge, "plain_values", lambda *_, **__: "what this test puts to Spark")
+        monkeypatch.setattr(merge_clauses, "plain_values", lambda *_, **__: "what this test puts to Spark")
     table = target_of(tmp_path / "t", "p", **properties)
     clauses = [
         update({"t.v": ":seen", "w": "s.w", "p": "'a'"}),

@@ -15,11 +15,11 @@ from airflow_txlog.contract.operations import Merge
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.predicate.pruning import num_partitions
+from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge import source_scope
 from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge, judge_merge
-from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
-from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns
+from airflow_txlog.jobs.operations.merge.keys import Equality, PairColumns, equalities
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
 from airflow_txlog.jobs.source.frames import Source, frame_of, materialize
 from airflow_txlog.jobs.source.materialized import MaterializedSource
@@ -91,19 +91,25 @@ NOT_FOUND = [
 ]
 
 
+def scoping(
+    on: str, target: Sequence[str] = TARGET, source: Sequence[str] = SOURCE, alias: str = "t"
+) -> list[Equality]:
+    """The equalities of ON that compare the columns p and q."""
+    sides = [from_arrow(pa.schema([(name, pa.string()) for name in names])) for names in (target, source)]
+    pair = PairColumns(target=sides[0], source=sides[1], target_alias=alias, source_alias="s")
+    return [found for found in equalities(on, pair, ["p", "q"]) if found is not None]
+
+
 @pytest.mark.parametrize(("on", "expected"), FOUND, ids=lambda case: str(case)[:40])
 def test_a14_conjuncts_that_compare_a_bare_partition_column_scope(
     on: str, expected: list[tuple[str, str, bool]]
 ) -> None:
-    found = scoping_equalities(on, target_alias="t", columns=["p", "q"], target_columns=TARGET, source_columns=SOURCE)
-    assert found == [Equality(column=column, sql=sql, null_safe=safe) for column, sql, safe in expected]
+    assert scoping(on) == [Equality(column=column, sql=sql, null_safe=safe) for column, sql, safe in expected]
 
 
 @pytest.mark.parametrize("on", NOT_FOUND)
 def test_a14_whatever_else_stands_in_on_does_not_scope(on: str) -> None:
-    assert not scoping_equalities(
-        on, target_alias="t", columns=["p", "q"], target_columns=TARGET, source_columns=SOURCE
-    )
+    assert not scoping(on)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +122,10 @@ def test_a14_whatever_else_stands_in_on_does_not_scope(on: str) -> None:
     ],
 )
 def test_a14_names_that_may_mean_two_things_do_not_scope(target: list[str], source: list[str]) -> None:
-    assert not scoping_equalities(
-        "t.p = s.x", target_alias="t", columns=["p"], target_columns=target, source_columns=source
-    )
-    assert not scoping_equalities(
-        "p = s.x", target_alias="t", columns=["p"], target_columns=TARGET, source_columns=["p", "x"]
-    )
+    assert not scoping("t.p = s.x", target, source)
+    assert not scoping("p = s.x", source=["p", "x"])
     for alias in ("null", "true", "current_path"):
-        assert not scoping_equalities(
-            f"{alias}.p = s.x", target_alias=alias, columns=["p"], target_columns=TARGET, source_columns=["x"]
-        )
+        assert not scoping(f"{alias}.p = s.x", source=["x"], alias=alias)
 
 
 # --- with Spark ------------------------------------------------------------------------------------------------------

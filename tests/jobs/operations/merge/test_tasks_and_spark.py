@@ -16,7 +16,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.operations.merge import by_spark as by_spark_module
-from airflow_txlog.jobs.operations.merge import pairs
+from airflow_txlog.jobs.operations.merge import keys
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.limits import SMALL_JOB, USUAL, Limits
@@ -67,7 +67,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     collect, of_packed = by_spark_module.collect, Matches.of_packed
 
     def collecting(frame: Any, what: str) -> pa.Table:
-        by_spark.extend([what] if what == pairs.MATCHING else [])
+        by_spark.extend([what] if what == keys.MATCHING else [])
         return collect(frame, what)
 
     def unpacking(found: pa.Table) -> Matches:

@@ -1,0 +1,199 @@
+"""How ON joins the two sides of a merge: its equalities, and the keys and row filters that follow from them.
+
+Texts are read here, never evaluated. The invariant: an equality that is returned is one for Spark too, whatever the
+precedences and names; an uncertain one is not returned. Source: soundness A3, A4, A14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
+from airflow_txlog.datafiles.tasks.key_rows import SourceKeys, pairs_of_keys
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_type, walk_fields
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
+from airflow_txlog.jobs.rows.matches import Matches
+from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of
+from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
+from airflow_txlog.sql.expression import Call, Column, Expression, Name, Values, all_of, any_of, operands_of
+from airflow_txlog.sql.sql_text import sql_text
+
+MATCHING = "match source and target"
+
+# Types whose values are equal to every engine if they are the same; no key is a boolean.
+_PLAIN = PLAIN_TYPES - {Primitive.BOOLEAN}
+# A bare column of one of these names cannot be distinguished from the ends of a CASE.
+_ENDS_OF_CASE = {"case", "end"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairColumns:
+    """The names that the texts of a merge may use: the columns and the alias of each side."""
+
+    target: StructType
+    source: StructType
+    target_alias: str
+    source_alias: str
+
+    def is_of_one_type(self, name: str, held: str) -> bool:
+        """Return whether the target's column `name` takes the values of the source's column `held` without a cast."""
+        wanted, given = self.target.find(name), self.source.find(held)
+        assert wanted is not None
+        assert given is not None
+        # A collation is metadata of the column or of a member, at any depth.
+        members = [*walk_fields(StructType((wanted,))), *walk_fields(StructType((given,)))]
+        # No file holds values of the type void.
+        is_held = wanted.type is not Primitive.VOID
+        is_of_one_type = bare_type(wanted.type) == bare_type(given.type)
+        return is_held and is_of_one_type and not any(member.is_collated for member in members)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equality:
+    """`column = sql` or, null-safe, `column <=> sql`: a column of the target, and the SQL on the other side."""
+
+    column: str
+    sql: str
+    null_safe: bool
+
+
+def equalities(on: str, pair: PairColumns, columns: Collection[str]) -> list[Equality | None]:
+    """Return the conjuncts of ON in their order; None for one that does not compare one of the target's `columns`.
+
+    The other side may be any SQL. The list is empty if the text, or a name in it, may have another meaning.
+    """
+    others = {name.lower() for name in pair.source.names}
+    every = others | {name.lower() for name in pair.target.names}
+    text, alias = sql_text(on), pair.target_alias.lower()
+    # Spark takes no text that ends in a backslash.
+    if text.expression is None or on.endswith("\\") or (_ENDS_OF_CASE | {alias}) & every:
+        return []
+    named = {name.lower(): name for name in columns}
+
+    def target_column(side: Expression) -> str | None:
+        parts = [part.text.lower() for part in side.parts] if isinstance(side, Name) and side.is_certain else []
+        if len(parts) == 2 and parts[0] == alias:
+            return named.get(parts[1])
+        return named.get(parts[0]) if len(parts) == 1 and parts[0] not in others else None
+
+    def equality(conjunct: Expression) -> Equality | None:
+        if not isinstance(conjunct, Call) or conjunct.operator not in ("=", "<=>"):
+            return None
+        for one, other in (conjunct.operands, conjunct.operands[::-1]):
+            column = target_column(one)
+            if column is not None:
+                return Equality(column=column, sql=text.part(other.span), null_safe=conjunct.operator == "<=>")
+        return None
+
+    return [equality(conjunct) for conjunct in operands_of("and", text.expression)]
+
+
+def source_column(sql: str, pair: PairColumns) -> str | None:
+    """Return the source's column that the text names; None if it is more, or may mean something else."""
+    found = sql_text(sql).expression
+    # Spark takes no text that ends in a backslash.
+    if not isinstance(found, Name) or not found.is_certain or sql.endswith("\\"):
+        return None
+    parts, alias = [part.text.lower() for part in found.parts], pair.source_alias.lower()
+    named, ours = pair.source.by_name, pair.target.by_name
+    column = None
+    if len(parts) == 1 and parts[0] not in ours:
+        column = named.get(parts[0])
+    # With a struct column of the alias's name, `s.k` would be a member of it.
+    elif len(parts) == 2 and parts[0] == alias and alias not in named and alias not in ours:
+        column = named.get(parts[1])
+    return None if column is None else column.name
+
+
+def key_columns(on: str, pair: PairColumns) -> dict[str, str] | None:
+    """Return the source's key column by the target's, in the target's order, if ON demands that they are equal and
+    nothing else; otherwise None or nothing."""
+    found: dict[str, str] = {}
+    for equality in equalities(on, pair, _plain_columns(pair)):
+        held = None if equality is None or equality.null_safe else source_column(equality.sql, pair)
+        if equality is None or held is None or equality.column in found:
+            return None
+        if not pair.is_of_one_type(equality.column, held):
+            return None
+        found[equality.column] = held
+    return {name: found[name] for name in pair.target.names if name in found}
+
+
+def find_by_keys(
+    context: JobContext,
+    plan: FilePlan,
+    on: str,
+    pair: PairColumns,
+    source: MaterializedSource,
+    clause: int | None,
+    *,
+    may_meet_many: bool,
+) -> Matches | None:
+    """Return the matches by the accepted condition `on` in all rows of the planned files; None if only Spark can join.
+
+    `clause` acts on each row that has a key; None: no clause does. `may_meet_many`: as of `pairs_of_keys`.
+    """
+    columns = key_columns(on, pair)
+    if not columns or source.bytes_of([*columns.values(), ROW_ID_COLUMN]) > context.limits.merge_key_bytes:
+        return None
+    keys = SourceKeys(
+        scan=scan_of(context, source, columns.values()),
+        columns=tuple((held, plan.schema.field(name).type) for name, held in columns.items()),
+    )
+    scan = addressed_scan(context, plan, frozenset(columns))
+    at_once = context.limits.looked_up_bytes
+    pairs = partial(pairs_of_keys, keys, clause, may_meet_many=may_meet_many, bytes_at_once=at_once)
+    task = Task(source=scan, steps=(pairs, pairs_packed), more_weight=keys.scan.bins.weight)
+    return Matches.of_packed(context.executor.run([task], PAIRS_SCHEMA, MATCHING))
+
+
+def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: MaterializedSource) -> Expression | None:
+    """Return a filter that passes each target row which `on` matches with some source row; None if none is certain.
+
+    If a conjunct of the accepted condition `on` is `t.k = s.k`, no row matches whose `k` is not in the source, whatever
+    the other conjuncts are. `arrow_schema` has the types in which the target's rows are read.
+    """
+    limits, parts = source.store.limits, list[Expression]()
+    for equality in filter(None, equalities(on, pair, _plain_columns(pair))):
+        key = source_column(equality.sql, pair)
+        if key is None or not pair.is_of_one_type(equality.column, key):
+            continue
+        if source.bytes_of([key]) <= limits.filter_key_bytes:
+            values, are_all = source.distinct(key, limits.filter_keys)
+            parts.append(_one_of(equality, values.cast(arrow_schema.field(equality.column).type), are_all))
+    return all_of(parts) if parts else None
+
+
+def _one_of(equality: Equality, values: pa.Array, are_all: bool) -> Expression:
+    present = values.drop_null()
+    column = Column(equality.column)
+    if are_all:
+        found: Expression = Call("in", (column, Values(present)))
+    else:
+        ends = pc.min_max(present)
+        least, greatest = (pa.array([ends[end]], present.type) for end in ("min", "max"))
+        found = all_of([Call(">=", (column, Values(least))), Call("<=", (column, Values(greatest)))])
+    # By `<=>` a null meets a null.
+    return any_of([found, Call("is null", (column,))]) if equality.null_safe and values.null_count else found
+
+
+def join_hint(context: JobContext, size_bytes: int, alias: str) -> str:
+    """Return how to join with the side `alias` (quoted), whose columns take so many bytes in a hash table."""
+    return f"{'BROADCAST' if size_bytes < context.limits.broadcast_bytes else 'SHUFFLE_MERGE'}({alias})"
+
+
+def _plain_columns(pair: PairColumns) -> list[str]:
+    return [field.name for field in pair.target if _is_plain(field)]
+
+
+def _is_plain(field: StructField) -> bool:
+    """Return whether two values of the column are equal to all engines exactly if they are the same."""
+    return field.type in _PLAIN and not field.is_collated and CHAR_VARCHAR_KEY not in field.metadata
