@@ -156,7 +156,6 @@ SHARED_NAMES = {
     "files scan": "of a snapshot, and Spark's reading of them",
     "names": "of the log's files; of a predicate's columns",
     "footers": "of Parquet files, and their columns to Spark",
-    "output": "files put by the store; files that were written",
     "table_version": "waiting for one: the sensor, and its trigger",
     "sql": "what a text says by itself, and what Spark says of it",
     "staging": "of changed rows, and of the rows that OPTIMIZE moves",

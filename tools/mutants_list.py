@@ -333,7 +333,7 @@ FAULTS = (
     Fault(
         name="legacy-calendar-overlooked",
         breaks="old dates of a file in the Julian calendar are shown days apart",
-        file="airflow_txlog/datafiles/parquet/calendars.py",
+        file="airflow_txlog/datafiles/parquet/reading.py",
         old="(version < (3, 0) or _LEGACY_DATETIME in footer)",
         new="version < (3, 0)",
         tests=(READING,),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.datafiles.parquet.output import DEFAULT_FORMAT, ParquetFormat
+from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, ParquetFormat
 from airflow_txlog.engine.log.actions import SetTransaction
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
 from airflow_txlog.engine.log.checkpoints.schema import SIDECAR_DIRECTORY

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import Details, JobResult, JobSpec, Lineage
 from airflow_txlog.contract.operations import Operation
-from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.exactly_once.seal import Seal, folder_named, seal_of, work_folder

@@ -32,7 +32,6 @@ from requests.adapters import HTTPAdapter
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, split
-from airflow_txlog.storage.access import credentials_of, read_options
 from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
@@ -55,8 +54,8 @@ from airflow_txlog.storage.bucket import (
     refusal,
     whole_seconds_ms,
 )
-from airflow_txlog.storage.credentials import AZURE, KeptCredentials, azure_arguments, unavailable
-from airflow_txlog.storage.objects import ObjectStore
+from airflow_txlog.storage.credentials import AZURE, KeptCredentials, azure_arguments, credentials_of, unavailable
+from airflow_txlog.storage.objects import ObjectStore, read_options
 
 SCHEME = "abfss"
 OPTIONS: dict[str, type] = {

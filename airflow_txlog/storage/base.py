@@ -7,15 +7,18 @@ calls the object. A data file or a deletion vector that a log names elsewhere is
 from __future__ import annotations
 
 import builtins
+import errno
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from types import TracebackType
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from airflow_txlog.locations import Access
+from airflow_txlog.errors import OutsideTable
+from airflow_txlog.locations import LOCAL, Access, is_inside, store_kind
 from airflow_txlog.storage.limits import Limits
-from airflow_txlog.storage.output import Output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,3 +158,130 @@ class Store(Protocol):
 
     def now_ms(self) -> int:
         """The store's own clock: what `modified_ms` of an object written now would be."""
+
+
+def check_may_read(root: str, path: str, access: Access) -> None:
+    """Raises OutsideTable where a data file that a log names may not be read by what its path says.
+
+    `path` is canonical: relative to the root, or an absolute URI. With `allow_absolute_paths` it may lie outside the
+    root, in the same kind of store.
+    """
+    inside, ours = is_inside(path), store_kind(root)
+    # What opens a URL may take two colons in it for a chain of file systems, and open what follows in another one.
+    if (not inside and ("://" not in path or store_kind(path) != ours)) or (ours != LOCAL and "::" in path):
+        raise OutsideTable(
+            f"OutsideTable: the log of {root} names a file in another kind of store than its own ({ours}), and no such "
+            "file is ever opened. Nothing of it was read. Have the engine that wrote it remove it from the table.",
+            table=root,
+        )
+    if not inside and not access.allow_absolute_paths:
+        raise OutsideTable(
+            f"OutsideTable: the log of {root} names the file {path}, which lies outside of the table, and rows are "
+            "read from the table's own folder alone. Nothing of it was read. If every writer of the table may have "
+            "what this process can read, as that of a shallow clone, set allow_absolute_paths: in the connection's "
+            "extra, or in Table.open.",
+            table=root,
+            path=path,
+        )
+
+
+# What a system answers for a name that no file can have, or that a folder has.
+_NO_FILE = frozenset({errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR})
+
+
+def is_about_bytes(error: Exception) -> bool:
+    """Whether what was raised while a file was decoded says that its bytes are damaged; else the store failed."""
+    return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
+
+
+def is_about_name(error: Exception) -> bool:
+    """Whether what was raised as a file was opened says that no file can have this name; else the store failed."""
+    return not isinstance(error, OSError) or error.errno in _NO_FILE
+
+
+class Output:
+    """A writable binary file object, enough of one for pyarrow; use it as a context manager."""
+
+    def __init__(
+        self,
+        sink: Any,
+        publish: Callable[[], None],
+        discard: Callable[[], None],
+        drop: Callable[[], None] | None = None,
+    ) -> None:
+        """`publish` makes what is in `sink` appear, and closes it; `discard` closes it and leaves nothing behind.
+
+        `drop`: in place of `discard` where it must not be called by the collector.
+        """
+        self._sink = sink
+        self._publish = publish
+        self._discard = discard
+        self._drop = drop or discard
+        self._is_closed = False
+
+    @property
+    def sink(self) -> Any:
+        """What is being written to: where the store has one, pyarrow's own file, which needs no interpreter.
+
+        Only for writing; what ends the file is `close` or `discard` of this object.
+        """
+        return self._sink
+
+    @property
+    def closed(self) -> bool:
+        return self._is_closed
+
+    def write(self, data: bytes) -> int:
+        """Append bytes; a failure (a full disk) is raised, and then only `discard` is left to do."""
+        self._sink.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing to do: what is written is seen when the file is closed, not before."""
+
+    def tell(self) -> int:
+        return int(self._sink.tell())
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Publish. A second call does nothing; after an error nothing is published and nothing is left behind."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._publish()
+        except BaseException:
+            self._discard()
+            raise
+
+    def discard(self) -> None:
+        """Drop what was written. After `close`, does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._discard()
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        # An object that failed in its constructor has no state to drop.
+        if not getattr(self, "_is_closed", True):
+            self._is_closed = True
+            with suppress(Exception):
+                self._drop()

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import CredentialsUnavailable
+from airflow_txlog.locations import Access
 
 URL, TOKEN = "TXLOG_CREDENTIALS_URL", "TXLOG_CREDENTIALS_TOKEN"
 """The variables of the environment in which a job and its workers find the endpoint, and what they show it."""
@@ -84,6 +85,12 @@ def offer(connection: str, fetch: Source) -> None:
 def kept(connection: str, kind: str | None = None) -> KeptCredentials:
     """The credentials of a connection, the same object for all of this process. Nothing is asked for yet."""
     return KeptCredentials(connection, kind)
+
+
+def credentials_of(access: Access, kind: str) -> KeptCredentials | None:
+    """Return what a store of this kind is opened with; None where each process has an identity of its own."""
+    is_own = access.storage_conn_id is None or has_own_identity()
+    return None if is_own else kept(str(access.storage_conn_id), kind)
 
 
 class KeptCredentials:

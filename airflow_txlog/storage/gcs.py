@@ -33,7 +33,6 @@ from airflow_txlog import __version__
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.locations import Access
-from airflow_txlog.storage.access import credentials_of, read_options
 from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
@@ -54,8 +53,8 @@ from airflow_txlog.storage.bucket import (
     no_credentials,
     whole_seconds_ms,
 )
-from airflow_txlog.storage.credentials import GOOGLE, KeptCredentials, google_token
-from airflow_txlog.storage.objects import open_objects
+from airflow_txlog.storage.credentials import GOOGLE, KeptCredentials, credentials_of, google_token
+from airflow_txlog.storage.objects import open_objects, read_options
 
 SCHEME = "gs"
 OPTIONS: dict[str, type] = {

@@ -25,11 +25,9 @@ from airflow_txlog.errors import OutsideTable, UnsupportedStore
 from airflow_txlog.locations import LOCAL as SCHEME
 from airflow_txlog.locations import PLAIN, PRIVATE_PREFIX, Access, is_inside
 from airflow_txlog.storage import local_files
-from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.storage.confine import check_may_read
+from airflow_txlog.storage.base import FileInfo, Output, check_may_read
 from airflow_txlog.storage.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.storage.local_files import LOG, inner_parts
-from airflow_txlog.storage.output import Output
 
 # What link(2) says on a file system that has no hard links (FAT, some FUSE and SMB mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}

@@ -20,11 +20,9 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import PLAIN, Access, is_inside, split
-from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.storage.confine import check_may_read
+from airflow_txlog.storage.base import FileInfo, Output, check_may_read
 from airflow_txlog.storage.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.storage.local_files import inner_parts
-from airflow_txlog.storage.output import Output
 
 SCHEME = "memory"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

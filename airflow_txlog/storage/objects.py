@@ -14,16 +14,16 @@ import builtins
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.errors import InvalidInput, UnsupportedStore
 from airflow_txlog.locations import Access, is_inside, split
-from airflow_txlog.storage.base import FileInfo, NothingSent
+from airflow_txlog.storage.base import FileInfo, NothingSent, Output, check_may_read
 from airflow_txlog.storage.bucket import (
     Bucket,
     FoundObject,
@@ -33,11 +33,9 @@ from airflow_txlog.storage.bucket import (
     check_conditions,
     side_by_side,
 )
-from airflow_txlog.storage.confine import check_may_read
 from airflow_txlog.storage.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.storage.local_files import inner_parts
 from airflow_txlog.storage.object_files import RangeFile, Upload
-from airflow_txlog.storage.output import Output
 
 log = logging.getLogger(__name__)
 
@@ -309,3 +307,21 @@ def open_objects(uri: str, access: Access, bucket: Callable[[str], Bucket]) -> O
         return bucket(name), path.strip("/")
 
     return ObjectStore(*bucket_of(uri), access, bucket_of=bucket_of)
+
+
+def read_options(kind: str, given: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
+    """The options as they are given. Raises InvalidInput for one that `types` has not, or of another type."""
+    for name, value in given.items():
+        if name not in types:
+            raise InvalidInput(
+                f"storage_options: {kind} has no option {name!r}. It has {', '.join(types)}. Nothing was read."
+            )
+        # True is an int to Python.
+        if not isinstance(value, types[name]) or (isinstance(value, bool) and types[name] is not bool):
+            raise InvalidInput(
+                f"storage_options: {name} must be of type {types[name].__name__}, not {type(value).__name__}. Nothing "
+                "was read."
+            )
+    if "endpoint_url" in given and not given["endpoint_url"].startswith(("http://", "https://")):
+        raise InvalidInput("storage_options: endpoint_url must begin with http:// or https://. Nothing was read.")
+    return dict(given)

@@ -41,7 +41,6 @@ from urllib3.exceptions import HTTPError
 from airflow_txlog import __version__
 from airflow_txlog.errors import InvalidInput, UnsupportedStore
 from airflow_txlog.locations import Access
-from airflow_txlog.storage.access import credentials_of, read_options
 from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
@@ -64,8 +63,8 @@ from airflow_txlog.storage.bucket import (
     refusal,
     whole_seconds_ms,
 )
-from airflow_txlog.storage.credentials import AWS, KeptCredentials
-from airflow_txlog.storage.objects import open_objects
+from airflow_txlog.storage.credentials import AWS, KeptCredentials, credentials_of
+from airflow_txlog.storage.objects import open_objects, read_options
 
 SCHEME = "s3"
 OPTIONS: dict[str, type] = {

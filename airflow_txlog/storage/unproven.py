@@ -23,12 +23,10 @@ from fsspec.core import url_to_fs
 
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, is_inside, split
-from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.storage.base import FileInfo, Output, check_may_read
 from airflow_txlog.storage.bucket import Connection, side_by_side
-from airflow_txlog.storage.confine import check_may_read
 from airflow_txlog.storage.limits import LOG_FILE, USUAL, Limits
 from airflow_txlog.storage.local_files import inner_parts, temporary_path
-from airflow_txlog.storage.output import Output
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_txlog.datafiles.codecs import date_text, float_text, parse_date, parse_timestamp, timestamp_text
 from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path, hive_directory, partition_string
-from airflow_txlog.datafiles.text import date_text, float_text, parse_date, parse_timestamp, timestamp_text
 from airflow_txlog.errors import SchemaMismatch
 
 EVENING = dt.datetime(2021, 9, 8, 11, 11, 11)

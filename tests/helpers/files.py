@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, plan_table
 from airflow_txlog.storage import LocalStore, StoreReference
 from tests.helpers.limits import limited

@@ -20,7 +20,7 @@ from typing import Literal
 import pyarrow as pa
 from msgspec.structs import replace
 
-from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap, union
+from airflow_txlog.datafiles.deletion_vectors.positions import encode_bitmap, union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, corrupt_vector
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.deletion_vectors import adds_with_vectors, new_vector_file, write_vector_files

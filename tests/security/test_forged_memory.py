@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
-from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.exactly_once.seal import Seal, work_folder

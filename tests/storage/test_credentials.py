@@ -22,7 +22,6 @@ import pytest
 from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore, from_dict
 from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
 from airflow_txlog.storage import Access, credentials, open_store
-from airflow_txlog.storage.access import credentials_of
 from airflow_txlog.storage.credentials import (
     AWS,
     AZURE,
@@ -32,6 +31,7 @@ from airflow_txlog.storage.credentials import (
     Credentials,
     KeptCredentials,
     azure_arguments,
+    credentials_of,
     google_token,
     kept,
     offer,

@@ -10,7 +10,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap
+from airflow_txlog.datafiles.deletion_vectors.positions import encode_bitmap
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.plans import Bins, planned_files

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from airflow_txlog.storage.output import Output
+from airflow_txlog.storage.base import Output
 
 
 def test_one_that_is_dropped_where_nothing_can_be_asked_of_its_store_makes_no_noise(

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.parquet.physical import FileFields, holds_mapped, inner_fields
+from airflow_txlog.datafiles.parquet.physical import VARIANT, FileFields, holds_mapped, inner_fields
 
 
 class ColumnMismatch(Exception):
@@ -29,11 +29,6 @@ class ColumnMismatch(Exception):
 
 class ShreddedVariant(ColumnMismatch):
     """A file holds parts of a variant in columns of their own, and only a reader of shredding puts them together."""
-
-
-# What a variant column is in rows: its two binaries, as a file holds them that does not shred it.
-# Source: protocol, "Variant data in Parquet".
-VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
 
 
 @dataclass(frozen=True, slots=True)

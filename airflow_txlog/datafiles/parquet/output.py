@@ -10,91 +10,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.moved_rows import count_rows
 from airflow_txlog.datafiles.parquet.conversion import hides_nulls, without_hidden_nulls
-from airflow_txlog.datafiles.parquet.dictionaries import without_spare_values
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
-from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path
+from airflow_txlog.datafiles.partitioning import encode_add_path
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store
-from airflow_txlog.storage.output import Output
+from airflow_txlog.storage.base import Output
 
 # What is read at once where a digest is taken.
 _DIGESTED_BYTES = 8 * 1024 * 1024
-# What the protocol has writers choose where delta.parquet.compression.codec does not say.
-DEFAULT_CODEC = "ZSTD"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetFormat:
-    """How a table wants its new Parquet files. Source: protocol, "Table Properties".
-
-    `codec` is a name of Arrow's writer, None where the table does not say; `data_page_version` is "1.0" or "2.0".
-    """
-
-    codec: str | None = None
-    data_page_version: str = "1.0"
-    with_dictionaries: bool = True
-
-    def options(self, codec: str | dict[str, str] = DEFAULT_CODEC) -> dict[str, Any]:
-        """Options of `ParquetWriter`; `codec` counts where the table does not say."""
-        chosen = {"compression": self.codec or codec, "data_page_version": self.data_page_version}
-        return chosen if self.with_dictionaries else {**chosen, "use_dictionary": False}
-
-
-# Of a table that says nothing.
-DEFAULT_FORMAT = ParquetFormat()
-
-
-def file_suffix(codec: str | dict[str, str]) -> str:
-    """How the name of a file ends that is compressed so, for people to see."""
-    name = codec.lower() if isinstance(codec, str) else "mixed"
-    return ".parquet" if name == "none" else f".{name}.parquet"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFile:
-    """A data file that no commit names yet: everything that its add action needs.
-
-    `path` is relative to the table and percent-encoded, as `add.path`. `source` is the index of the file that this one
-    is a copy of, None for new rows. `segment` is the number of the segment that new rows belong to, where they came
-    with one. `is_change`: it holds change rows (see `changes`), and is no file of the table. `digest` is the SHA-256 of
-    its bytes (hexadecimal) where its layout asked for it.
-    """
-
-    path: str
-    partition_values: dict[str, str | None]
-    size_bytes: int
-    modification_time_ms: int
-    num_records: int
-    stats: str
-    source: int | None = None
-    segment: int | None = None
-    is_change: bool = False
-    digest: str | None = None
-
-    @property
-    def store_path(self) -> str:
-        """What the table's store calls the file."""
-        return decode_add_path(self.path)
-
-    def to_json(self) -> str:
-        """One JSON object."""
-        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
-
-    @classmethod
-    def from_json(cls, text: str) -> StagedFile:
-        """What `to_json` wrote."""
-        return cls(**json.loads(text))
 
 
 class DigestingOutput:
@@ -273,3 +207,22 @@ def has_digest(store: Store, path: str, size_bytes: int, digest: str, chunk_byte
             found.update(chunk)
             left -= len(chunk)
     return found.hexdigest() == digest
+
+
+def without_spare_values(table: pa.Table) -> pa.Table:
+    """The table, each dictionary column in one chunk and its dictionary without values that no row has."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(number, field, _compacted(table.column(number).unify_dictionaries().chunks))
+    return table
+
+
+def _compacted(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
+    indices = pa.concat_arrays([chunk.indices for chunk in chunks])
+    dictionary = chunks[0].dictionary
+    used = pc.unique(indices.drop_null())
+    if len(used) < len(dictionary):
+        used = used.sort()
+        indices = pc.index_in(indices, value_set=used)
+        dictionary = dictionary.take(used)
+    return pa.DictionaryArray.from_arrays(indices, dictionary)

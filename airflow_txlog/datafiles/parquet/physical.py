@@ -8,6 +8,8 @@ again under the same name never shows the old values. Source: protocol, "Column 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,6 +20,42 @@ FIELD_ID_KEY = b"delta.columnMapping.id"
 MODE_KEY = b"txlog.columnMapping.mode"
 # What Arrow reads from and writes to a Parquet file's field ids.
 PARQUET_ID_KEY = b"PARQUET:field_id"
+
+
+# What a variant column is in rows: its two binaries, as a file holds them that does not shred it.
+# Source: protocol, "Variant data in Parquet".
+VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+
+
+# What the protocol has writers choose where delta.parquet.compression.codec does not say.
+DEFAULT_CODEC = "ZSTD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFormat:
+    """How a table wants its new Parquet files. Source: protocol, "Table Properties".
+
+    `codec` is a name of Arrow's writer, None where the table does not say; `data_page_version` is "1.0" or "2.0".
+    """
+
+    codec: str | None = None
+    data_page_version: str = "1.0"
+    with_dictionaries: bool = True
+
+    def options(self, codec: str | dict[str, str] = DEFAULT_CODEC) -> dict[str, Any]:
+        """Options of `ParquetWriter`; `codec` counts where the table does not say."""
+        chosen = {"compression": self.codec or codec, "data_page_version": self.data_page_version}
+        return chosen if self.with_dictionaries else {**chosen, "use_dictionary": False}
+
+
+# Of a table that says nothing.
+DEFAULT_FORMAT = ParquetFormat()
+
+
+def file_suffix(codec: str | dict[str, str]) -> str:
+    """How the name of a file ends that is compressed so, for people to see."""
+    name = codec.lower() if isinstance(codec, str) else "mixed"
+    return ".parquet" if name == "none" else f".{name}.parquet"
 
 
 def inner_fields(kind: pa.DataType) -> list[pa.Field]:

@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, kept_by_both
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
-from airflow_txlog.datafiles.parquet.dictionaries import dictionary_columns, holds_dictionary, is_held_as_dictionary
-from airflow_txlog.datafiles.parquet.output import DEFAULT_FORMAT, ParquetFormat, RowGroupWriter
-from airflow_txlog.datafiles.parquet.physical import FileFields
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter
+from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, FileFields, ParquetFormat
 from airflow_txlog.datafiles.parquet.reading import DataFile, corrupt_column, open_data_file, read_batches
 
 # Arrow's copy of the schema describes the source's Arrow types, which the copy may have changed.
@@ -186,3 +185,50 @@ def _normalised(file: DataFile, batch: pa.RecordBatch, schema: pa.Schema) -> pa.
     except ColumnMismatch as error:
         raise corrupt_column(file, error) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+# A dictionary at its limit, with room for the headers of pages; an index of it, with room for what the coding adds.
+_DICTIONARY_BYTES = 1_200_000
+_INDEX_BYTES = 2.5
+# Spark and everything else in Java, Arrow, and delta-rs: each looks a value up before it numbers it.
+_DISTINCT_WRITERS = ("parquet-mr", "parquet-cpp", "parquet-rs")
+
+
+def holds_dictionary(chunk: Any) -> bool:
+    """Whether the column chunk has a dictionary that was not given up on the way.
+
+    Every writer gives a dictionary up at 1 MiB and goes on plainly; to try again would cost a quarter of the copy's
+    time for nothing. Such a dictionary has at most 2^18 entries, so a chunk that holds more than it and 18 bits a value
+    has values outside of it.
+    """
+    # Some writers leave the offset of the dictionary page out; the encodings show it all the same.
+    if not (chunk.has_dictionary_page or {"PLAIN_DICTIONARY", "RLE_DICTIONARY"} & set(chunk.encodings)):
+        return False
+    return bool(chunk.total_uncompressed_size <= _DICTIONARY_BYTES + chunk.num_values * _INDEX_BYTES)
+
+
+def dictionary_columns(parquet: pq.ParquetFile) -> list[str]:
+    """The top-level columns of an open file that may be read as dictionaries, in the file's order."""
+    metadata = parquet.metadata
+    if not (metadata.created_by or "").startswith(_DISTINCT_WRITERS):
+        return []
+    by_path = {parquet.schema.column(index).path: index for index in range(metadata.num_columns)}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    found = []
+    for field in parquet.schema_arrow:
+        index = by_path.get(field.name)
+        # A name with a dot in it may be the path of a member too.
+        if index is None or "." in field.name or not is_held_as_dictionary(_dictionary_of(field.type)):
+            continue
+        if groups and all(holds_dictionary(group.column(index)) for group in groups):
+            found.append(field.name)
+    return found
+
+
+def is_held_as_dictionary(kind: pa.DataType) -> bool:
+    """Whether this is the type in which `dictionary_columns` are read."""
+    return bool(kind in (_dictionary_of(pa.string()), _dictionary_of(pa.binary())))
+
+
+def _dictionary_of(kind: pa.DataType) -> pa.DataType:
+    return kind if pa.types.is_dictionary(kind) else pa.dictionary(pa.int32(), kind)

@@ -16,11 +16,20 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.codecs import Date, Decimal, Float, Integer, Text, WallTime, codec_of
+from airflow_txlog.datafiles.codecs import (
+    SECOND_US,
+    Date,
+    Decimal,
+    Float,
+    Integer,
+    Text,
+    WallTime,
+    codec_of,
+    date_text,
+    timestamp_text,
+)
 from airflow_txlog.datafiles.parquet.conversion import FILE, ColumnMismatch, convert_array
-from airflow_txlog.datafiles.parquet.dictionaries import is_held_as_dictionary, values_in_use
 from airflow_txlog.datafiles.parquet.physical import FileFields, physical_name
-from airflow_txlog.datafiles.text import SECOND_US, date_text, timestamp_text
 
 INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
 
@@ -84,14 +93,16 @@ class StatisticsCollector:
         self._num_records += rows.num_rows
         fields = FileFields(rows.schema)
         for name, columns in list(self._columns.items()):
-            found = fields.find(self._schema.field(name))
+            field = self._schema.field(name)
+            found = fields.find(field)
             assert found is not None
             held, nulls = rows.column(found), 0
-            if isinstance(held, pa.ChunkedArray) and is_held_as_dictionary(held.type):
+            if isinstance(held, pa.ChunkedArray) and pa.types.is_dictionary(held.type) and held.type != field.type:
                 # Each value counts once for the bounds; how many rows have none is known before they are left out.
-                held, nulls = pa.chunked_array(values_in_use(held), held.type.value_type), held.null_count
+                used = [chunk.dictionary.take(pc.unique(chunk.indices.drop_null())) for chunk in held.chunks]
+                held, nulls = pa.chunked_array(used, held.type.value_type), held.null_count
             try:
-                values = _in_current_type(held, self._schema.field(name))
+                values = _in_current_type(held, field)
             except ColumnMismatch:
                 # What is not of the column's type has no bounds in it; a reader of the column will say so.
                 del self._columns[name]

@@ -28,15 +28,12 @@ from airflow_txlog.datafiles.parquet.conversion import (
     relabel,
 )
 from airflow_txlog.datafiles.parquet.encryption import writing_options
-from airflow_txlog.datafiles.parquet.output import (
-    DEFAULT_FORMAT,
-    ParquetFormat,
-    RowGroupWriter,
-    StagedFile,
-    file_suffix,
-)
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import (
+    DEFAULT_FORMAT,
     FileFields,
+    ParquetFormat,
+    file_suffix,
     inner_fields,
     is_mapped,
     physical_name,
@@ -45,6 +42,7 @@ from airflow_txlog.datafiles.parquet.physical import (
 )
 from airflow_txlog.datafiles.parquet.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
 from airflow_txlog.datafiles.partitioning import hive_directory, partition_string
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
 from airflow_txlog.storage import Store, StoreReference
 

@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.conversion import relabel
-from airflow_txlog.datafiles.parquet.output import DEFAULT_CODEC, RowGroupWriter, StagedFile
-from airflow_txlog.datafiles.parquet.physical import physical_schema
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter
+from airflow_txlog.datafiles.parquet.physical import DEFAULT_CODEC, physical_schema
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS, open_data_file
 from airflow_txlog.datafiles.parquet.rewriting import main_codec
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import FileTask
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, gathered, without_values

@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses
 from airflow_txlog.datafiles.deletion_vectors.rows import between
 from airflow_txlog.datafiles.failures import text_of
-from airflow_txlog.datafiles.parquet.calendars import FIRST_SAFE_DAY
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
 from airflow_txlog.datafiles.parquet.physical import FileFields
+from airflow_txlog.datafiles.parquet.reading import FIRST_SAFE_DAY
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
 from airflow_txlog.datafiles.text_lines import TextFormat, compression_of, lines_of
 from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError
-from airflow_txlog.storage.faults import is_about_bytes, is_about_name
+from airflow_txlog.storage.base import is_about_bytes, is_about_name
 
 LINE_SCHEMA = pa.schema([pa.field("value", pa.string())])
 

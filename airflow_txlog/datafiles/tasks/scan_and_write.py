@@ -29,7 +29,6 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_
 from airflow_txlog.datafiles.failures import TaskFailed, text_of
 from airflow_txlog.datafiles.installed import check_worker, unfit_for_store
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
-from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.reading import (
     names_in_file,
     open_data_file,
@@ -38,6 +37,7 @@ from airflow_txlog.datafiles.parquet.reading import (
     table_columns,
 )
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.errors import ConstraintViolation, JobError, TxlogError, from_dict
 from airflow_txlog.sql.evaluation import passing

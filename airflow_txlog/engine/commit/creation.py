@@ -8,7 +8,7 @@ from itertools import islice
 import pyarrow as pa
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.datafiles.staged_names import is_staged_name
+from airflow_txlog.datafiles.staged_files import is_staged_name
 from airflow_txlog.engine.commit.content.row_tracking import materialized_columns
 from airflow_txlog.engine.commit.content.validation import check_change_names
 from airflow_txlog.engine.log.actions import Metadata, Protocol

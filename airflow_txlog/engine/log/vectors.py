@@ -20,8 +20,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, corrupt_
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.errors import CorruptTable
-from airflow_txlog.storage.base import Store
-from airflow_txlog.storage.faults import is_about_name
+from airflow_txlog.storage.base import Store, is_about_name
 from airflow_txlog.storage.limits import VECTOR
 
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"

@@ -21,7 +21,7 @@ from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.errors import InvalidInput, SourceNotFound
 from airflow_txlog.locations import is_inside
 from airflow_txlog.storage import Access, FileInfo, open_named_file
-from airflow_txlog.storage.faults import is_about_bytes, is_about_name
+from airflow_txlog.storage.base import is_about_bytes, is_about_name
 
 # Column names by what they mean, the first being ours and the others those of delta-spark and of store reports.
 _COLUMNS = {

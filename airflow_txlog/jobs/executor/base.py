@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_txlog.contract.operations import AnySource
-    from airflow_txlog.datafiles.parquet.output import StagedFile
     from airflow_txlog.datafiles.parquet.writing import Layout
+    from airflow_txlog.datafiles.staged_files import StagedFile
     from airflow_txlog.engine import Snapshot
     from airflow_txlog.engine.log.actions import Metadata
     from airflow_txlog.engine.table.schema.types import StructType

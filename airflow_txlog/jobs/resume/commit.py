@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Add, Cdc
 from airflow_txlog.engine.table.schema.properties import SERIALIZABLE, TableProperties

@@ -20,10 +20,9 @@ from typing import Any
 import pyarrow.compute as pc
 
 from airflow_txlog.contract.wording import files_text
-from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference
-from airflow_txlog.datafiles.deletion_vectors.positions import POSITION, pack_pairs, unpack_pairs
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION, covers, difference, pack_pairs, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustering_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol

@@ -30,7 +30,8 @@ from airflow_txlog.contract.wording import files_text, plural
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.failures import text_of
-from airflow_txlog.datafiles.parquet.output import StagedFile, has_digest
+from airflow_txlog.datafiles.parquet.output import has_digest
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
 from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.staged import confined, may_be_swept

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
+from airflow_txlog.datafiles.deletion_vectors.positions import union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.deletion_vectors import (
     VectorFile,

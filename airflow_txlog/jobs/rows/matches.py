@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
 from airflow_txlog.datafiles.deletion_vectors.positions import (
     CLAUSE,
     PAIRS,
@@ -25,6 +24,7 @@ from airflow_txlog.datafiles.deletion_vectors.positions import (
     SOURCE_ROW,
     pack,
     pack_pairs,
+    union,
     united_pairs,
     unpack_pairs,
     whole,

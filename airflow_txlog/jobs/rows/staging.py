@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN, INSERT, UPDATE_POSTIMAGE
-from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import of_type
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine.table.snapshot.files import file_keys

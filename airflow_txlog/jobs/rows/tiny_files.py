@@ -16,8 +16,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.compaction import CompactTask
 from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins, pack_bins, plan_table
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA

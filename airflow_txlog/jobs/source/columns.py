@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import FileView
-from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.decoded_sizes import decoded_bytes
-from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.parquet.reading import DataFile, calendar_of, open_data_file
 from airflow_txlog.engine.table.schema.evolution import is_widening
 from airflow_txlog.engine.table.schema.types import (
     MAX_DECIMAL_PRECISION,

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.parquet.output import ParquetFormat, StagedFile
-from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
+from airflow_txlog.datafiles.parquet.physical import ParquetFormat, columns_of_leaf
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan, bounds_of, not_as_written
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, FileScan, Task, WriteTask
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json, to_arrow

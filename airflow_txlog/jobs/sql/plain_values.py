@@ -15,9 +15,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.codecs import plain_date, plain_time
+from airflow_txlog.datafiles.codecs import parse_date, plain_date, plain_time
 from airflow_txlog.datafiles.tasks.row_values import RowValues
-from airflow_txlog.datafiles.text import parse_date
 from airflow_txlog.engine.table.predicate.plain import NotPlain, fits_plainly, plain_column
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType

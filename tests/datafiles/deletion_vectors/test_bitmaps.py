@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference, encode_bitmap, union
+from airflow_txlog.datafiles.deletion_vectors.positions import covers, difference, encode_bitmap, union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.errors import CorruptDeletionVector
 from tests.datafiles.deletion_vectors.test_rows import SHAPES

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.parquet.dictionary_pages import longest_texts
+from airflow_txlog.datafiles.parquet.decoded_sizes import longest_texts
 
 TEXTS = ["a", "", "é" * 40, "b" * 33] * 20
 

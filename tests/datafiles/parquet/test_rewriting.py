@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
-from airflow_txlog.datafiles.parquet import dictionaries
+from airflow_txlog.datafiles.parquet import rewriting
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.rewriting import (
     copy_key_values,
@@ -215,7 +215,7 @@ def test_a_dictionary_is_spelled_out_where_its_writer_is_not_known_to_keep_value
 ) -> None:
     source = tmp_path / "f.parquet"
     pq.write_table(TEXTS, source)
-    monkeypatch.setattr(dictionaries, "_DISTINCT_WRITERS", ("another",))
+    monkeypatch.setattr(rewriting, "_DISTINCT_WRITERS", ("another",))
     with open_for_copy(data_file(source)) as parquet:
         assert parquet.schema_arrow.field("who").type == pa.string()
     target, _ = copy(source, [2])

@@ -19,8 +19,8 @@ import pytest
 from airflow_txlog.datafiles.deletion_vectors.positions import PAIRS, pack, pack_pairs
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet import writing
-from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask
 from airflow_txlog.datafiles.tasks.plans import Bins, pack_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import (

@@ -16,8 +16,8 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.failures import TaskFailed
-from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask
 from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import WriteTask, staged_or_error

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks import compaction
 from airflow_txlog.datafiles.tasks.compaction import (
     BASE_ROW_ID_CONSTANT,

@@ -13,10 +13,10 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses_of, pack
 from airflow_txlog.datafiles.parquet import rewriting
-from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks import scan_and_write
 from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns
 from airflow_txlog.datafiles.tasks.plans import Bins

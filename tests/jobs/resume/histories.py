@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.deletion_vectors.positions import PAIRS, pack_pairs, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment, TableRules
 from tests.helpers.vectors import bitmap
 

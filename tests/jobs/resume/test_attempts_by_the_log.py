@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog.contract.job import JobResult
-from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, TxlogError
 from airflow_txlog.jobs.context import LogContext

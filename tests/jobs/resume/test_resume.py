@@ -9,7 +9,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.storage import LocalStore
-from airflow_txlog.storage.output import Output
+from airflow_txlog.storage.base import Output
 from tests.helpers.jobs import application, committed, files_on_disk, ids, insert, live_files, merge, rows, run, update
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, make_table

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog.contract.job import JobResult
-from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.upkeep.vacuum_plan import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.text import timestamp_text
+from airflow_txlog.datafiles.codecs import timestamp_text
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.sql.bound import Binder

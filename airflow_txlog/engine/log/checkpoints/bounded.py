@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_txlog.datafiles.parquet.dictionary_pages import longest_texts
+from airflow_txlog.datafiles.parquet.decoded_sizes import longest_texts
 from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.storage.limits import CHECKPOINT
 

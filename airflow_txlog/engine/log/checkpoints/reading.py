@@ -24,8 +24,7 @@ from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, r
 from airflow_txlog.engine.log.names import LogKind, parse_name
 from airflow_txlog.engine.log.segment import CheckpointFiles
 from airflow_txlog.errors import CorruptCheckpoint
-from airflow_txlog.storage.base import Store
-from airflow_txlog.storage.faults import is_about_bytes
+from airflow_txlog.storage.base import Store, is_about_bytes
 from airflow_txlog.storage.limits import LOG_LINE
 
 

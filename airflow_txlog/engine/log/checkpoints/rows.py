@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.codecs import SECOND_US, date_text, timestamp_text
 from airflow_txlog.datafiles.partitioning import partition_string
-from airflow_txlog.datafiles.text import SECOND_US, date_text, timestamp_text
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_txlog.engine.log.checkpoints.bounded import Decoded, batches, open_parquet
 from airflow_txlog.engine.log.checkpoints.schema import CHECKPOINT, CheckpointMetadata, Sidecar, wire_name

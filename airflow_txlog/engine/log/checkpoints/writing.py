@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_txlog.datafiles.parquet.output import DEFAULT_FORMAT, ParquetFormat
+from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, ParquetFormat
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_txlog.engine.log.checkpoints.schema import (
     ADD,

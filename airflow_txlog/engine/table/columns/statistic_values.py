@@ -18,8 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.codecs import Integer
-from airflow_txlog.datafiles.text import SECOND_US, parse_timestamp
+from airflow_txlog.datafiles.codecs import SECOND_US, Integer, parse_timestamp
 from airflow_txlog.engine.table.schema.schema import (
     INTEGERS,
     DataType,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 
-from airflow_txlog.datafiles.text import DAY_S, SECOND_US, date_text
+from airflow_txlog.datafiles.codecs import DAY_S, SECOND_US, date_text
 from airflow_txlog.engine.table.predicate.constants import (
     INTEGER_TEXT,
     Constant,

@@ -14,8 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from airflow_txlog.datafiles.codecs import WALL_TIME, at_offset, plain_date, plain_time
-from airflow_txlog.datafiles.text import DAY_S, SECOND_US, parse_date, parse_timestamp
+from airflow_txlog.datafiles.codecs import (
+    DAY_S,
+    SECOND_US,
+    WALL_TIME,
+    at_offset,
+    parse_date,
+    parse_timestamp,
+    plain_date,
+    plain_time,
+)
 from airflow_txlog.engine.table.columns.partitions import fixed_zone
 from airflow_txlog.engine.table.schema.schema import INTEGERS
 from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DecimalType, Primitive

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_txlog.datafiles.text import date_text, parse_date
+from airflow_txlog.datafiles.codecs import date_text, parse_date
 from airflow_txlog.engine.table.schema.schema import INTEGERS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.sql.evaluation import Known, known_as

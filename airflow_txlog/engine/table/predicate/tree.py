@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.text import date_text, decimal_text, timestamp_text
+from airflow_txlog.datafiles.codecs import date_text, decimal_text, timestamp_text
 from airflow_txlog.engine.table.schema.schema import array_of, arrow_type
 from airflow_txlog.engine.table.schema.types import DataType, Primitive, StructField
 from airflow_txlog.sql.expression import (

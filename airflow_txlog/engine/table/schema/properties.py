@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from airflow_txlog.datafiles.parquet.output import ParquetFormat
+from airflow_txlog.datafiles.parquet.physical import ParquetFormat
 from airflow_txlog.errors import InvalidProperty
 
 HOUR_MS = 3_600_000

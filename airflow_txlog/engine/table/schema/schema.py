@@ -15,8 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from airflow_txlog.datafiles.codecs import Codec, Integer, codec_of
-from airflow_txlog.datafiles.parquet.conversion import VARIANT
-from airflow_txlog.datafiles.parquet.physical import MODE_KEY
+from airflow_txlog.datafiles.parquet.physical import MODE_KEY, VARIANT
 from airflow_txlog.engine.table.schema.types import (
     MAX_DECIMAL_PRECISION,
     ArrayType,

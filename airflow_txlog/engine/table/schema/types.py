@@ -63,7 +63,7 @@ class DecimalType:
 
 @dataclass(frozen=True, slots=True)
 class VariantType:
-    """Semi-structured data, which rows hold as two binaries: `datafiles.parquet.conversion.VARIANT`.
+    """Semi-structured data, which rows hold as two binaries: `datafiles.parquet.physical.VARIANT`.
 
     Source: protocol, "Variant Data Type".
     """

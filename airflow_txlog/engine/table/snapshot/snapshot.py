@@ -40,8 +40,7 @@ from airflow_txlog.engine.table.snapshot.replay import (
 )
 from airflow_txlog.errors import CorruptCheckpoint, CorruptDeletionVector, CorruptTable, LogGap, TableError
 from airflow_txlog.locations import readable
-from airflow_txlog.storage.base import FileInfo, Store
-from airflow_txlog.storage.confine import check_may_read
+from airflow_txlog.storage.base import FileInfo, Store, check_may_read
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from airflow_txlog.contract.operations import Delete, KeySource, KeyValues
 from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.deletion_vectors.positions import whole
-from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, Task

@@ -21,8 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.codecs import Integer, plain_date, plain_time
-from airflow_txlog.datafiles.text import DAY_S, SECOND_US, date_text, parse_date
+from airflow_txlog.datafiles.codecs import DAY_S, SECOND_US, Integer, date_text, parse_date, plain_date, plain_time
 from airflow_txlog.engine.table.schema.schema import INTEGERS, StructField, array_of, arrow_type, codec
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive
 from airflow_txlog.errors import SchemaMismatch, UnsupportedFeature

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
-from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import is_found_by_id
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.compaction import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT, CompactTask, RowIds
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, pack_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, FileScan, Task, WriteTask

@@ -18,8 +18,8 @@ import pyarrow as pa
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Write
 from airflow_txlog.contract.wording import files_text, plural
-from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES

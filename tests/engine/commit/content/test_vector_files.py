@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap
+from airflow_txlog.datafiles.deletion_vectors.positions import encode_bitmap
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.engine.commit.content.deletion_vectors import (
     VectorFile,

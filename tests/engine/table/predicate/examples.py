@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.codecs import date_text, timestamp_text
 from airflow_txlog.datafiles.partitioning import partition_string
-from airflow_txlog.datafiles.text import date_text, timestamp_text
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.schema.schema import DecimalType, Primitive, StructField, StructType, array_of, to_arrow

@@ -1,0 +1,54 @@
+"""Data files that our tasks have written and no commit names yet: their names, and their records."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, fields
+
+from airflow_txlog.datafiles.partitioning import decode_add_path
+
+UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+DATA_FILE = re.compile(rf"(part|cdc)-[0-9a-f]{{16}}-{UUID}\.c\d+(?:-\d+)?(?:\.[a-z0-9_]+)?\.parquet")
+"""kind-<job id>-<attempt>.c<number>[-<part>][.codec].parquet: no other Delta writer uses names of this form."""
+
+
+def is_staged_name(path: str) -> bool:
+    """Return whether the last part of the path is a name that our tasks give to new data files."""
+    return DATA_FILE.fullmatch(path.rpartition("/")[2]) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """What the add action of a staged data file needs.
+
+    `path` is relative to the table and percent-encoded, as `add.path`. `source` is the index of the file that this one
+    copies, None for new rows. `segment` numbers the segment of new rows, if they have one. `is_change` marks a file of
+    change rows, which is no file of the table. `digest` is the hexadecimal SHA-256 of the bytes, if the layout asks
+    for it.
+    """
+
+    path: str
+    partition_values: dict[str, str | None]
+    size_bytes: int
+    modification_time_ms: int
+    num_records: int
+    stats: str
+    source: int | None = None
+    segment: int | None = None
+    is_change: bool = False
+    digest: str | None = None
+
+    @property
+    def store_path(self) -> str:
+        """The file's path in the table's store."""
+        return decode_add_path(self.path)
+
+    def to_json(self) -> str:
+        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> StagedFile:
+        """Return the record that `to_json` wrote."""
+        return cls(**json.loads(text))
