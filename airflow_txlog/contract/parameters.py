@@ -1,4 +1,4 @@
-"""Values bound to SQL, as JSON: what `:name` stands for in a predicate, a condition or a source query.
+"""Values bound to SQL as JSON: the value of `:name` in a predicate, a condition or a source query.
 
 Invariant: `decode_parameter(encode_parameter(v)) == v`, type included. Standard library only.
 """
@@ -18,7 +18,7 @@ _DECIMAL_DIGITS = 38
 
 
 def encode_parameter(value: Any, name: str = "parameters") -> Any:
-    """A parameter as JSON: scalars and lists of scalars as they are, the rest as a one-key object naming the type.
+    """Return a parameter as JSON: scalars and lists of scalars unchanged, others as a one-key object naming the type.
 
     `{"$date": "2013-01-31"}`, `{"$timestamp": "2013-01-31T10:00:00+00:00"}`, `{"$decimal": "1.50"}`,
     `{"$binary": base64}`. A naive datetime stays naive (Spark: TIMESTAMP_NTZ).
@@ -60,7 +60,7 @@ def encode_parameter(value: Any, name: str = "parameters") -> Any:
 
 
 def encode_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Named parameters as JSON; see `encode_parameter`. None stays None."""
+    """Return named parameters as JSON; see `encode_parameter`. None stays None."""
     if parameters is None:
         return None
     return {name: encode_parameter(value, f"parameters.{name}") for name, value in parameters.items()}
@@ -73,7 +73,7 @@ def _is_sql_decimal(value: decimal.Decimal) -> bool:
 
 
 def decode_parameter(value: Any) -> Any:
-    """The Python value of what `encode_parameter` wrote."""
+    """Return the Python value of what `encode_parameter` returned."""
     if isinstance(value, list):
         return [decode_parameter(item) for item in value]
     if isinstance(value, dict):
@@ -91,7 +91,7 @@ _DECODERS: dict[str, Callable[[str], Any]] = {
 
 
 def is_parameter(value: Any) -> bool:
-    """Whether `value` is something that `encode_parameter` gives."""
+    """Return whether `encode_parameter` can return this value."""
     if isinstance(value, list):
         return all(is_parameter(item) for item in value)
     if not isinstance(value, dict):

@@ -1,10 +1,10 @@
-"""What a job's Spark settings and source options may hold unless the operator says `unrestricted`.
+"""The Spark settings and source options that a job may have unless the operator gives `unrestricted`.
 
-Both can be templated, so that what stands in them may come from the trigger of a DAG run; and both can make Spark
-load code: a setting by naming a jar, a class, a module or a program, an option because Spark hands every option of a
-file reader on to Hadoop as a setting. So both are lists of what is known to be harmless. A setting tunes: its name is
-of a family below, and its value is a number, a size, a time or true or false, which names nothing. A query is judged
-in the job (`jobs/sql/query_gate.py`), where Spark's parser is. Invariant: what no list has is refused, also a name of a
+Both can be templated, so their content may come from whoever triggers a DAG run. Both can make Spark load code: a
+setting by naming a jar, a class, a module or a program, and an option because Spark passes every option of a file
+reader on to Hadoop as a setting. So these are lists of what is known to be harmless. A setting tunes: its name is of a
+family below, and its value is a number, a size, a time or true or false, which name nothing. A query is checked in the
+job (`jobs/sql/query_gate.py`), with Spark's parser. Invariant: whatever is on no list is refused, also a name of a
 newer Spark. Source: Spark 4.2, SQLConf, `SessionState.newHadoopConfWithOptions`.
 """
 
@@ -17,11 +17,11 @@ from airflow_txlog.contract.operations import FileView, Operation
 from airflow_txlog.errors import InvalidJobSpec
 
 RESTRICTED = ("options", "query", "spark_conf")
-"""What `unrestricted` may name: the options of file sources, the SQL of a source, the Spark settings."""
+"""The values of `unrestricted`: the options of file sources, the SQL of a source, the Spark settings."""
 
 
 def unrestricted_names(given: str | Collection[str]) -> tuple[str, ...]:
-    """What an author lets load code: a list of names of `RESTRICTED`, or one of them."""
+    """Return the author's `unrestricted`, a list of names or one name, as a tuple."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
@@ -37,7 +37,7 @@ _TUNES = re.compile(
     )""",
     re.VERBOSE,
 )
-# Settings whose value is a word, or a place's name, and no class or file.
+# Settings whose value is a word or the name of a place, never a class or a file.
 _WORDS = (
     (r"spark\.(sql|io|scheduler)\.[\w.]*(codec|[mM]ode|ModeInRead|ModeInWrite|Policy|[tT]imestampType)", r"\w+"),
     (r"spark\.sql\.session\.timeZone", r"[\w/+:-]+"),
@@ -69,12 +69,12 @@ OPTIONS = {
 
 
 def only_tunes(spark_conf: Mapping[str, str]) -> bool:
-    """Whether none of the settings can make Spark load code."""
+    """Return whether none of the settings can make Spark load code."""
     return all(_tunes(name, value) for name, value in spark_conf.items())
 
 
 def check_restrictions(operation: Operation, spark_conf: Mapping[str, str], unrestricted: Collection[str]) -> None:
-    """Raises InvalidJobSpec for a setting or an option on no list here, unless `unrestricted` names its kind."""
+    """Raise InvalidJobSpec for a setting or an option on no list here, unless `unrestricted` names its kind."""
     if "spark_conf" not in unrestricted:
         for name, value in spark_conf.items():
             if not _tunes(name, value):

@@ -1,25 +1,26 @@
-"""How a result is worded: for the task's log, its XCom, its asset events, the progress file and the command line.
+"""The wording of results: for the task's log, its XCom, its asset events, the progress file and the command line.
 
-A result is a `contract.JobResult`, from the commit on; here are the only lines that describe one. What a row count of a
-commit means is said by the operation's own record (`contract.operations`). The invariant: wording never fails for what
-a newer release has put into a result.
+The record of an operation (`contract.operations`) tells what the row counts of its commit mean.
+Invariant: wording never fails for something that a newer release has put into a result.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_txlog.contract.job import JobResult
-from airflow_txlog.contract.operations import REPLACED, row_counts
+from airflow_txlog.contract.operations import OPERATIONS, REPLACED
+
+_Count = TypeVar("_Count", int, str)
 
 APPLICATION = "Spark application "
-"""How the line begins that says where a job runs on a cluster."""
+"""The beginning of the line that tells where a job runs on a cluster."""
 
 
 def application_line(application: str | None, master: str, ui: str | None) -> str:
-    """Where a job runs on a cluster: `Spark application app-… on spark://…, its UI at http://…`."""
+    """Return where a job runs on a cluster: `Spark application app-… on spark://…, its UI at http://…`."""
     return f"{APPLICATION}{application} on {master}{f', its UI at {ui}' if ui else ''}"
 
 
@@ -27,10 +28,9 @@ _SHORTEST_OTHER_S = 10.0
 
 
 class LinesOnce:
-    """The log of a job that may be begun again, without Spark and with it, or elsewhere: what it finds again is logged
-    once.
+    """The log of a job that may run again, with Spark or elsewhere, without the lines that earlier runs have logged.
 
-    A line is left out as often as earlier runs have logged it, and no more: a job may come to the same line twice, as
+    A line is left out as often as earlier runs logged it, and no more: one run may log the same line twice, for example
     when it plans again after a conflict.
     """
 
@@ -39,7 +39,7 @@ class LinesOnce:
         self._logged = Counter[str]()
 
     def begin(self) -> Callable[[str], None]:
-        """The log of a run that begins now."""
+        """Return the log of a run that begins now."""
         left_out = self._logged.copy()
 
         def say(line: str) -> None:
@@ -53,12 +53,12 @@ class LinesOnce:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 row`, `2 rows`."""
+    """Return a count with its noun: `1 row`, `2 rows`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def size_text(size_bytes: int) -> str:
-    """Bytes in the unit that a person would use."""
+    """Return bytes in a unit fit for people."""
     amount = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -68,22 +68,22 @@ def size_text(size_bytes: int) -> str:
 
 
 def files_text(sizes: Sequence[int]) -> str:
-    """`2 files (1.5 MiB)`."""
+    """Return the number of files and their size: `2 files (1.5 MiB)`."""
     return f"{plural(len(sizes), 'file')} ({size_text(sum(sizes))})"
 
 
 def tasks_done(name: str, total: int, done: int, failed: int, moved: Sequence[str] = ()) -> str:
-    """Return how far a step of a running job is. `moved`: what its tasks have read and written so far."""
+    """Return the progress of a step of a running job. `moved`: what its tasks have read and written so far."""
     again = f", {failed} failed and are run again" if failed else ""
     so_far = f", {', '.join(moved)} so far" if moved else ""
     return f"{name}: {done} of {total} tasks done{again}{so_far}"
 
 
 def summary_lines(result: JobResult, seconds: float) -> list[str]:
-    """The outcome in one line, the time of each step in another, and the metrics that a commit carries, without zeros.
+    """Return lines with the outcome, the time of each step, and the metrics of the commit that are not zero.
 
-    Logged once for each result, by the process that reads it last: the task, or a job that no task waits for.
-    `seconds`: how long it took, as that process saw it.
+    The process that reads a result last logs them: the task, or a job that no task waits for. `seconds`: how long the
+    work took, as seen by that process.
     """
     if result.error is not None:
         return [f"{result.operation} failed: {result.error['type']}: {result.error['message']}"]
@@ -111,8 +111,7 @@ def summary_lines(result: JobResult, seconds: float) -> list[str]:
 
 
 def _steps(result: JobResult, seconds: float) -> list[tuple[str, float]]:
-    """Each step once with its seconds, and "other" for the rest, where that is more than a moment: the start of
-    processes, and the wait for a cluster."""
+    """Return each step once with its seconds, and "other" for the rest if that is long: starts, waits for a cluster."""
     taken: dict[str, float] = {}
     for step in result.steps:
         taken[step["name"]] = taken.get(step["name"], 0.0) + step["seconds"]
@@ -121,10 +120,10 @@ def _steps(result: JobResult, seconds: float) -> list[tuple[str, float]]:
 
 
 def _file_counts(files: Mapping[str, int]) -> list[str]:
-    """`3 files considered`, `1 rewritten`, `1 deletion vector`; without what there was none of."""
+    """Return the counts that are not zero: `3 files considered`, `1 rewritten`, `1 deletion vector`."""
     counts = {name: count for name, count in files.items() if count}
     vectors = counts.pop("deletion_vectors", 0)
-    # The noun stands with the first.
+    # Only the first has the noun.
     named = [f"{count if at else plural(count, 'file')} {name}" for at, (name, count) in enumerate(counts.items())]
     return [*named, plural(vectors, "deletion vector")] if vectors else named
 
@@ -140,7 +139,7 @@ def _outcome(result: JobResult) -> str:
 
 
 def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
-    """The small JSON dict that a task returns."""
+    """Return the small JSON dict that a task returns."""
     xcom: dict[str, Any] = {
         "table_uri": result.table_uri,
         "operation": result.operation,
@@ -157,7 +156,7 @@ def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
 
 
 def event_extra(result: JobResult) -> dict[str, Any]:
-    """What the asset events of a task carry, for those who are scheduled by them."""
+    """Return the extra of a task's asset events, for the DAGs that they schedule."""
     return {
         "table_uri": result.table_uri,
         "from_version": None if result.version is None else result.version - 1,
@@ -169,9 +168,17 @@ def event_extra(result: JobResult) -> dict[str, Any]:
     }
 
 
+def row_counts(operation: str, metrics: Mapping[str, _Count]) -> dict[str, _Count]:
+    """Return the row counts among a commit's metrics by what happened to the rows; empty for an unknown operation."""
+    known = OPERATIONS[operation].rows if operation in OPERATIONS else {}
+    return {became: metrics[name] for name, became in known.items() if name in metrics}
+
+
 def rows_changed(result: JobResult) -> int | None:
-    """Rows that the operation wrote, changed or removed; None where it has no rows, or does not count them."""
-    # An overwrite counts the rows that it wrote.
+    """Return the rows that the operation wrote, changed or removed; None if it has none, or does not count them.
+
+    An overwrite counts the rows that it wrote.
+    """
     found = [count for became, count in row_counts(result.operation, result.metrics).items() if became != REPLACED]
     return sum(found) if found else None
 
@@ -180,10 +187,10 @@ _SIGNS = {"written": "+", "inserted": "+", "updated": "~", "deleted": "-", REPLA
 
 
 def commit_rows(operation: object, metrics: object) -> str:
-    """The rows that a commit of any engine added, updated and removed, such as `+2 ~30 -1`; `0` where it had none.
+    """Return the rows that a commit of any engine added, updated and removed, such as `+2 ~30 -1`; `0` for none.
 
-    Empty where the commit does not count them, and for an operation that we do not know. delta-spark names metrics as
-    we do, and writes them as texts; delta-rs names most alike, in snake case.
+    The result is empty if the commit does not count them, and for an unknown operation. delta-spark uses our names,
+    with texts as values; delta-rs uses most of them in snake case.
     """
     if not isinstance(metrics, Mapping):
         return ""

@@ -24,13 +24,13 @@ from airflow_txlog.contract.operations import (
     Optimize,
     QuerySource,
     ScopedOperation,
+    Sees,
     TableView,
     Update,
     UpdateClause,
     Upsert,
     Write,
 )
-from airflow_txlog.contract.operations.fields import Sees
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType

@@ -1,6 +1,6 @@
 """Where the rows of a write or a merge come from: plain dicts, made by small functions.
 
-Each function gives what `contract.operations.sources` reads; a dict written by hand does as well. The operator that
+Each function gives what `contract.operations.fields` reads; a dict written by hand does as well. The operator that
 takes them templates the texts inside.
 """
 

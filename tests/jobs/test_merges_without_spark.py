@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.job import JobSpec
-from airflow_txlog.contract.operations.plain_texts import looks_plain
+from airflow_txlog.contract.operations.records import looks_plain
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job

@@ -1,4 +1,4 @@
-"""What a job is to do: one record for each operation, with the records of sources, keys and clauses inside."""
+"""The work of a job: one record for each operation, with the records of sources, keys and clauses inside."""
 
 from airflow_txlog.contract.operations.base import (
     OPERATIONS,
@@ -9,9 +9,23 @@ from airflow_txlog.contract.operations.base import (
     operation_named,
     read_operation,
     register,
-    row_counts,
 )
-from airflow_txlog.contract.operations.clauses import AnyClause, DeleteClause, InsertClause, UpdateClause
+from airflow_txlog.contract.operations.fields import (
+    FORMATS,
+    AnyClause,
+    AnyKeys,
+    AnySource,
+    DeleteClause,
+    FileView,
+    InsertClause,
+    KeySource,
+    KeyValues,
+    QuerySource,
+    TableView,
+    UpdateClause,
+    View,
+)
+from airflow_txlog.contract.operations.reading import Sees
 from airflow_txlog.contract.operations.records import (
     Checkpoint,
     Delete,
@@ -23,17 +37,6 @@ from airflow_txlog.contract.operations.records import (
     Upsert,
     Vacuum,
     Write,
-)
-from airflow_txlog.contract.operations.sources import (
-    FORMATS,
-    AnyKeys,
-    AnySource,
-    FileView,
-    KeySource,
-    KeyValues,
-    QuerySource,
-    TableView,
-    View,
 )
 
 __all__ = [
@@ -56,6 +59,7 @@ __all__ = [
     "QuerySource",
     "Restore",
     "ScopedOperation",
+    "Sees",
     "SourceOperation",
     "TableView",
     "Truncate",
@@ -68,5 +72,4 @@ __all__ = [
     "operation_named",
     "read_operation",
     "register",
-    "row_counts",
 ]

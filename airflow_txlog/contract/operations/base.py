@@ -1,7 +1,7 @@
-"""What the records of all operations have in common, and the list of them.
+"""The base of all records of operations, and their register.
 
-A record is everything that is known of an operation outside of its job: its fields with their defaults and checks,
-which of them are SQL texts and what those may name (`fields.Sees`), and the class-level facts of `Operation`.
+A record holds everything that is known about an operation outside its job: its fields with defaults and checks, which
+of them are SQL texts and what those may name (`Sees`), and the class-level facts of `Operation`.
 Invariant: an operation that exists is valid, and equal to what its own JSON reads back to.
 """
 
@@ -13,25 +13,22 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from airflow_txlog.contract.operations.fields import Parameters, PartitionText, Sees
-from airflow_txlog.contract.operations.reading import Change, Part, check_names, kinds_of, read
-from airflow_txlog.contract.operations.refusals import want
-from airflow_txlog.contract.operations.sources import AnySource
+from airflow_txlog.contract.operations.fields import AnySource, Parameters, PartitionText
+from airflow_txlog.contract.operations.reading import Change, Part, Sees, check_names, kinds_of, read, want
 from airflow_txlog.contract.parameters import decode_parameter
 
 _PLACE = "arguments"
 
 _Record = TypeVar("_Record", bound="Operation")
-_Count = TypeVar("_Count", int, str)
 
 REPLACED = "replaced"
-"""The rows that an overwrite removed; the rows that it wrote are counted beside them."""
+"""The rows that an overwrite removed. The rows that it wrote are counted separately."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="operation"):
-    """One operation on one table. Each is a subclass, whose `tag` is the operation's name, and which is registered.
+    """One operation on one table. Each operation is a registered subclass, whose `tag` is its name.
 
-    A value may be given as the wire has it, a mapping in place of a source or a clause: the field holds the record.
+    A field accepts the wire's form of a value, such as a mapping for a source or a clause, and holds the record.
     Raises InvalidJobSpec, whose `argument` is the dotted name of what is wrong: `arguments.clauses[0].set`.
     """
 
@@ -40,11 +37,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     job: ClassVar[str]
     """The function that runs it, as `module:name`. It takes the job's context; only the job's process imports it."""
     needs_spark: ClassVar[bool] = False
-    """Whether the job evaluates SQL, and its context is a `JobContext`; otherwise it is a `LogContext`."""
+    """Whether the job evaluates SQL and gets a `JobContext`; otherwise it gets a `LogContext`."""
     changes_rows: ClassVar[bool] = False
     """Whether its commit carries an application transaction. The others are idempotent by nature (soundness B5)."""
     rows: ClassVar[Mapping[str, str]] = {}
-    """For people, what became of the rows that a metric of its commit counts, by the metric's name."""
+    """For people: what happened to the rows that a metric of its commit counts, by the metric's name."""
 
     def __post_init__(self) -> None:
         for name, kind in kinds_of(type(self)).items():
@@ -52,7 +49,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         self.check()
 
     def check(self) -> None:
-        """Raises InvalidJobSpec for fields that contradict each other."""
+        """Raise InvalidJobSpec if the fields contradict each other."""
 
     @property
     def bound_parameters(self) -> dict[str, Any]:
@@ -61,55 +58,55 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def counts_from_first_try(self) -> bool:
-        """Whether the work never replaces or undoes unseen what has landed since its first try began."""
+        """Whether a commit that landed since the work's first try began is a conflict, also for a retry."""
         return False
 
     @property
     def may_spare_spark(self) -> bool:
-        """Whether a job that `needs_spark` is tried without it first: nothing in it is SQL, and it may be small.
+        """Whether a job that `needs_spark` is tried without it first.
 
-        The job finds out whether it is; a step that needs Spark all the same ends the try before anything is staged.
+        The job finds out whether that works; a step that needs Spark ends the try before anything is staged.
         """
         return False
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        """Whether it is worth a process of its own to find out, where the process that has Spark cannot try without.
+        """Return whether it is worth starting a process to try without Spark.
 
-        A guess, by the texts and the kind of the source. `is_spark_here`: that Spark reads this machine's disk.
+        A guess from the texts and the kind of the source. `is_spark_here`: Spark reads this machine's disk.
         """
         return False
 
     def arguments(self) -> dict[str, Any]:
-        """The fields as JSON has them, all of them."""
+        """Return all fields as JSON."""
         data: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(self)))
         del data["operation"]
         return data
 
     def given_arguments(self) -> dict[str, Any]:
-        """The fields that differ from their defaults: the same in a release whose records have more of them."""
+        """Return the fields that differ from their defaults: the same in a release whose records have more fields."""
         found: dict[str, Any] = _given(self)
         del found[_KIND]
         return found
 
     def with_texts(self: _Record, change: Change) -> _Record:
-        """The same operation with other SQL texts."""
+        """Return the same operation with its SQL texts replaced."""
         kinds = kinds_of(type(self))
         return type(self)(**{name: read(kind, getattr(self, name), name, change) for name, kind in kinds.items()})
 
-    def texts(self) -> Iterator[tuple[str, str, Sees]]:
-        """The SQL texts, each with the name of its field and what it may name."""
+    def texts(self) -> list[tuple[str, str, Sees]]:
+        """Return the SQL texts, each with the name of its field and what it may name."""
+        found: list[tuple[str, str, Sees]] = []
         for name, kind in kinds_of(type(self)).items():
-            found: list[tuple[str, Sees]] = []
 
-            def keep(text: str, sees: Sees, found: list[tuple[str, Sees]] = found) -> str:
-                found.append((text, sees))
+            def keep(text: str, sees: Sees, name: str = name) -> str:
+                found.append((name, text, sees))
                 return text
 
             read(kind, getattr(self, name), name, keep)
-            yield from ((name, text, sees) for text, sees in found)
+        return found
 
     def parts(self) -> Iterator[tuple[str, Part]]:
-        """Every record inside of this one, each with its dotted name."""
+        """Yield every record inside this one with its dotted name."""
         for name in self.__struct_fields__:
             yield from _parts(getattr(self, name), f"{_PLACE}.{name}")
 
@@ -121,7 +118,7 @@ def _given(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         held = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
         given = {field.name: _given(inner) for field, inner in held if inner != _default_of(field)}
-        # Two records may differ in nothing but a default, as clauses of a merge do in `then`.
+        # Two records may differ only in a default, as clauses of a merge do in `then`.
         return given | {_KIND: type(value).__name__}
     if isinstance(value, dict):
         return {name: _given(inner) for name, inner in value.items()}
@@ -148,7 +145,7 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
 
 
 class ScopedOperation(Operation, frozen=True, kw_only=True):
-    """An operation with SQL texts, in which `:name` stands for a parameter, on the partitions that one of them names.
+    """An operation with SQL texts and their parameters, limited to the partitions of `partition_predicate`.
 
     `parameters` are JSON scalars, or scalars tagged by `parameters.encode_parameter`.
     """
@@ -162,10 +159,7 @@ class ScopedOperation(Operation, frozen=True, kw_only=True):
 
 
 class SourceOperation(ScopedOperation, frozen=True, kw_only=True):
-    """An operation that brings the rows of a source into the table.
-
-    `schema_evolution`: the table gets what the source has more of.
-    """
+    """An operation that writes the rows of a source. `schema_evolution`: the table gets the source's new columns."""
 
     source: AnySource
     schema_evolution: bool = False
@@ -176,7 +170,7 @@ OPERATIONS: dict[str, type[Operation]] = {}
 
 
 def register(cls: type[_Record]) -> type[_Record]:
-    """Decorates the record of an operation: from here on a job's description may name it."""
+    """Register the record of an operation, as a decorator: from here on a job's description may name it."""
     name = cls.__struct_config__.tag
     assert isinstance(name, str), f"{cls.__name__} has no tag"
     assert name not in OPERATIONS, f"{cls.__name__} has the tag of another operation"
@@ -186,23 +180,17 @@ def register(cls: type[_Record]) -> type[_Record]:
 
 
 def operation_named(name: Any) -> type[Operation]:
-    """The record of this name. Raises InvalidJobSpec."""
+    """Return the record of this name. Raises InvalidJobSpec."""
     known = isinstance(name, str) and name in OPERATIONS
     want("operation", known, f"one of {sorted(OPERATIONS)}", name)
     return OPERATIONS[name]
 
 
 def read_operation(cls: type[_Record], arguments: Any) -> _Record:
-    """The operation from its arguments, as the wire has them, or as rendered templates of an author's.
+    """Return the operation with these arguments, from the wire or from an author's rendered templates.
 
     Raises InvalidJobSpec naming the first argument that is unknown, missing or wrong.
     """
     want(_PLACE, isinstance(arguments, Mapping), "a mapping", arguments)
     check_names(cls, arguments, _PLACE, cls.name)
     return cls(**arguments)
-
-
-def row_counts(operation: str, metrics: Mapping[str, _Count]) -> dict[str, _Count]:
-    """The rows that the metrics of a commit count, by what became of them; empty for an operation not known here."""
-    known = OPERATIONS[operation].rows if operation in OPERATIONS else {}
-    return {became: metrics[name] for name, became in known.items() if name in metrics}

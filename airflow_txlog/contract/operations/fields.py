@@ -1,35 +1,24 @@
-"""What the fields of a record hold: types with their constraints, described for the author of a wrong one.
+"""The types of the records' fields: texts, numbers, sources, keys and the clauses of a MERGE.
 
-A SQL text is a type of its own, which states what the text may name (`Sees`). Invariant: whatever these types admit is
-the same after a round trip through JSON.
+A type holds its constraint and its description for the author of a wrong value. A SQL text is a type of its own, which
+states what the text may name (`Sees`). A source, keys and a clause are records; on the wire they are mappings without a
+tag, and the names in one decide which record it is.
+
+Invariant: whatever these types admit is the same after a round trip through JSON.
 """
 
 from __future__ import annotations
 
-import enum
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
+import msgspec
 from msgspec import Meta
 
+from airflow_txlog.contract.operations.reading import Part, Sees, want
 from airflow_txlog.contract.parameters import is_parameter
 from airflow_txlog.locations import ABSOLUTE
-
-
-class Sees(enum.Enum):
-    """What a SQL text may name."""
-
-    VIEWS = "the views beside it"
-    PARTITIONS = "the table's partition columns"
-    TABLE = "the table's columns"
-    TABLE_AND_SOURCE = "the columns of the table and of the source"
-    CLAUSE = "what the clause's `when` leaves: the table, the source, or both"
-
-    @property
-    def is_evaluated_again(self) -> bool:
-        """Whether the text is evaluated more than once in a job; a source's query is not: its rows are written down."""
-        return self is not Sees.VIEWS
-
 
 _TEXT = "a non-empty text"
 
@@ -39,7 +28,7 @@ Location = Annotated[
     Meta(
         pattern=ABSOLUTE,
         description="an absolute path or a URI, since a relative one depends on the worker",
-        extra={"is_shown": True},
+        extra={"is_place": True},
     ),
 ]
 Version = Annotated[int, Meta(ge=0, description="a version from 0 on")]
@@ -69,6 +58,78 @@ Parameter = Annotated[
 Parameters = Annotated[dict[Text, Parameter], Meta(description="a mapping")]
 
 
+# --- sources --------------------------------------------------------------------------------------------------------
+
+FileFormat = Literal["csv", "json", "orc", "parquet"]
+FORMATS: frozenset[str] = frozenset(get_args(FileFormat))
+
+Paths = Annotated[
+    Location | Annotated[tuple[Location, ...], Meta(min_length=1)],
+    Meta(
+        description="an absolute path or a URI, or a list of them, since a relative path depends on the worker",
+        extra={"is_shown": True},
+    ),
+]
+
+
+class TableView(Part, frozen=True, kw_only=True):
+    """One of our tables, at a version or at its latest one."""
+
+    table: Location
+    version: Version | None = None
+
+    @classmethod
+    def fits(cls, given: Mapping[str, Any]) -> bool:
+        return "table" in given
+
+
+class FileView(Part, frozen=True, kw_only=True):
+    """Files as Spark reads them. `schema` is a DDL text; without it Spark infers the schema."""
+
+    format: FileFormat
+    path: Paths
+    options: TextMap = msgspec.field(default_factory=dict)
+    schema: Text | None = None
+
+    @classmethod
+    def fits(cls, given: Mapping[str, Any]) -> bool:
+        return "format" in given and "path" in given
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths, also if there is only one."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    @property
+    def may_be_plain(self) -> bool:
+        """Whether Arrow may read what Spark would: Parquet, with the columns and types that the files have."""
+        return self.format == "parquet" and self.schema is None
+
+
+View = Annotated[TableView | FileView, Meta(description="`table`, or `format` and `path`")]
+
+
+class QuerySource(Part, frozen=True, kw_only=True):
+    """The rows of a query over named views."""
+
+    sql: Query
+    views: Annotated[dict[str, View], Meta(description="a mapping of names to views")] = msgspec.field(
+        default_factory=dict
+    )
+
+    @classmethod
+    def fits(cls, given: Mapping[str, Any]) -> bool:
+        return "sql" in given
+
+
+AnySource = Annotated[
+    QuerySource | TableView | FileView, Meta(description="a mapping with `sql`, `table`, or `format` and `path`")
+]
+
+
+# --- keys of a DELETE -----------------------------------------------------------------------------------------------
+
+
 def _are_keys(values: tuple[Any, ...]) -> bool:
     return all(is_parameter(value) and not isinstance(value, list) for value in values)
 
@@ -76,3 +137,84 @@ def _are_keys(values: tuple[Any, ...]) -> bool:
 KeyList = Annotated[
     tuple[Any, ...], Meta(description="a list of scalars or tagged scalars", extra={"holds": _are_keys})
 ]
+
+
+class KeyValues(Part, frozen=True, kw_only=True):
+    """Keys that the author lists; `column` is the table's."""
+
+    column: Text
+    values: KeyList
+
+    @classmethod
+    def fits(cls, given: Mapping[str, Any]) -> bool:
+        return "values" in given and "source" not in given
+
+
+class KeySource(Part, frozen=True, kw_only=True):
+    """Keys from a source. `source_column` null: the source's only column, or the one named as `column`."""
+
+    column: Text
+    source: AnySource
+    source_column: Text | None = None
+
+    @classmethod
+    def fits(cls, given: Mapping[str, Any]) -> bool:
+        return "source" in given and "values" not in given
+
+
+AnyKeys = Annotated[KeyValues | KeySource, Meta(description="a mapping with `column` and either `values` or `source`")]
+
+
+# --- clauses of a MERGE ---------------------------------------------------------------------------------------------
+
+
+class UpdateClause(Part, frozen=True, kw_only=True):
+    """Assign new values to the row: `"*"` takes every column from the source."""
+
+    when: Literal["matched", "not_matched_by_source"]
+    then: Literal["update"] = "update"
+    condition: ClauseText | None = None
+    set: ClauseAssignments
+
+    @classmethod
+    def fits(cls, given: Mapping[str, Any]) -> bool:
+        return given.get("then") == "update" and given.get("when") in ("matched", "not_matched_by_source")
+
+    def check(self, place: str) -> None:
+        possible = self.set != "*" or self.when == "matched"  # else there is no source row to take columns from
+        want(f"{place}.set", possible, "a mapping of columns to SQL", self.set)
+
+
+class DeleteClause(Part, frozen=True, kw_only=True):
+    """Delete the row."""
+
+    when: Literal["matched", "not_matched_by_source"]
+    then: Literal["delete"] = "delete"
+    condition: ClauseText | None = None
+
+    @classmethod
+    def fits(cls, given: Mapping[str, Any]) -> bool:
+        return given.get("then") == "delete" and given.get("when") in ("matched", "not_matched_by_source")
+
+
+class InsertClause(Part, frozen=True, kw_only=True):
+    """Insert a row of the source: `"*"` takes every column."""
+
+    when: Literal["not_matched"] = "not_matched"
+    then: Literal["insert"] = "insert"
+    condition: ClauseText | None = None
+    values: ClauseAssignments
+
+    @classmethod
+    def fits(cls, given: Mapping[str, Any]) -> bool:
+        return given.get("then") == "insert" and given.get("when") == "not_matched"
+
+
+AnyClause = Annotated[
+    UpdateClause | DeleteClause | InsertClause,
+    Meta(
+        description="a clause: `when` is matched or not_matched_by_source and `then` is update or delete, or `when` is "
+        "not_matched and `then` is insert"
+    ),
+]
+Clauses = Annotated[tuple[AnyClause, ...], Meta(min_length=1, description="a non-empty list of clauses")]

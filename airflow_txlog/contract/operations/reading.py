@@ -1,49 +1,72 @@
-"""Values as the fields of a record hold them: read by the field's type, and refused by the place of what is wrong.
+"""Reading the fields of a record by their types, and the refusals that name what is wrong.
 
-msgspec judges the single values; the walk through mappings and lists is here, since a refusal names the key at which it
-stands, and since the shape of a source says which record it is. The invariant: what is returned shares nothing mutable
-with what was given.
+msgspec judges single values. The walk through mappings and lists is here, because a refusal names the key at which it
+failed, and because the shape of a source decides which record it is.
+
+Invariants: the value returned shares nothing mutable with the value given. A message shows the type of what was found
+and never its value, which may be personal (soundness C8); only a place is shown, without its credentials.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import enum
+import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from airflow_txlog.contract.operations.fields import Location, Sees
-from airflow_txlog.contract.operations.refusals import invalid, missing, unknown, want, want_place, whole
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.locations import can_name_a_file, shown
+from airflow_txlog.sql.lexer import has_half_of_a_character
+
+
+class Sees(enum.Enum):
+    """The names that a SQL text may use."""
+
+    VIEWS = "the views beside it"
+    PARTITIONS = "the table's partition columns"
+    TABLE = "the table's columns"
+    TABLE_AND_SOURCE = "the columns of the table and of the source"
+    CLAUSE = "what the clause's `when` leaves: the table, the source, or both"
+
+    @property
+    def is_evaluated_again(self) -> bool:
+        """Whether a job may evaluate the text more than once. A source's query runs once: its rows are written down."""
+        return self is not Sees.VIEWS
+
 
 Change = Callable[[str, Sees], str]
-"""Another SQL text for one that stands in a record, by what it may name."""
+"""Returns the replacement of a SQL text in a record."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A record inside of an operation's record: a source, its views, keys, a clause. It is checked where it stands."""
+    """A record inside an operation's record: a source, a view, keys, a clause."""
 
     @classmethod
     def fits(cls, given: Mapping[str, Any]) -> bool:
-        """Whether a mapping has the shape of this record, where the field could hold another one too."""
+        """Return whether a mapping has the shape of this record, and of no other that the field could hold."""
         return True
 
     def check(self, place: str) -> None:
-        """Raises InvalidJobSpec for fields that contradict each other."""
+        """Raise InvalidJobSpec if the fields contradict each other."""
 
 
 @cache
-def kinds_of(cls: type[msgspec.Struct]) -> dict[str, Any]:
-    """The types of a record's fields by their names."""
+def kinds_of(cls: type) -> dict[str, Any]:
+    """Return the types of a record's fields by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {name: hints[name] for name in cls.__struct_fields__}
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else msgspec.structs.fields(cls)
+    return {field.name: hints[field.name] for field in fields}
 
 
 def check_names(cls: type[msgspec.Struct], given: Mapping[str, Any], place: str, called: str) -> None:
-    """Raises InvalidJobSpec for a name that is no field of the record, and for a field that is needed and not given."""
+    """Raise InvalidJobSpec for a name that is not a field of the record, and for a required field that is missing."""
     fields = {field.name: field for field in msgspec.structs.fields(cls)}
     for name in given:
         if name not in fields:
@@ -53,8 +76,18 @@ def check_names(cls: type[msgspec.Struct], given: Mapping[str, Any], place: str,
             raise missing(f"{place}.{name}", called)
 
 
+def read_fields(record: Any, prefix: str = "", *, but: str = "") -> None:
+    """Replace each field of a frozen dataclass, except `but`, by what `read` makes of it. Raises InvalidJobSpec."""
+    for name, kind in kinds_of(record.__class__).items():
+        if name != but:
+            object.__setattr__(record, name, read(kind, getattr(record, name), f"{prefix}{name}"))
+
+
 def read(kind: Any, value: Any, place: str, change: Change | None = None) -> Any:
-    """The value as a field of the type `kind` holds it; `change` gives the SQL texts in it.
+    """Return the value as a field of type `kind` holds it, with `change` applied to the SQL texts in it.
+
+    The `extra` of the type's `Meta` may have: `holds`, a condition on the value read; `sees`, of a SQL text;
+    `is_place`, of a text that names a file; `is_shown`, if a refusal may show a text.
 
     Raises InvalidJobSpec, which calls the value `place`.
     """
@@ -68,7 +101,7 @@ def read(kind: Any, value: Any, place: str, change: Change | None = None) -> Any
         want(place, found is not None, expectation(kind), value, is_shown=_is_shown(kind))
         return read(found, value, place, change)
     result = _single(inner, kind, value, place, change)
-    want(place, extra.get("holds", _always)(result), expectation(kind), value)
+    want(place, "holds" not in extra or extra["holds"](result), expectation(kind), value)
     return change(result, extra["sees"]) if change is not None and "sees" in extra else result
 
 
@@ -76,7 +109,7 @@ def _single(inner: Any, kind: Any, value: Any, place: str, change: Change | None
     origin, meta = get_origin(inner), _parts_of(kind)[1]
     if origin is tuple:
         want(place, isinstance(value, list | tuple), expectation(kind), value)
-        if get_args(inner)[0] is Any:  # judged as a whole: there may be very many
+        if get_args(inner)[0] is Any:  # checked as a whole: there may be very many
             whole(place, value)
             return tuple(copy.deepcopy(value))
         read_items = [read(get_args(inner)[0], item, f"{place}[{index}]", change) for index, item in enumerate(value)]
@@ -95,8 +128,12 @@ def _single(inner: Any, kind: Any, value: Any, place: str, change: Change | None
     if inner is Any:
         whole(place, value)
         return copy.deepcopy(value)
-    if kind is Location:
-        want_place(place, value)
+    if dataclasses.is_dataclass(inner) or (isinstance(inner, type) and issubclass(inner, msgspec.Struct)):
+        want(place, isinstance(value, inner), expectation(kind), value)  # type: ignore[arg-type]
+        return value
+    if meta is not None and (meta.extra or {}).get("is_place"):
+        can = not isinstance(value, str) or can_name_a_file(value)
+        want(place, can, "a place without NUL or half of a character in it", value)
     else:
         whole(place, value)
     try:
@@ -117,7 +154,7 @@ def _part(cls: type[Part], value: Any, place: str, change: Change | None) -> Par
 
 
 def expectation(kind: Any) -> str:
-    """What a value of this type is, for the author of another one."""
+    """Return the description of a type's values, for the author of a wrong one."""
     inner, meta = _parts_of(kind)
     if meta is not None and meta.description:
         return str(meta.description)
@@ -137,7 +174,7 @@ def expectation(kind: Any) -> str:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-    """Whether the value has the shape of this type, so that a refusal can name what is wrong inside of it."""
+    """Return whether the value has the shape of this type, so that a refusal can name what is wrong inside it."""
     inner, _ = _parts_of(kind)
     if isinstance(inner, type) and issubclass(inner, Part):
         return isinstance(value, inner) or (isinstance(value, Mapping) and inner.fits(value))
@@ -148,6 +185,8 @@ def _fits(kind: Any, value: Any) -> bool:
         return isinstance(value, list | tuple)
     if get_origin(inner) is dict:
         return isinstance(value, Mapping)
+    if dataclasses.is_dataclass(inner):
+        return isinstance(value, inner)  # type: ignore[arg-type]
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -167,9 +206,10 @@ def _members(inner: Any) -> tuple[Any, ...]:
 
 
 def _is_shown(kind: Any) -> bool:
-    """Whether an error may show a text that was given for this type: it is the name of a place or of a choice."""
+    """Return whether a refusal may show a text given for this type: the name of a place or of a choice."""
     inner, meta = _parts_of(kind)
-    if "is_shown" in ((meta and meta.extra) or {}) or get_origin(inner) is Literal:
+    extra = (meta and meta.extra) or {}
+    if "is_shown" in extra or "is_place" in extra or get_origin(inner) is Literal:
         return True
     members = [member for member in _members(inner) if member is not type(None)]
     return members != [inner] and all(map(_is_shown, members))
@@ -179,5 +219,64 @@ def _least(meta: msgspec.Meta | None) -> int:
     return (None if meta is None else meta.min_length) or 0
 
 
-def _always(value: Any) -> bool:
-    return True
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+def want(name: str, condition: bool, expected: str, found: Any = None, *, is_shown: bool = False) -> None:
+    """Raise InvalidJobSpec about `name` unless the condition holds."""
+    if not condition:
+        raise invalid(name, expected, found, is_shown=is_shown)
+
+
+def invalid(name: str, expected: str, found: Any, *, is_shown: bool = False) -> InvalidJobSpec:
+    """Return the error that tells what `name` must be. `is_shown`: a text is the name of a place or of a choice."""
+    is_small = isinstance(found, bool | int) and -(2**63) <= found < 2**63
+    text = repr(found) if found is None or is_small else type(found).__name__
+    if is_shown and isinstance(found, str):
+        text = repr(shown(found))
+    return InvalidJobSpec(f"Job description: {name} must be {expected}; found {text}.", argument=name)
+
+
+def unknown(name: str, known: Iterable[str]) -> InvalidJobSpec:
+    """Return the error for a name that means nothing there."""
+    return InvalidJobSpec(f"Job description: {name} is unknown; known here: {sorted(known)}.", argument=name)
+
+
+def missing(name: str, needed_by: str) -> InvalidJobSpec:
+    """Return the error for a name that is missing."""
+    return InvalidJobSpec(f"Job description: {name} is missing; {needed_by} needs it.", argument=name)
+
+
+def plain(name: str, value: Any) -> None:
+    """Refuse values that JSON would change or drop, so that a round trip returns an equal value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            want(name, isinstance(key, str), "mappings with text keys", key)
+            plain(f"{name}.{key}", item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            plain(f"{name}[{index}]", item)
+    else:
+        finite = not isinstance(value, float) or math.isfinite(value)
+        want(name, finite and (value is None or isinstance(value, bool | int | float | str)), "JSON-plain", value)
+
+
+def whole(name: str, value: Any) -> None:
+    """Refuse a text with a lone surrogate, however deep in the value: UTF-8 has no half of a character.
+
+    Such a text comes from `json.loads` of an escape such as "\\ud83d" without its other half, or from cut text.
+    """
+    is_whole = not any(map(has_half_of_a_character, _texts(value)))
+    want(name, is_whole, "text of whole characters, without a lone surrogate (half of a character)", value)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from value
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)

@@ -1,4 +1,4 @@
-"""The operations, one record each. A new one is described here, and nowhere else."""
+"""The operations, one record each. A new operation is described here and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,38 +9,74 @@ import msgspec
 from msgspec import Meta
 
 from airflow_txlog.contract.operations.base import REPLACED, Operation, ScopedOperation, SourceOperation, register
-from airflow_txlog.contract.operations.clauses import Clauses, DeleteClause, InsertClause, UpdateClause
 from airflow_txlog.contract.operations.fields import (
+    AnyKeys,
+    AnySource,
     Assignments,
     Bytes,
+    Clauses,
     ColumnNames,
+    DeleteClause,
+    FileView,
     Hours,
+    InsertClause,
+    KeySource,
     Location,
     PairText,
     SomeColumnNames,
     TableText,
+    TableView,
     Text,
     TextMap,
+    UpdateClause,
     Version,
 )
-from airflow_txlog.contract.operations.plain_texts import looks_plain
-from airflow_txlog.contract.operations.refusals import invalid, want
-from airflow_txlog.contract.operations.sources import AnyKeys, AnySource, FileView, KeySource, KeyValues, TableView
+from airflow_txlog.contract.operations.reading import invalid, want
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.locations import LOCAL, scheme_of
+from airflow_txlog.sql.expression import Call, Cast, Expression, Opaque, parts_of
+from airflow_txlog.sql.expression import Literal as Constant
+from airflow_txlog.sql.sql_text import sql_text
 
 _JOBS = "airflow_txlog.jobs.operations"
 
 
-def _may_be_read_here(operation: SourceOperation) -> bool:
-    """Whether the rows of a merge may be had without Spark, from Parquet files or one of our tables."""
-    source = operation.source
-    is_readable = isinstance(source, TableView) or (isinstance(source, FileView) and source.may_be_plain)
-    return is_readable and not operation.schema_evolution
+_COMPARING = frozenset(("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null"))
+_CALCULATING = frozenset(("+", "-", "*"))
+
+
+# The next functions guess whether a job can do without Spark; the types of the columns are not known here. The job
+# decides (`jobs/sql`). A wrong guess starts a process, or a Spark, that was not needed; it changes no result.
+
+
+def looks_plain(text: str | None, *, is_value: bool = False) -> bool:
+    """Return whether a text, if there is one, has only names, constants and comparisons.
+
+    `is_value`: also `+`, `-` and `*`.
+    """
+    if text is None:
+        return True
+    expression = sql_text(text).expression
+    operators = _COMPARING | _CALCULATING if is_value else _COMPARING
+    return expression is not None and all(_looks_plain(part, operators) for part in parts_of(expression))
+
+
+def _looks_plain(part: Expression, operators: frozenset[str]) -> bool:
+    match part:
+        case Call(operator):
+            return operator in operators
+        case Cast(operand):
+            return isinstance(operand, Constant)
+    return not isinstance(part, Opaque)
+
+
+def _may_be_read_here(source: AnySource) -> bool:
+    """Return whether Arrow may read the source: Parquet files, or one of our tables."""
+    return isinstance(source, TableView) or (isinstance(source, FileView) and source.may_be_plain)
 
 
 def _is_in_reach(source: AnySource, *, is_spark_here: bool) -> bool:
-    """Whether this process finds the files of a source that Spark would, which decides which disk a path names."""
+    """Return whether this process finds the source's files: a path names another disk where Spark is elsewhere."""
     is_on_disk = isinstance(source, FileView) and any(scheme_of(path) == LOCAL for path in source.paths)
     return is_spark_here or not is_on_disk
 
@@ -49,10 +85,10 @@ def _is_in_reach(source: AnySource, *, is_spark_here: bool) -> bool:
 class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
     """Append the source's rows, or overwrite the table or a part of it with them.
 
-    `mode` "overwrite_partitions" replaces the partitions that the source has rows of. `replace_where` is what an
-    overwrite replaces, and what every new row must satisfy. `on_conflict` "fail": rather than replace rows that landed
-    since its first try began, the overwrite fails. `create`: make the table where there is none, with `partition_by`
-    and `properties`; with `allow_non_empty` also in a folder that holds files which belong to no table.
+    `mode` "overwrite_partitions" replaces the partitions that occur in the source. An overwrite replaces the rows that
+    satisfy `replace_where`, and every new row must satisfy it. `on_conflict` "fail": the overwrite fails if rows landed
+    since its first try began. `create`: create a missing table, with `partition_by` and `properties`; with
+    `allow_non_empty` also in a folder that holds files of no table.
     """
 
     job = f"{_JOBS}.write.job:write"
@@ -69,7 +105,6 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
     properties: TextMap = msgspec.field(default_factory=dict)
 
     def check(self) -> None:
-        """`replace_where` says what an overwrite replaces, so it means nothing to the other modes."""
         possible = self.replace_where is None or self.mode == "overwrite"
         want("arguments.replace_where", possible, f'null in mode "{self.mode}"', self.replace_where)
         possible = self.on_conflict != "fail" or self.mode != "append"
@@ -81,7 +116,6 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
     @property
     def may_spare_spark(self) -> bool:
-        """Of Parquet files Arrow may read what Spark would."""
         return isinstance(self.source, FileView) and self.source.may_be_plain and self.replace_where is None
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
@@ -90,9 +124,9 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
 @register
 class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
-    """Delete the rows for which `predicate` is true (null: every row), or those that have one of the keys.
+    """Delete the rows for which `predicate` is true (null: every row), or that have one of the keys.
 
-    `require_match`: a predicate that is true of no row, or a key that is in no row, fails the job.
+    `require_match`: fail if the predicate is true for no row, or if a key is in no row.
     """
 
     job = f"{_JOBS}.delete.job:delete"
@@ -105,29 +139,24 @@ class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
     require_match: bool = False
 
     def check(self) -> None:
-        """Keys stand in place of a predicate."""
         possible = self.keys is None or self.predicate is None
         want("arguments.predicate", possible, "null where keys are given", self.predicate)
 
     @property
     def may_spare_spark(self) -> bool:
-        """A predicate may be a plain one, which Spark need not judge."""
-        keys = self.keys
-        if keys is None or isinstance(keys, KeyValues) or isinstance(keys.source, TableView):
-            return True
-        return isinstance(keys.source, FileView) and keys.source.may_be_plain
+        return not isinstance(self.keys, KeySource) or _may_be_read_here(self.keys.source)
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         if isinstance(self.keys, KeySource) and not _is_in_reach(self.keys.source, is_spark_here=is_spark_here):
             return False
-        return self.may_spare_spark and (self.predicate is None or looks_plain(self.predicate))
+        return self.may_spare_spark and looks_plain(self.predicate)
 
 
 @register
 class Update(ScopedOperation, frozen=True, kw_only=True, tag="update"):
-    """Give the rows for which `predicate` is true (null: every row) new values.
+    """Assign new values to the rows for which `predicate` is true (null: every row).
 
-    `require_match`: a predicate that is true of no row fails the job.
+    `require_match`: fail if the predicate is true for no row.
     """
 
     job = f"{_JOBS}.update:update"
@@ -142,19 +171,17 @@ class Update(ScopedOperation, frozen=True, kw_only=True, tag="update"):
 
     @property
     def may_spare_spark(self) -> bool:
-        """Predicate and values may be plain ones, which Spark need neither judge nor compute."""
         return True
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        is_plain = self.predicate is None or looks_plain(self.predicate)
-        return is_plain and all(looks_plain(text, is_value=True) for text in self.set.values())
+        return looks_plain(self.predicate) and all(looks_plain(text, is_value=True) for text in self.set.values())
 
 
 @register
 class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
-    """Match the source's rows with the table's, and do what the first clause that holds says.
+    """Match the source's rows with the table's, and apply to each row the first clause whose condition holds.
 
-    `require_match`: a source row that matches no row fails the job, and no clause may insert.
+    `require_match`: fail if a source row matches no row. No clause may insert then.
     """
 
     job = f"{_JOBS}.merge.job:merge"
@@ -173,7 +200,6 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
     require_match: bool = False
 
     def check(self) -> None:
-        """Where every source row must match, there is none to insert. And each clause can act."""
         inserts = any(isinstance(clause, InsertClause) for clause in self.clauses)
         possible = not (self.require_match and inserts)
         want("arguments.require_match", possible, "false where a clause inserts", self.require_match)
@@ -190,10 +216,9 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
 
     @property
     def may_spare_spark(self) -> bool:
-        """Clauses without a condition may assign what the source's files or table hold, where ON compares columns."""
         kinds = {clause.when for clause in self.clauses if clause.condition is None}
         acts_plainly = len(kinds) == len(self.clauses) and "not_matched_by_source" not in kinds
-        return acts_plainly and _may_be_read_here(self)
+        return acts_plainly and _may_be_read_here(self.source) and not self.schema_evolution
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         is_in_reach = _is_in_reach(self.source, is_spark_here=is_spark_here)
@@ -201,7 +226,7 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
 
     @property
     def assigned_texts(self) -> list[str]:
-        """What the clauses assign, but for `*`."""
+        """The SQL texts that the clauses assign; `*` has none."""
         found: list[str] = []
         for clause in self.clauses:
             if not isinstance(clause, DeleteClause):
@@ -212,9 +237,9 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
 
 @register
 class Upsert(SourceOperation, frozen=True, kw_only=True, tag="upsert"):
-    """Update the rows that have a source row's `keys`, and insert the source rows whose keys no row has: a merge.
+    """Merge by `keys`: update the rows whose keys a source row has, and insert the other source rows.
 
-    `columns` are those that an update changes; null: all.
+    `columns`: those that an update changes; null: all.
     """
 
     job = f"{_JOBS}.upsert:upsert"
@@ -226,15 +251,13 @@ class Upsert(SourceOperation, frozen=True, kw_only=True, tag="upsert"):
     columns: SomeColumnNames | None = None
 
     def check(self) -> None:
-        """Each column once, whatever the case of its letters."""
         for name, given in (("keys", self.keys), ("columns", self.columns or ())):
             distinct = len({column.lower() for column in given}) == len(given)
             want(f"arguments.{name}", distinct, "a list of different column names", given)
 
     @property
     def may_spare_spark(self) -> bool:
-        """As of the merge that it is."""
-        return _may_be_read_here(self)
+        return _may_be_read_here(self.source) and not self.schema_evolution
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         return self.may_spare_spark and _is_in_reach(self.source, is_spark_here=is_spark_here)
@@ -251,7 +274,7 @@ class Truncate(Operation, frozen=True, kw_only=True, tag="truncate"):
 
 @register
 class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
-    """Make an earlier version the latest again. `timestamp` is ISO-8601, in UTC where it names no zone."""
+    """Make an earlier version the latest again. `timestamp` is ISO-8601, in UTC if it names no zone."""
 
     job = f"{_JOBS}.restore:restore"
     changes_rows = True
@@ -261,7 +284,6 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
     ignore_missing: bool = False
 
     def check(self) -> None:
-        """One moment to go back to."""
         one = (self.version is None) != (self.timestamp is None)
         want("arguments.version", one, "given, or timestamp is: exactly one of them", self.version)
         if self.timestamp is not None:
@@ -279,10 +301,10 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
 
 @register
 class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
-    """Compact small files, or sort all by `zorder_by`, or (`purge`) rewrite those that have a deletion vector.
+    """Compact small files, or sort all by `zorder_by`, or (`purge`) rewrite those with a deletion vector.
 
-    `target_bytes` null: the table's `delta.targetFileSize`, else 256 MiB. `batch_bytes`: so much is rewritten in one
-    commit; null: all.
+    `target_bytes` null: the table's `delta.targetFileSize`, else 256 MiB. `batch_bytes`: how much one commit rewrites;
+    null: everything.
     """
 
     job = f"{_JOBS}.optimize.job:optimize"
@@ -294,7 +316,6 @@ class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
     batch_bytes: Bytes | None = 32 * 1024**3
 
     def check(self) -> None:
-        """What a purge rewrites is not what a Z-order does."""
         if self.zorder_by and self.purge:
             raise InvalidJobSpec(
                 "Job description: zorder_by and purge exclude each other: a purge rewrites the files that have deleted "
@@ -304,11 +325,10 @@ class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
 
     @property
     def may_spare_spark(self) -> bool:
-        """Nothing in it is SQL but the partitions in scope."""
         return True
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        return self.partition_predicate is None or looks_plain(self.partition_predicate)
+        return looks_plain(self.partition_predicate)
 
 
 @register
@@ -322,8 +342,8 @@ class Checkpoint(Operation, frozen=True, kw_only=True, tag="checkpoint"):
 class Vacuum(Operation, frozen=True, kw_only=True, tag="vacuum"):
     """Delete the files that no kept version needs.
 
-    `retention_hours` null: the table's. `inventory`: a Parquet or CSV file in place of a listing. `include_foreign`: in
-    a table that was created beside files of others, those may go too.
+    `retention_hours` null: the table's. `inventory`: a Parquet or CSV file that replaces the listing.
+    `include_foreign`: also delete the foreign files of a table that was created in a folder with such files.
     """
 
     job = f"{_JOBS}.maintenance:vacuum"

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import JobSpec
-from airflow_txlog.contract.operations.fields import Sees
+from airflow_txlog.contract.operations import Sees
 from airflow_txlog.contract.parameters import decode_parameter, encode_parameter
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import FixedTexts

@@ -13,8 +13,14 @@ from pathlib import PurePath
 from typing import Any, get_args
 
 from airflow_txlog.contract.operations import FORMATS, AnySource
-from airflow_txlog.contract.operations.clauses import Clauses
-from airflow_txlog.contract.operations.fields import Assignments, ColumnNames, Location, SomeColumnNames, TextMap
+from airflow_txlog.contract.operations.fields import (
+    Assignments,
+    Clauses,
+    ColumnNames,
+    Location,
+    SomeColumnNames,
+    TextMap,
+)
 from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.personal import revealed

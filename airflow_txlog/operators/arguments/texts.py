@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from airflow_txlog.contract.operations import Operation
-from airflow_txlog.contract.operations.fields import Sees
+from airflow_txlog.contract.operations import Operation, Sees
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.given import has_template, is_sql_file
 from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut

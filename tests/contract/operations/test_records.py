@@ -18,13 +18,13 @@ from airflow_txlog.contract.operations import (
     Operation,
     QuerySource,
     ScopedOperation,
+    Sees,
     UpdateClause,
     register,
-    row_counts,
 )
-from airflow_txlog.contract.operations.fields import Sees, TableText
+from airflow_txlog.contract.operations.fields import TableText
 from airflow_txlog.contract.operations.reading import kinds_of
-from airflow_txlog.contract.wording import rows_changed, summary_lines
+from airflow_txlog.contract.wording import row_counts, rows_changed, summary_lines
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.run import run_job
