@@ -152,7 +152,6 @@ SHARED_NAMES = {
     "columns statistics": "the values in the log, and what a file's or a job's own are",
     "reading writing rows schema": "of checkpoints and of Parquet files; of the table; of a job's description",
     "operations": "the records of all, and the folder of their jobs",
-    "sources clauses": "as their author makes them, as a record holds them, and what Spark makes of them",
     "files scan": "of a snapshot, and Spark's reading of them",
     "names": "of the log's files; of a predicate's columns",
     "footers": "of Parquet files, and their columns to Spark",
