@@ -229,7 +229,7 @@ class JobResult:
     """The outcome of one job.
 
     - `status`: "committed"; "nothing_to_do" (no commit was needed); "already_done" (an earlier try or a second copy
-      did it); "failed" (`error` tells why; nothing of this job is in the table unless `error` tells otherwise).
+      did it); "failed" (`error` is the reason; nothing of this job is in the table unless the error states otherwise).
     - `version`: the commit's version; for "already_done" the version that did the work, or null with `at_or_before` if
       the log no longer shows it. `read_version`: the version that the work was computed from; null for a table that
       this job created.

@@ -1,6 +1,6 @@
 """The Spark settings and source options that a job may have unless the operator gives `unrestricted`.
 
-Both can be templated, so their content may come from whoever triggers a DAG run. Both can make Spark load code: a
+Both can be templated, so their content may come from the trigger of a DAG run. Both can make Spark load code: a
 setting by naming a jar, a class, a module or a program, and an option because Spark passes every option of a file
 reader on to Hadoop as a setting. So these are lists of what is known to be harmless. A setting tunes: its name is of a
 family below, and its value is a number, a size, a time or true or false, which name nothing. A query is checked in the

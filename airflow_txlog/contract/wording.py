@@ -1,6 +1,6 @@
 """The wording of results: for the task's log, its XCom, its asset events, the progress file and the command line.
 
-The record of an operation (`contract.operations`) tells what the row counts of its commit mean.
+The record of an operation (`contract.operations`) defines what the row counts of its commit mean.
 Invariant: wording never fails for something that a newer release has put into a result.
 """
 
@@ -16,7 +16,7 @@ from airflow_txlog.contract.operations import OPERATIONS, REPLACED
 _Count = TypeVar("_Count", int, str)
 
 APPLICATION = "Spark application "
-"""The beginning of the line that tells where a job runs on a cluster."""
+"""The beginning of the line that shows where a job runs on a cluster."""
 
 
 def application_line(application: str | None, master: str, ui: str | None) -> str:

@@ -229,7 +229,7 @@ def want(name: str, condition: bool, expected: str, found: Any = None, *, is_sho
 
 
 def invalid(name: str, expected: str, found: Any, *, is_shown: bool = False) -> InvalidJobSpec:
-    """Return the error that tells what `name` must be. `is_shown`: a text is the name of a place or of a choice."""
+    """Return the error that describes what `name` must be. `is_shown`: a text is the name of a place or of a choice."""
     is_small = isinstance(found, bool | int) and -(2**63) <= found < 2**63
     text = repr(found) if found is None or is_small else type(found).__name__
     if is_shown and isinstance(found, str):
