@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.places import NO_SERVER, S3Folder, has_server, set_keys
+from tests.benchmarks.statements import LINEITEM, NO_GENERATOR, STATEMENTS, generator
 from tests.benchmarks.timing import Line, measure
-from tests.benchmarks.wide_cases import CASES as WIDE_CASES
-from tests.benchmarks.wide_cases import measure_wide
 from tests.helpers.paths import ROOT
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ CASES = (
     "task",
     "operations",
     "parse",
-    *WIDE_CASES,
+    *STATEMENTS,
     "writers",
     "s3-writers",
     "s3-open",
@@ -175,16 +174,14 @@ class Bench:
             from tests.benchmarks.parse_cases import measure_parse
 
             return measure_parse(self.folder / "parse", rounds=self.rounds)
-        if case in WIDE_CASES:
-            lines = measure_wide(case, self.folder, rounds=self.rounds, scale=self.scale)
-            return [dataclasses.asdict(line) for line in lines]
+        if case in STATEMENTS and STATEMENTS[case].shape is LINEITEM and generator() is None:
+            return _skipped(case, NO_GENERATOR)
         if case in ("memory", "ten-million"):
             return self.memory() if case == "memory" else self.ten_million()
         if case == "plan":
             return self.plan()
         if case.startswith("s3-") and not has_server():
-            print(f"  {case}: skipped: {NO_SERVER}", file=sys.stderr, flush=True)
-            return [{"case": case, "skipped": NO_SERVER}]
+            return _skipped(case, NO_SERVER)
         if case in ("writers", "s3-writers"):
             from tests.benchmarks.writer_cases import measure_writers
 
@@ -220,7 +217,14 @@ class Bench:
             "s3-delete": lambda: self.s3_rows("delete"),
             "s3-merge": lambda: self.s3_rows("merge"),
         }
-        return [dataclasses.asdict(line) for line in cases[case]()]
+        lines = self.statement(case) if case in STATEMENTS else cases[case]()
+        return [dataclasses.asdict(line) for line in lines]
+
+    def statement(self, case: str) -> list[Line]:
+        from tests.benchmarks.statement_cases import equal_sides, statement_sides
+
+        sides = statement_sides(case, self.folder, self.scale, self.spark, self.delta_spark)
+        return self._measure(case, sides, equal_sides())
 
     def copying(self, kind: str, *, partitioned: bool = False) -> list[Line]:
         from tests.benchmarks.delta_spark_cases import copying_sides
@@ -454,6 +458,11 @@ class Bench:
         lines = measure(case, sides, rounds=self.rounds, scale=self.scale, check=check)
         shutil.rmtree(self.folder / case, ignore_errors=True)
         return lines
+
+
+def _skipped(case: str, why: str) -> list[dict[str, Any]]:
+    print(f"  {case}: skipped: {why}", file=sys.stderr, flush=True)
+    return [{"case": case, "skipped": why}]
 
 
 PARTITION = "day = '2025-03-05'"

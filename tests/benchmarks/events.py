@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -112,16 +113,20 @@ class Events:
             path = self.table / self.path_of(index)
             path.parent.mkdir(exist_ok=True)
             pq.write_table(make_events(ids, index), path, store_schema=False)
-        self._commit_files(self.table, {})
+        commit_files(self.table, SCHEMA, self._partition_fields, {})
         # The same files, where rows are masked instead of copied away; its log alone is used.
         self._link_files(self.masking)
-        self._commit_files(self.masking, {"delta.enableDeletionVectors": "true"})
+        commit_files(self.masking, SCHEMA, self._partition_fields, {"delta.enableDeletionVectors": "true"})
         (self.folder / "finished").touch()
 
     @property
     def masking(self) -> Path:
         """The table with deletion vectors switched on."""
         return self.folder / "masking"
+
+    @property
+    def _partition_fields(self) -> list[pa.Field]:
+        return [pa.field(PARTITION, pa.int32())] if self.partitions else []
 
     def path_of(self, index: int) -> str:
         """Where a file is, relative to the table."""
@@ -149,26 +154,6 @@ class Events:
         rows = make_events(ids, self.files + 1)
         months = pa.array(ids % self.files * self.partitions // self.files, pa.int32())
         return rows.append_column(PARTITION, months) if self.partitions else rows
-
-    def _commit_files(self, table: Path, properties: dict[str, str]) -> None:
-        from airflow_txlog.datafiles.parquet.statistics import file_statistics
-        from airflow_txlog.engine import Table
-
-        month = pa.field(PARTITION, pa.int32())
-        schema, columns = (SCHEMA.append(month), [PARTITION]) if self.partitions else (SCHEMA, [])
-        # The files are there already: they become the table.
-        transaction = Table.create(str(table), schema, columns, properties, allow_non_empty=True).begin()
-        for path in sorted(table.rglob("part-*.parquet")):
-            info = path.stat()
-            values = {PARTITION: path.parent.name.removeprefix(f"{PARTITION}=")} if self.partitions else {}
-            transaction.add(
-                path=str(path.relative_to(table)),
-                partition_values=values,
-                size=info.st_size,
-                modification_time=info.st_mtime_ns // 1_000_000,
-                stats=file_statistics(pq.read_table(path, partitioning=None)),
-            )
-        transaction.commit("WRITE", {"mode": "Append"})
 
     def link_table(self, to: Path, *, masking: bool = False) -> None:
         """A table of its own at `to`: the data files as hard links (nobody changes a data file), the log as a copy.
@@ -223,6 +208,29 @@ class Events:
         return rows.combine_chunks()
 
 
+def commit_files(
+    table: Path, schema: pa.Schema, partition_fields: Sequence[pa.Field], properties: dict[str, str]
+) -> None:
+    """Make the Parquet files of a folder a table, whose `schema` is that of the files."""
+    from airflow_txlog.datafiles.parquet.statistics import file_statistics
+    from airflow_txlog.engine import Table
+
+    names = [each.name for each in partition_fields]
+    whole = pa.schema([*schema, *partition_fields])
+    # The files are there already: they become the table.
+    transaction = Table.create(str(table), whole, names, properties, allow_non_empty=True).begin()
+    for path in sorted(table.rglob("*.parquet")):
+        info = path.stat()
+        transaction.add(
+            path=str(path.relative_to(table)),
+            partition_values=dict(part.split("=") for part in path.relative_to(table).parts[:-1]),
+            size=info.st_size,
+            modification_time=info.st_mtime_ns // 1_000_000,
+            stats=file_statistics(pq.read_table(path, partitioning=None).cast(schema)),
+        )
+    transaction.commit("WRITE", {"mode": "Append"})
+
+
 @dataclass(frozen=True)
 class _Month(Events):
     """The files of one month of another table, linked, and that table's source."""
@@ -242,7 +250,7 @@ class _Month(Events):
         shutil.rmtree(self.folder, ignore_errors=True)
         name = f"{PARTITION}={self.month}"
         shutil.copytree(self.whole.table / name, self.table / name, copy_function=os.link)
-        self._commit_files(self.table, {})
+        commit_files(self.table, SCHEMA, self._partition_fields, {})
         (self.folder / "finished").touch()
 
 

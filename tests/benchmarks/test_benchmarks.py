@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.benchmarks.places import NO_SERVER, has_server
+from tests.benchmarks.statement_cases import equal_sides
+from tests.benchmarks.statements import LINEITEM, STATEMENTS, generator
 from tests.helpers.delta_spark import jars
 from tests.helpers.depth import by_hand
 from tests.helpers.paths import ROOT
@@ -45,9 +48,24 @@ def test_log_benchmarks_print_one_line_a_peer_and_find_the_same_files_on_every_s
     assert all(line["ours_s"] and line["peer_s"] and line["ratio"] for line in lines[:2])
 
 
-def test_benchmarks_of_wide_and_much_partitioned_tables_find_the_same_rows_on_both_sides(tmp_path: Path) -> None:
-    lines = run_benchmarks(tmp_path, "wide-append", "wide-delete", "wide-upsert", "partitions-append")
-    assert [line["peer"] for line in lines] == ["deltalake"] * 4
+@pytest.mark.spark
+@pytest.mark.long("twenty statements, some of which Spark evaluates")
+def test_statements_leave_the_same_rows_in_every_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # delta-spark would take minutes; make bench checks its rows.
+    monkeypatch.setenv("TXLOG_DELTA_JARS", str(tmp_path / "none"))
+    cases = [case for case, statement in STATEMENTS.items() if statement.shape is not LINEITEM or generator()]
+    lines = run_benchmarks(tmp_path, *cases, rounds=0)
+    assert [(line["case"], line["peer"]) for line in lines] == [(case, "deltalake") for case in cases]
+
+
+def test_a_side_that_leaves_other_rows_ends_the_run() -> None:
+    check = equal_sides()
+    check("ours", pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    check("deltalake", pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    with pytest.raises(AssertionError, match=r"delta-spark left other values in \['v'\]"):
+        check("delta-spark", pa.table({"id": [1, 2], "v": ["a", "c"]}))
+    with pytest.raises(AssertionError, match="1 rows, another side 2"):
+        check("delta-spark", pa.table({"id": [1], "v": ["a"]}))
 
 
 @pytest.mark.long("three cases in processes of their own")

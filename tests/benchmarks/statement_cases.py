@@ -1,0 +1,196 @@
+"""The cases of `statements`: our job, deltalake and delta-spark, each on a table of its own that links the same files.
+
+All rows of all sides are compared in the warm-up, and some of their columns in each round.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_txlog.engine import Table
+from tests.benchmarks.events import commit_files
+from tests.benchmarks.row_cases import run_as_a_runner
+from tests.benchmarks.statements import STATEMENTS, Shape, Statement
+from tests.helpers.delta_spark import DeltaSpark
+from tests.helpers.specs import job_spec
+
+if TYPE_CHECKING:
+    from deltalake.table import TableMerger
+    from pyspark.sql import SparkSession
+
+
+@dataclass(kw_only=True)
+class StatementSide:
+    """One engine's statement; `execute` takes the table's path."""
+
+    name: str
+    shape: Shape
+    input: Path
+    table: Path
+    execute: Callable[[Path], None]
+    is_compared: bool = False
+
+    def prepare(self) -> None:
+        shutil.rmtree(self.table, ignore_errors=True)
+        shutil.copytree(self.input / "table", self.table, copy_function=_link_data)
+
+    def run(self) -> None:
+        self.execute(self.table)
+
+    def result(self) -> pa.Table:
+        columns = [*self.shape.key, *self.shape.compared] if self.is_compared else None
+        self.is_compared = True
+        rows = Table.open(str(self.table)).to_arrow(columns=columns)
+        return rows.sort_by([(name, "ascending") for name in self.shape.key]).combine_chunks()
+
+
+def _link_data(file: str, to: str) -> None:
+    """Nobody changes a data file."""
+    (shutil.copyfile if "_delta_log" in file else os.link)(file, to)
+
+
+def statement_sides(
+    case: str, folder: Path, scale: float, spark: SparkSession, child: DeltaSpark | None
+) -> list[StatementSide]:
+    """Return the sides of a case, whose input is made where it is not there yet."""
+    statement = STATEMENTS[case]
+    shape = statement.shape
+    made = folder / f"{case.partition('-')[0]}-{scale}"
+    if not (made / "finished").exists():
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+        shape.make(made, scale)
+        schema = pq.read_schema(next((made / "table").rglob("*.parquet")))
+        partitions = [pa.field(name, pa.int64()) for name in shape.partition_columns]
+        commit_files(made / "table", schema, partitions, {})
+        (made / "finished").touch()
+    engines: dict[str, Callable[[Path], None]] = {
+        "ours": lambda table: _run_ours(statement, made, table, spark),
+        "deltalake": lambda table: _run_deltalake(statement, made, table),
+    }
+    if child is not None:
+        engines["delta-spark"] = lambda table: child.run(_sql(statement, made, table))
+    return [
+        StatementSide(name=name, shape=shape, input=made, table=folder / case / name, execute=execute)
+        for name, execute in engines.items()
+    ]
+
+
+def equal_sides() -> Callable[[str, pa.Table], None]:
+    """Return a check that all sides leave the same rows, in each round."""
+    seen: dict[tuple[str, ...], pa.Table] = {}
+
+    def check(side: str, rows: pa.Table) -> None:
+        assert rows.num_rows, f"{side} left no rows"
+        first = seen.setdefault(tuple(rows.column_names), rows)
+        assert rows.num_rows == first.num_rows, f"{side} left {rows.num_rows} rows, another side {first.num_rows}"
+        other = [name for name in rows.column_names if not rows[name].equals(first[name])]
+        assert not other, f"{side} left other values in {other}"
+
+    return check
+
+
+def _run_ours(statement: Statement, made: Path, table: Path, spark: SparkSession) -> None:
+    arguments = dict(statement.arguments)
+    if statement.operation == "delete":
+        arguments.setdefault("predicate", None)
+    if statement.source is not None:
+        source = {"format": "parquet", "path": str(made / statement.source)}
+        arguments |= {"keys": {"column": statement.keys, "source": source}} if statement.keys else {"source": source}
+    result = run_as_a_runner(job_spec(operation=statement.operation, table_uri=str(table), arguments=arguments), spark)
+    assert result.status in ("committed", "nothing_to_do"), result.error
+
+
+def _merge(statement: Statement) -> tuple[str, list[dict[str, Any]]]:
+    """Return the condition and the clauses of a statement that is a MERGE for the other engines."""
+    if statement.keys is not None:
+        return f"t.{statement.keys} = s.{statement.keys}", [{"when": "matched", "then": "delete"}]
+    if statement.operation == "upsert":
+        clauses = [
+            {"when": "matched", "then": "update", "set": "*"},
+            {"when": "not_matched", "then": "insert", "values": "*"},
+        ]
+        return " AND ".join(f"t.{key} = s.{key}" for key in statement.arguments["keys"]), clauses
+    return statement.arguments["on"], statement.arguments["clauses"]
+
+
+def _sql(statement: Statement, made: Path, table: Path) -> str:
+    """Return the statement as delta-spark has it."""
+    target, source, given = f"delta.`{table}`", f"parquet.`{made / (statement.source or '')}`", statement.arguments
+    if statement.operation == "write":
+        return f"INSERT INTO {target} SELECT * FROM {source}"
+    if statement.operation == "optimize":
+        order = f" ZORDER BY ({', '.join(given['zorder_by'])})" if given else ""
+        return f"OPTIMIZE {target}{order}"
+    if statement.operation == "update":
+        return f"UPDATE {target} SET {_assignments(given['set'])} WHERE {given['predicate']}"
+    if "predicate" in given:
+        return f"DELETE FROM {target} WHERE {given['predicate']}"
+    on, clauses = _merge(statement)
+    return f"MERGE INTO {target} t USING {source} s ON {on} {' '.join(map(_clause_sql, clauses))}"
+
+
+def _clause_sql(clause: Mapping[str, Any]) -> str:
+    condition = f" AND {clause['condition']}" if "condition" in clause else ""
+    then = clause["then"].upper()
+    if then == "UPDATE":
+        then += " SET *" if clause["set"] == "*" else f" SET {_assignments(clause['set'])}"
+    elif then == "INSERT":
+        values = clause["values"]
+        then += " *" if values == "*" else f" ({', '.join(values)}) VALUES ({', '.join(values.values())})"
+    return f"WHEN {clause['when'].upper().replace('_', ' ')}{condition} THEN {then}"
+
+
+def _assignments(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
+def _run_deltalake(statement: Statement, made: Path, table: Path) -> None:
+    from deltalake import DeltaTable, write_deltalake
+
+    given = statement.arguments
+    source = None if statement.source is None else made / statement.source
+    if statement.operation == "write":
+        # Batch by batch, as a user does whose rows may not fit into memory.
+        write_deltalake(table, pa.dataset.dataset(source).scanner().to_reader(), mode="append")
+        return
+    opened = DeltaTable(table)
+    if statement.operation == "optimize":
+        opened.optimize.z_order(given["zorder_by"]) if given else opened.optimize.compact()
+    elif statement.operation == "update":
+        opened.update(
+            {n: _theirs(v, statement) for n, v in given["set"].items()},
+            predicate=_theirs(given["predicate"], statement),
+        )
+    elif "predicate" in given:
+        opened.delete(_theirs(given["predicate"], statement))
+    else:
+        on, clauses = _merge(statement)
+        merger = opened.merge(pq.read_table(source), on, source_alias="s", target_alias="t")
+        for clause in clauses:
+            merger = _add_clause(merger, clause)
+        merger.execute()
+
+
+def _add_clause(merger: TableMerger, clause: Mapping[str, Any]) -> TableMerger:
+    values = clause.get("set", clause.get("values"))
+    method = f"when_{clause['when']}_{clause['then']}" + ("_all" if values == "*" else "")
+    arguments = {"predicate": clause.get("condition")}
+    if isinstance(values, Mapping):
+        arguments["updates"] = values
+    added: TableMerger = getattr(merger, method)(**arguments)
+    return added
+
+
+def _theirs(text: str, statement: Statement) -> str:
+    for ours, theirs in statement.deltalake.items():
+        text = text.replace(ours, theirs)
+    return text
