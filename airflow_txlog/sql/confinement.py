@@ -1,9 +1,9 @@
-"""What may not stand in a predicate, in Spark or in the engine.
+"""What may not occur in a predicate, in Spark or in the engine.
 
-A condition must be one boolean expression, deterministic and about one row: a repeated scan, a second copy of a task
-and the conflict check must all get the same answer (soundness A2), and text that was templated into it must not become
-a statement (B6). The invariant: what is refused here is found in Spark's own tokens, so that no reading of the tree,
-right or wrong, lets it through. A function that Spark has and that is not named here is judged by Spark's analysis.
+A condition must be one deterministic boolean expression about one row. A repeated scan, a second copy of a task and the
+conflict check must all get the same answer (soundness A2), and templated text must not become a statement (B6). The
+invariant: what is refused here is found in Spark's own tokens, so no reading of the tree, right or wrong, lets it
+through. Spark's analysis judges a function of Spark's that is not named here.
 Source: Spark 4.2, ExpressionInfo groups of the function registry.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
 from airflow_txlog.sql.keywords import words
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.lexer import CLOSE, OPEN, Token, neighbours
 from airflow_txlog.sql.sql_text import SqlText
 
 _NON_DETERMINISTIC = words(
@@ -57,26 +57,31 @@ _CLAUSES = ("union", "intersect", "except", "order", "group", "limit", "having",
 
 
 def check_tokens(text: SqlText) -> None:
-    """Nothing that is refused by name, and parentheses that close.
+    """Check that the tokens hold nothing that is refused by name, and that brackets close.
 
     Raises InvalidPredicate or UnsupportedPredicate, naming the construct.
     """
-    sql = text.sql
-    _check_shape(text.tokens, sql)
-    _check_queries(text.tokens, sql)
-    previous = Token("start", "")
-    for token, following in zip(text.tokens, [*text.tokens[1:], Token("end", "")], strict=True):
-        if following == Token("symbol", "(") and token.kind in ("word", "name"):
-            name = token.text.lower()
-            if not (name in _QUANTIFIERS and previous.text.lower() in _LIKES):
-                _check_call(name, sql)
-        if previous == Token("symbol", ")") and token.kind == "word" and token.text.lower() == "over":
+    sql, tokens = text.sql, text.tokens
+    wrong = text.unbalanced() if tokens else "it is empty"
+    if wrong is not None:
+        raise invalid(sql, wrong)
+    for at, (before, token, after) in enumerate(neighbours(tokens)):
+        if before == OPEN and token.word in _QUERY_WORDS and _begins_query(token, after, tokens[at + 1 :]):
+            raise unsupported(
+                sql, "a subquery", "It reads what conflict checks cannot see: join the values as a source."
+            )
+    for before, token, after in neighbours(tokens):
+        name = token.text.lower()
+        if after == OPEN and token.is_name and not (name in _QUANTIFIERS and before.text.lower() in _LIKES):
+            for names, construct, why in _REFUSED:
+                if name in names:
+                    raise unsupported(sql, construct.format(name), why)
+        if before == CLOSE and token.word == "over":
             raise unsupported(sql, "a window function", "A predicate is about one row.")
-        previous = token
 
 
 def invalid(sql: str, what: str) -> InvalidPredicate:
-    """The error for a text that is not one boolean expression; `what` says where it fails to be one."""
+    """Return the error for a text that is not one boolean expression; `what` says where it fails to be one."""
     return InvalidPredicate(
         f"The predicate {sql!r} is not one boolean SQL expression: {what}. Write a single condition such as "
         "day = :day AND name = :name; values belong in the parameters. Nothing was read.",
@@ -85,7 +90,7 @@ def invalid(sql: str, what: str) -> InvalidPredicate:
 
 
 def unsupported(sql: str, construct: str, why: str) -> UnsupportedPredicate:
-    """The error for valid SQL that may not stand in a predicate."""
+    """Return the error for valid SQL that may not stand in a predicate."""
     return UnsupportedPredicate(
         f"The predicate {sql!r} holds {construct}, which may not stand in a predicate. {why} Nothing was read.",
         predicate=sql,
@@ -93,62 +98,30 @@ def unsupported(sql: str, construct: str, why: str) -> UnsupportedPredicate:
     )
 
 
-def subquery(sql: str) -> UnsupportedPredicate:
-    """The error for a query within the predicate."""
-    return unsupported(sql, "a subquery", "It reads what conflict checks cannot see: join the values as a source.")
-
-
 def guess_what_failed(text: SqlText) -> str:
-    """In words, what the author of a text that cannot be parsed seems to have written; for the message only."""
+    """Return, for the message only, what the author of a text that cannot be parsed seems to have written."""
     depth = 0
     for token in text.tokens:
-        depth += {"(": 1, ")": -1}.get(token.text, 0) if token.kind == "symbol" else 0
-        if token.kind == "word" and depth == 0 and token.text.lower() in _CLAUSES:
+        depth += (token == OPEN) - (token == CLOSE)
+        if depth == 0 and token.word in _CLAUSES:
             return f"{token.text.upper()} has no place in it"
     return "it cannot be parsed"
 
 
-def _check_shape(tokens: Sequence[Token], sql: str) -> None:
-    if not tokens:
-        raise invalid(sql, "it is empty")
-    depth = 0
-    for token in tokens:
-        if token.kind == "symbol":
-            depth += (token.text == "(") - (token.text == ")")
-        if depth < 0:
-            raise invalid(sql, "a parenthesis closes that none opened")
-    if depth:
-        raise invalid(sql, "a parenthesis is not closed")
-
-
-def _check_call(name: str, sql: str) -> None:
-    for names, construct, why in _REFUSED:
-        if name in names:
-            raise unsupported(sql, construct.format(name), why)
-
-
-def _check_queries(tokens: Sequence[Token], sql: str) -> None:
-    for at, (before, token, after) in enumerate(zip(tokens, tokens[1:], [*tokens[2:], Token("end", "")], strict=False)):
-        word = token.text.lower() if token.kind == "word" else ""
-        # A column may be called `from`; then an operator follows it.
-        goes_on = after.text.lower() in _AFTER_A_COLUMN if after.kind == "word" else after.kind == "symbol"
-        if (
-            before == Token("symbol", "(")
-            and word in _QUERY_WORDS
-            and (not goes_on or after.text in ("*", "(") or (word == "select" and _has_from(tokens[at + 2 :])))
-        ):
-            raise subquery(sql)
+def _begins_query(word: Token, after: Token, rest: Sequence[Token]) -> bool:
+    """Return whether such a word after a parenthesis begins a query. A column may be called `from`."""
+    is_column = after.word in _AFTER_A_COLUMN or (after.kind == "symbol" and after.text not in ("*", "("))
+    return not is_column or (word.word == "select" and _has_from(rest))
 
 
 def _has_from(tokens: Sequence[Token]) -> bool:
-    """Whether a FROM stands before the parenthesis closes, and is not that of IS [NOT] DISTINCT FROM."""
+    """Return whether a FROM, not that of IS [NOT] DISTINCT FROM, comes before the parenthesis closes."""
     depth, words = 0, [""] * 2
     for token in tokens:
-        depth += (token == Token("symbol", "(")) - (token == Token("symbol", ")"))
+        depth += (token == OPEN) - (token == CLOSE)
         if depth < 0:
             return False
-        word = token.text.lower() if token.kind == "word" else ""
-        if depth == 0 and word == "from" and not (words[1] == "distinct" and words[0] in ("is", "not")):
+        if depth == 0 and token.word == "from" and not (words[1] == "distinct" and words[0] in ("is", "not")):
             return True
-        words = [words[1], word]
+        words = [words[1], token.word]
     return False

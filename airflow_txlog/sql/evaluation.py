@@ -1,9 +1,9 @@
-"""A bound expression evaluated on rows in Arrow, as Spark evaluates it, and the table of what can be.
+"""Evaluate a bound expression on Arrow rows as Spark evaluates it, and the table of what can be.
 
-`KNOWN` has one entry for each operator and each function. Whatever is not in it, Spark alone computes. The invariant:
-the value is the one that Spark computes, null where Spark's is null, and no row makes it fail. NaN equals NaN and is
-greater than every number, and -0.0 equals 0.0. Source: Spark, "NaN Semantics"; soundness A4;
-tests/sql/test_known_against_spark.py, which is made from the table.
+`KNOWN` has one entry for each operator and function; only Spark computes anything else. The invariant: the value is the
+one that Spark computes, null where Spark's is null, and no row makes it fail. NaN equals NaN and is greater than every
+number, and -0.0 equals 0.0. Source: Spark, "NaN Semantics"; soundness A4; tests/sql/test_known_against_spark.py, which
+is made from the table.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _Operand: TypeAlias = Any  # an array, or a scalar for all rows
 class Known:
     """An operator or a function that is computed here.
 
-    `types` are those of its operands, by their names in a table's schema, for which Spark is certain to take a text
-    with it and to answer without an error, whatever the values. All operands are of one type. `result` is the type of
-    the answer. `arity`: how many operands a function takes.
+    `types` are the types of its operands, as a table's schema names them, for which Spark is certain to accept the text
+    and to answer without an error, whatever the values. All operands have one type. `result` is the type of the answer.
+    `arity`: how many operands a function takes.
     """
 
     compute: Callable[..., _Operand]
@@ -38,8 +38,7 @@ class Known:
 
 
 def known_as(node: Expression) -> Known | None:
-    """Return the entry of an operation in the table; None for another part of a tree, and for what Spark alone
-    computes."""
+    """Return the table's entry for an operation; None for another part of a tree, and for what only Spark computes."""
     found = KNOWN.get(node.operator) if isinstance(node, Call) else None
     if found is None or not isinstance(node, Call):
         return None
@@ -47,13 +46,13 @@ def known_as(node: Expression) -> Known | None:
 
 
 def values_of(expression: Expression, rows: Rows) -> pa.Array:
-    """Return the value of a bound expression for each row, in their order."""
+    """Return the value of a bound expression for each row, in order."""
     found = _computed(expression, rows)
     return pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
 
 
 def passing(expression: Expression, rows: Rows) -> pa.BooleanArray:
-    """Return which rows a bound condition is true of, in their order; never null."""
+    """Return which rows a bound condition is true of, in order; never null."""
     return pc.fill_null(values_of(expression, rows), False)
 
 
@@ -74,7 +73,7 @@ def _computed(expression: Expression, rows: Rows) -> _Operand:
 
 
 def aligned(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    """Return the values in one array of a type in which they are compared."""
+    """Return the values in one array of the type in which they are compared."""
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return array if array.type == kind else array.cast(kind)
 
@@ -90,7 +89,7 @@ def _is_in(values: pa.Array, members: pa.Array) -> pa.Array:
 def _compared(
     compare: Callable[[Any, Any], Any], beside_nan: Callable[[Any, Any, Any], Any]
 ) -> Callable[[_Operand, _Operand], _Operand]:
-    """A comparison. `beside_nan` corrects its answer for floats; it gets the answer, and where either side is NaN."""
+    """Return a comparison. `beside_nan` corrects it for floats, from its answer and from where each side is NaN."""
 
     def compute(left: _Operand, right: _Operand) -> _Operand:
         # Beside a double, a float is one; a dictionary and another unit of time are what they stand for.

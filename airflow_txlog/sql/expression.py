@@ -1,10 +1,10 @@
 """The tree of a SQL expression: names, constants, operations on them, and what only Spark can interpret.
 
-A text's tree says how the text is put together: `Name`, `Literal`, `Parameter`, `Cast`, `Call` and `Opaque`. A *bound*
-tree is about the columns of certain rows: names have become a `Column`, and constants `Values` of the type in which
-they are compared; `evaluation` computes it. The invariant: two texts with the same tree mean the same to Spark, so
-parentheses, comments, letter case of keywords and the two spellings of an operator are gone. SQL is never made from a
-tree; `span` leads back to the author's own text.
+A text's tree says how the text is put together: `Name`, `Literal`, `Parameter`, `Cast`, `Call` and `Opaque`. In a
+*bound* tree, names have become a `Column`, and constants `Values` of the type in which they are compared; `evaluation`
+computes it. The invariant: two texts with the same tree mean the same to Spark, so a tree has no parentheses, comments,
+letter case of keywords or second spellings of an operator. SQL is never made from a tree; `span` leads back to the
+author's own text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Name:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the first part, where nothing stands before it, can be nothing but the name of something."""
+        """Whether the first part, with nothing before it, can only be a name."""
         first = self.parts[0]
         is_plain = _PLAIN_NAME.fullmatch(first.text) is not None and first.text.lower() not in NO_CERTAIN_NAMES
         return first.kind == "name" or is_plain
@@ -48,7 +48,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. `kind` is string, number, boolean or null; `text` is the content, and a number's with its sign.
+    """A constant. `kind` is string, number, boolean or null; `text` is its content, and a number's includes the sign.
 
     `doubt` says why two parsers may read a string differently.
     """
@@ -69,7 +69,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """`CAST(operand AS type)` in any spelling, `DATE '…'` among them. `target` is the type in small letters."""
+    """`CAST(operand AS type)` in any spelling, `DATE '…'` included. `target` is the type in lower case."""
 
     operand: Expression
     target: str
@@ -89,13 +89,12 @@ class Call:
 
     @property
     def is_function(self) -> bool:
-        """Whether it calls a function by its name."""
         return self.operator.endswith("()")
 
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A part that only Spark can interpret; `what` names it, for messages. `parts` are what of it could be read."""
+    """A part that only Spark can interpret. `what` names it in messages; `parts` are the expressions read within it."""
 
     what: str
     span: Span = field(default=_NOWHERE, compare=False)
@@ -104,7 +103,7 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the rows, by the schema's spelling."""
+    """A column of the rows, in the schema's spelling."""
 
     name: str
     span: Span = field(default=_NOWHERE, compare=False)
@@ -123,7 +122,7 @@ TRUE, FALSE = Literal("boolean", "true"), Literal("boolean", "false")
 
 
 def parts_of(expression: Expression) -> Iterator[Expression]:
-    """Yield the expression and all that it is made of, from left to right."""
+    """Yield the expression and everything that it is made of, from left to right."""
     pending = [expression]
     while pending:
         here = pending.pop()
@@ -171,7 +170,6 @@ def _joined(operator: str, children: Sequence[Expression], neutral: Expression, 
 
 
 def negation(expression: Expression) -> Expression:
-    """Return NOT of an expression."""
     return Call("not", (expression,))
 
 

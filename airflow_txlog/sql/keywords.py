@@ -1,15 +1,13 @@
 """The words of Spark SQL that may be more than names.
 
-A column may have such a name, too: what a text means by one depends on where it is. The invariant: no keyword of a
-Spark that is supported is missing.
-Source: Spark 4.2, `sql_keywords()`, which leaves out those that share a token: SqlBaseLexer.g4.
+A column may have such a name too: its place in the text decides. The invariant: no keyword of a supported Spark is
+missing. Source: Spark 4.2, `sql_keywords()`, which leaves out those that share a token: SqlBaseLexer.g4.
 """
 
 from __future__ import annotations
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text."""
     return frozenset(text.split())
 
 

@@ -1,15 +1,15 @@
-"""A text of SQL cut into tokens, by Spark's own rules.
+"""Spark's lexer: a SQL text as tokens.
 
-Other lexers disagree with Spark's about literals: `'O''Brien'` is one string to Spark and the concatenation of two to
-others, so a person of that name would not be found (soundness A3). The invariant: where a text could be cut in two
-ways, it is not cut at all (`Unreadable`), and a string whose content two parsers could read differently carries its
-`doubt`.
+Other lexers disagree with Spark's about literals. `'O''Brien'` is one string to Spark and two concatenated strings to
+others, so a person of that name would not be found (soundness A3). The invariant: a text that could be cut in two ways
+is not cut at all (`Unreadable`), and a string that two parsers could read differently carries its `doubt`.
 Source: Spark 4.2, SqlBaseLexer.g4; tests/engine/table/predicate/test_differential.py.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -23,17 +23,40 @@ class Uncut(Unreadable):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token. `kind` is word, name (backquoted), string, number, parameter or symbol; `text` as Spark reads it.
+    """One token. `kind` is word, name (in backquotes), string, number, parameter or symbol; `text` is what Spark reads.
 
-    `doubt` says why the content of a string is doubtful, if it is.
+    `doubt` says why two parsers may read a string differently.
     """
 
     kind: str
     text: str
     doubt: str | None = None
 
+    @property
+    def word(self) -> str:
+        """The keyword that it may be, in lower case; empty for a token of another kind."""
+        return self.text.lower() if self.kind == "word" else ""
 
-_OPENING = Token("symbol", "(")
+    @property
+    def symbol(self) -> str:
+        """The text of a symbol; empty for a token of another kind."""
+        return self.text if self.kind == "symbol" else ""
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it may name something: a word, or a name in backquotes."""
+        return self.kind in ("word", "name")
+
+
+OPEN, CLOSE, DOT, COMMA = (Token("symbol", text) for text in "().,")
+OUTSIDE = Token("outside", "")
+"""What is before the first token of a text and after its last."""
+
+
+def neighbours(tokens: Sequence[Token]) -> Iterator[tuple[Token, Token, Token]]:
+    """Yield each token between the one before it and the one after it."""
+    return zip([OUTSIDE, *tokens], tokens, [*tokens[1:], OUTSIDE], strict=False)
+
 
 DOUBLE_QUOTED = "a double-quoted string"
 _LONE = re.compile("[\ud800-\udfff]")
@@ -57,20 +80,14 @@ _ALIAS_TO_SPARK = ("isnull", "notnull")
 
 
 def has_half_of_a_character(text: str) -> bool:
-    """Whether a text has a lone surrogate, which UTF-8 cannot hold."""
+    """Return whether a text has a lone surrogate, which UTF-8 cannot hold."""
     return not text.isascii() and _LONE.search(text) is not None
 
 
-def cut(sql: str, *, has_hints: bool = False) -> tuple[list[Token], list[tuple[int, int]]]:
-    """Return the tokens of a text and their places in it; with `has_hints`, hints are cut like the rest.
+class Lexer:
+    """Cuts one text. With `has_hints`, hints are cut like the rest."""
 
-    Raises Unreadable for what Spark would refuse to cut, or what could be cut in two ways.
-    """
-    return _Lexer(sql, has_hints=has_hints).run()
-
-
-class _Lexer:
-    def __init__(self, sql: str, *, has_hints: bool) -> None:
+    def __init__(self, sql: str, *, has_hints: bool = False) -> None:
         self.sql = sql
         self.has_hints = has_hints
         self.position = 0
@@ -78,11 +95,15 @@ class _Lexer:
         self.spans: list[tuple[int, int]] = []
 
     def run(self) -> tuple[list[Token], list[tuple[int, int]]]:
+        """Return the tokens and their places in the text.
+
+        Raises Unreadable for what Spark would refuse to cut, or what could be cut in two ways.
+        """
         while self.position < len(self.sql):
             self._step()
         self._doubt_neighbours()
-        for token, following in zip(self.tokens, [*self.tokens[1:], Token("end", "")], strict=False):
-            if token.kind == "word" and token.text.lower() in _ALIAS_TO_SPARK and following != _OPENING:
+        for _, token, following in neighbours(self.tokens):
+            if token.word in _ALIAS_TO_SPARK and following != OPEN:
                 raise Unreadable(f"the alias {token.text}")
         return self.tokens, self.spans
 
@@ -134,15 +155,10 @@ class _Lexer:
             raise Unreadable(f"the number {found[0]} and what stands beside it")
 
     def _doubt_neighbours(self) -> None:
-        """Strings side by side are one literal to Spark; neither piece may be taken for the whole."""
-        beside = {
-            at
-            for first in range(len(self.tokens) - 1)
-            if self.tokens[first].kind == self.tokens[first + 1].kind == "string"
-            for at in (first, first + 1)
-        }
-        for at in beside:
-            self.tokens[at] = replace(self.tokens[at], doubt="a string in several pieces")
+        """Mark adjacent strings, which are one literal to Spark: neither may be taken for the whole."""
+        for at, (before, token, after) in enumerate([*neighbours(self.tokens)]):
+            if token.kind == "string" and "string" in (before.kind, after.kind):
+                self.tokens[at] = replace(token, doubt="a string in several pieces")
 
 
 def _string(literal: str) -> Token:
@@ -162,7 +178,7 @@ def _end_of_string(sql: str, at: int) -> int:
 
 
 def _end_of_block_comment(sql: str, at: int) -> int:
-    """Comments nest. A hint is none, and has no place in an expression."""
+    """Return where a comment ends, which may hold others. Raises Unreadable for a hint."""
     depth, here = 0, at
     while here < len(sql):
         if sql.startswith("/*", here):
@@ -179,7 +195,7 @@ def _end_of_block_comment(sql: str, at: int) -> int:
 
 
 def _number(sql: str, at: int) -> re.Match[str] | None:
-    """The number at `at`, when the longest token there is one: `1L` is a number and `1LIKE` a name."""
+    """Return the number at `at` if it is the longest token there: `1L` is a number and `1LIKE` a name."""
     dotted = _DOTTED_NUMBER.match(sql, at) or _EXPONENT_NUMBER.match(sql, at)
     word = _WORD.match(sql, at)
     if dotted is not None and (word is None or dotted.end() >= word.end()):

@@ -1,8 +1,8 @@
 """The parser of SQL expressions, by Spark's grammar: from tokens to an `Expression`.
 
 Precedence, keywords and literals are Spark's. What has a grammar of its own (CASE, INTERVAL, a lambda, the arguments of
-EXTRACT) is read only to find its end, and is `Opaque`. The invariant: a text is either read as Spark reads it, or not
-at all (`NoExpression`); a word that could be a keyword is never taken for a name where Spark could decide otherwise.
+EXTRACT) is read only to find its end, and is `Opaque`. The invariant: a text is read as Spark reads it, or not at all
+(`NoExpression`). A word that could be a keyword is never taken for a name where Spark could decide otherwise.
 Source: Spark 4.2, SqlBaseParser.g4 (booleanExpression, predicate, valueExpression, primaryExpression);
 tests/engine/table/predicate/test_differential.py.
 """
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter
 from airflow_txlog.sql.keywords import words
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.lexer import OPEN, OUTSIDE, Token
 
 # Operators between two values, and how tightly they bind.
 _LEVELS = {
@@ -47,7 +47,6 @@ _CASTS = words("boolean tinyint smallint int bigint float double date timestamp 
 # Their first argument may be a unit of time.
 _WITH_UNITS = words("timestampadd timestampdiff timediff dateadd datediff date_add date_diff")
 _MOST_DEPTH = 50
-_END = Token("end", "")
 _CLOSINGS = {"(": ")", "[": "]"}
 
 
@@ -65,7 +64,7 @@ def parse(tokens: Sequence[Token]) -> Expression:
 
 
 class _Parser:
-    """The tokens, of which those before `at` are read."""
+    """Reads tokens; those before `at` are read already."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self.tokens = tokens
@@ -112,12 +111,12 @@ class _Parser:
         return Call("not", (found,), (start, self.at)) if negated else found
 
     def _test(self, operand: Expression, start: int) -> Expression | None:
-        """What a keyword after an operand asks of it; None where there is no such keyword."""
+        """Return the test that a keyword after an operand begins, if there is one."""
         if self._takes("in"):
             return Call("in", (operand, *self._arguments()), (start, self.at))
         if self._takes("between"):
             # Else it is a column of that name.
-            is_symmetric = self._word() == "symmetric" and self._word_at(1) != "and" and self._level(1) < 0
+            is_symmetric = self._word() == "symmetric" and self._word(1) != "and" and self._level(1) < 0
             self.at += is_symmetric
             low = self._value()
             self._needs("and")
@@ -131,7 +130,7 @@ class _Parser:
         return self._is(operand, start) if self._takes("is") else None
 
     def _like(self, operator: str, operand: Expression, start: int) -> Expression:
-        if self._word() in _QUANTIFIERS and self._next(1) == Token("symbol", "("):
+        if self._word() in _QUANTIFIERS and self._next(1).symbol == "(":
             quantifier = self._word()
             self.at += 1
             self._skip()
@@ -172,12 +171,11 @@ class _Parser:
 
     def _level(self, ahead: int = 0) -> int:
         token = self._next(ahead)
-        is_operator = token.kind == "symbol" or (token.kind == "word" and token.text.lower() == "div")
-        return _LEVELS.get(token.text.lower(), -1) if is_operator else -1
+        return _LEVELS.get(token.symbol or token.word, -1)
 
     def _signed(self) -> Expression:
-        start, token, following = self.at, self._next(), self._next(1)
-        operator = _SIGNS.get(token.text) if token.kind == "symbol" else None
+        start, following = self.at, self._next(1)
+        operator = _SIGNS.get(self._next().symbol)
         if operator is None:
             return self._with_rest(self._primary(), start)
         self.at += 1
@@ -193,9 +191,9 @@ class _Parser:
         return Call(operator, (operand,), (start, self.at))
 
     def _with_rest(self, found: Expression, start: int) -> Expression:
-        """The value with what follows it as a part of it: an index, a member, a type, a collation."""
-        while True:
-            if self._next() == Token("symbol", "["):
+        """Return the value with the suffixes that follow it: an index, a member, a type, a collation."""
+        for _ in range(_MOST_DEPTH):
+            if self._next().symbol == "[":
                 self._skip()
                 found = Opaque("an element in brackets", (start, self.at), (found,))
             elif self._takes_symbol("."):
@@ -210,6 +208,7 @@ class _Parser:
                 found = Opaque("COLLATE", (start, self.at), (found,))
             else:
                 return found
+        raise NoExpression
 
     def _primary(self) -> Expression:
         token, start = self._next(), self.at
@@ -226,15 +225,15 @@ class _Parser:
                 return Parameter(token.text, (start, self.at))
             case "name":
                 return self._named()
-            case "word" if self._is_operand(token.text.lower()):
-                return self._begun_by(token.text.lower())
-            case "symbol" if token.text == "(":
+            case "word" if self._is_operand(token.word):
+                return self._begun_by(token.word)
+            case "symbol" if token == OPEN:
                 return self._in_parentheses()
         raise NoExpression
 
     def _is_operand(self, word: str) -> bool:
-        """Whether a word begins an operand; some of the words that connect operands are functions too."""
-        return word not in _CONNECTING or (word in _ALSO_CALLED and self._next(1) == Token("symbol", "("))
+        """Return whether a word begins an operand; some of the words that connect operands are functions too."""
+        return word not in _CONNECTING or (word in _ALSO_CALLED and self._next(1).symbol == "(")
 
     def _in_parentheses(self) -> Expression:
         start = self.at
@@ -243,7 +242,7 @@ class _Parser:
         if self._word() in _QUERIES and _LEVELS.get(self._next(1).text, -1) != 0:
             raise NoExpression
         found = self.expression()
-        if self._next() == Token("symbol", ","):
+        if self._next().symbol == ",":
             members = [found]
             while self._takes_symbol(","):
                 members.append(self.expression())
@@ -253,14 +252,14 @@ class _Parser:
         return replace(found, span=(start, self.at))
 
     def _begun_by(self, word: str) -> Expression:
-        """The value that begins with a word which is not in backquotes."""
+        """Return the value that begins with a word without backquotes."""
         start, following = self.at, self._next(1)
         if word in ("null", "true", "false"):
             self.at += 1
             return Literal("null" if word == "null" else "boolean", word, (start, self.at))
         if word == "case":
             return self._case()
-        if word in ("cast", "try_cast") and following == Token("symbol", "("):
+        if word in ("cast", "try_cast") and following == OPEN:
             return self._cast()
         if word == "interval" and (following.kind in ("string", "number", "parameter") or self._is_signed_unit()):
             return self._interval()
@@ -274,13 +273,13 @@ class _Parser:
     def _named(self) -> Expression:
         start = self.at
         parts = [self._needs_name()]
-        while self._next() == Token("symbol", ".") and self._next(1).kind in ("word", "name"):
+        while self._next().symbol == "." and self._next(1).is_name:
             self.at += 1
             parts.append(self._needs_name())
-        if self._next() == Token("symbol", ".") and self._next(1) == Token("symbol", "*"):
+        if self._next().symbol == "." and self._next(1).symbol == "*":
             self.at += 2
             return Opaque("a star", (start, self.at))
-        if self._next() != Token("symbol", "("):
+        if self._next().symbol != "(":
             return Name(tuple(parts), (start, self.at))
         return self._call(".".join(part.text for part in parts).lower(), start)
 
@@ -341,29 +340,25 @@ class _Parser:
         return Opaque("a cast", (start, self.at), (operand,))
 
     def _is_signed_unit(self) -> bool:
-        return (
-            self._next(1) == Token("symbol", "-")
-            and self._next(2).kind in ("number", "string")
-            and (self._word_at(3) in _UNITS)
-        )
+        return self._next(1).symbol == "-" and self._next(2).kind in ("number", "string") and (self._word(3) in _UNITS)
 
     def _interval(self) -> Expression:
         start = self.at
         self.at += 1
-        while self._next().kind in ("string", "number", "parameter") or self._next() == Token("symbol", "-"):
+        while self._next().kind in ("string", "number", "parameter") or self._next().symbol == "-":
             self.at += 1
             while self._word() in _UNITS:
                 self.at += 1
-            if self._next() == Token("symbol", "-") and self._word_at(2) not in _UNITS:
+            if self._next().symbol == "-" and self._word(2) not in _UNITS:
                 break
         return Opaque("INTERVAL", (start, self.at))
 
     def _type(self) -> str:
-        """A type's name with its lengths, in small letters; a type with members is not read."""
+        """Return a type's name with its lengths, in lower case. A type with members is not read."""
         if self._next().kind != "word":
             raise NoExpression
         name = self._needs_name().text.lower()
-        if self._next() == Token("symbol", "("):
+        if self._next().symbol == "(":
             start = self.at
             self._skip()
             name += "".join(token.text for token in self.tokens[start : self.at])
@@ -373,14 +368,10 @@ class _Parser:
 
     def _next(self, ahead: int = 0) -> Token:
         at = self.at + ahead
-        return self.tokens[at] if at < len(self.tokens) else _END
+        return self.tokens[at] if at < len(self.tokens) else OUTSIDE
 
-    def _word_at(self, ahead: int) -> str:
-        token = self._next(ahead)
-        return token.text.lower() if token.kind == "word" else ""
-
-    def _word(self) -> str:
-        return self._word_at(0)
+    def _word(self, ahead: int = 0) -> str:
+        return self._next(ahead).word
 
     def _takes(self, word: str) -> bool:
         if self._word() == word:
@@ -389,8 +380,7 @@ class _Parser:
         return False
 
     def _takes_symbol(self, text: str) -> bool:
-        token = self._next()
-        if token.kind == "symbol" and token.text == text:
+        if self._next().symbol == text:
             self.at += 1
             return True
         return False
@@ -405,23 +395,21 @@ class _Parser:
 
     def _needs_name(self) -> Token:
         token = self._next()
-        if token.kind not in ("word", "name"):
+        if not token.is_name:
             raise NoExpression
         self.at += 1
         return token
 
     def _skip(self) -> None:
-        """Go behind the bracket that closes the one which is next."""
+        """Go behind the bracket that closes the next one."""
         open_ones: list[str] = []
         while self.at < len(self.tokens):
-            token = self._next()
+            symbol = self._next().symbol
             self.at += 1
-            if token.kind != "symbol":
-                continue
-            if token.text in _CLOSINGS:
-                open_ones.append(_CLOSINGS[token.text])
-            elif token.text in (")", "]"):
-                if open_ones.pop() != token.text:
+            if symbol in _CLOSINGS:
+                open_ones.append(_CLOSINGS[symbol])
+            elif symbol in (")", "]"):
+                if open_ones.pop() != symbol:
                     raise NoExpression
                 if not open_ones:
                     return

@@ -7,18 +7,27 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from airflow_txlog.sql.expression import Expression, Span
-from airflow_txlog.sql.lexer import DOUBLE_QUOTED, Token, Uncut, Unreadable, cut, has_half_of_a_character
+from airflow_txlog.sql.lexer import (
+    DOUBLE_QUOTED,
+    OPEN,
+    OUTSIDE,
+    Lexer,
+    Token,
+    Uncut,
+    Unreadable,
+    has_half_of_a_character,
+    neighbours,
+)
 from airflow_txlog.sql.parser import NoExpression, parse
 
-_NAMING = ("word", "name")
-_OPENING, _STAR = Token("symbol", "("), Token("symbol", "*")
+_OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
 # The characters of a text that is kept after it was cut: an IN list may have megabytes of them.
 _MOST_REMEMBERED = 20_000
 
 
 @dataclass(frozen=True)
 class SqlText:
-    """A text, its tokens in order, and their places in it, from the first character to the one after the last.
+    """A text, its tokens, and their places in it as half-open ranges of characters.
 
     A text that cannot be cut has a `problem` and no tokens; with `is_refused`, Spark cannot cut it either.
     """
@@ -31,7 +40,7 @@ class SqlText:
 
     @cached_property
     def expression(self) -> Expression | None:
-        """The tree of the one expression that the text is; None where it is none, or only Spark can parse it."""
+        """The tree, if the text is one expression that the parser reads."""
         try:
             return parse(self.tokens) if self.problem is None else None
         except (NoExpression, RecursionError):
@@ -47,24 +56,30 @@ class SqlText:
         return self.sql[self.spans[span[0]][0] : self.spans[span[1] - 1][1]]
 
     def calls(self) -> list[str]:
-        """Lower-case names of everything that stands before an opening parenthesis, keywords included."""
-        pairs = zip(self.tokens, self.tokens[1:], strict=False)
-        return [this.text.lower() for this, following in pairs if this.kind in _NAMING and following == _OPENING]
+        """Return the lower-case names of whatever precedes an opening parenthesis, keywords included."""
+        return [token.text.lower() for _, token, after in neighbours(self.tokens) if token.is_name and after == OPEN]
 
     def has_star(self) -> bool:
-        """Whether a `*` multiplies nothing: after an opening parenthesis, a comma or a dot, or at the start."""
-        befores = [_OPENING, *self.tokens]
-        return any(
-            token == _STAR and before.kind == "symbol" and before.text in ("(", ",", ".")
-            for before, token in zip(befores, self.tokens, strict=False)
-        )
+        """Return whether a `*` multiplies nothing: it comes first, or after `(`, a comma or a dot."""
+        starts = ("(", ",", ".")
+        return any(t.symbol == "*" and (b is OUTSIDE or b.symbol in starts) for b, t, _ in neighbours(self.tokens))
 
     def words(self) -> set[str]:
-        """Everything that could name a column, in lower case.
+        """Return everything that could name a column, in lower case.
 
-        With the content of double-quoted strings: a session may be set to read those as names.
+        That includes double-quoted strings, which a session may be set to read as names.
         """
-        return {token.text.lower() for token in self.tokens if token.kind in _NAMING or token.doubt == DOUBLE_QUOTED}
+        return {token.text.lower() for token in self.tokens if token.is_name or token.doubt == DOUBLE_QUOTED}
+
+    def unbalanced(self) -> str | None:
+        """Return which bracket lacks its partner, as the rest of a sentence that begins with "it"."""
+        open_ones: list[str] = []
+        for token in self.tokens:
+            if token.symbol in _OPENS:
+                open_ones.append(token.text)
+            elif token.symbol in _CLOSES and (not open_ones or open_ones.pop() != _CLOSES[token.text]):
+                return f"it has a {token.text} without its {_CLOSES[token.text]}"
+        return f"it has a {open_ones[-1]} without its {_OPENS[open_ones[-1]]}" if open_ones else None
 
 
 def sql_text(sql: str) -> SqlText:
@@ -89,14 +104,14 @@ def statement_text(sql: str) -> SqlText:
 
 def _cut(sql: str, *, has_hints: bool = False) -> SqlText:
     try:
-        tokens, spans = cut(sql, has_hints=has_hints)
+        tokens, spans = Lexer(sql, has_hints=has_hints).run()
     except Unreadable as error:
         return SqlText(sql, problem=str(error), is_refused=isinstance(error, Uncut))
     return SqlText(sql, tokens, spans)
 
 
 def quoted_hint(texts: Iterable[str], name: str) -> str:
-    """What to do where one of the texts has `':name'` in quotes, as a sentence for a message; empty where none has."""
+    """Return what to do where one of the texts has `':name'` in quotes, for the end of a message; else nothing."""
     tokens = (token for text in texts for token in sql_text(text).tokens)
     if any(token.kind == "string" and token.text == f":{name}" for token in tokens):
         return f" A parameter in quotes is a text: write :{name} without quotes."

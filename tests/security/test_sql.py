@@ -240,7 +240,7 @@ def test_every_listed_function_is_accepted_as_spark_documents_it(
 
 @pytest.mark.spark
 def test_every_listed_function_is_one_of_sparks_own(spark: SparkSession) -> None:
-    assert functions._functions_of(spark) >= functions.FUNCTIONS
+    assert functions._built_in(spark._jvm) >= functions.FUNCTIONS
 
 
 @pytest.mark.spark

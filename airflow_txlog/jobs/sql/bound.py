@@ -1,14 +1,14 @@
-"""The values of parameters as Spark gets them: each is the value that was given, and none is part of a text.
+"""Hand the values of parameters to Spark: each is the value that was given, and none is part of a text.
 
-Classic PySpark hands dates and timestamps over as `java.sql` types, which go through the zone and the calendars of the
+Classic PySpark passes dates and timestamps as `java.sql` types, which go through the zone and the calendars of the
 driver's machine: an instant before 1900 moves by the offsets of old clocks, one before 1582 by days, and a day that the
-zone left out becomes the next one. `java.time` has them as they are.
+zone left out becomes the next one. `java.time` keeps them.
 
 Over Spark Connect, Spark 4.1 and later write the values of `args` into the text: `7-:x` with a negative value becomes a
 comment, which hides the rest of the line. The setting that forbids this in a classic session makes a Connect session
-bind nothing. So nothing is handed over as `args` there. The values cross as typed literals of the protocol and fill one
-variable of the session, and a marker in the text becomes a reference to its member. The invariant: a text that goes to
-Spark depends on the names and types of the parameters alone. Source: soundness A22; Spark 4.2, SparkConnectPlanner.
+bind nothing. So nothing is passed as `args` there. The values cross as typed literals of the protocol into one variable
+of the session, and a marker in the text becomes a reference to its member. The invariant: a text that goes to Spark
+depends on the names and types of the parameters alone. Source: soundness A22; Spark 4.2, SparkConnectPlanner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_txlog.datafiles.codecs import plain_time
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.sql.keywords import words
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.lexer import OUTSIDE, neighbours
 from airflow_txlog.sql.sql_text import statement_text
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Binder:
         return spark.sql(with_references(sql, {name: self._references[name] for name in names}))
 
     def _declare(self) -> None:
-        """Declare the session's variable, and fill it, without a value in a text."""
+        """Declare the session's variable and fill it, without a value in a text."""
         from pyspark.sql import functions as F  # noqa: PLC0415 - what of it is Connect's is decided when it is imported
 
         spark = self._context.spark
@@ -83,39 +83,33 @@ class Binder:
 
 
 def reference(member: str, data_type: str) -> str:
-    """Return what stands for a parameter: a member of the variable, cast to its own type.
+    """Return what replaces a parameter: a member of the variable, cast to its own type.
 
-    A bare name would give its name to the member of a struct. A parenthesis first would make a call of a name before
-    it (`limit:x`), after the gate has looked for calls.
+    A bare name would give its name to the member of a struct. A parenthesis first would make a call of a name before it
+    (`limit:x`), after the gate has looked for calls.
     """
     return f" CAST({member} AS {data_type})"
 
 
 def with_references(sql: str, references: Mapping[str, str]) -> str:
-    """Return the statement with `references` in the place of the parameters of these names.
+    """Return the statement with a reference in place of each parameter that has one.
 
-    A marker stays where it may be a member of what precedes it, and each does in a statement that cannot be cut into
-    tokens.
+    A marker stays where it may be a member of what precedes it, and everywhere in a statement that cannot be cut.
     """
     statement = statement_text(sql)
     pieces: list[str] = []
-    before, done = Token("symbol", "("), 0
-    for token, (start, end) in zip(statement.tokens, statement.spans, strict=True):
-        if token.kind == "parameter" and token.text in references and _begins_an_operand(before):
+    done = 0
+    for (before, token, _), (start, end) in zip(neighbours(statement.tokens), statement.spans, strict=True):
+        is_operand = before is OUTSIDE or before.word in _BEFORE_AN_OPERAND
+        is_operand = is_operand or (before.kind == "symbol" and before.text not in _AFTER_AN_OPERAND)
+        if token.kind == "parameter" and token.text in references and is_operand:
             pieces += [sql[done:start], references[token.text]]
             done = end
-        before = token
     return "".join([*pieces, sql[done:]])
 
 
-def _begins_an_operand(before: Token) -> bool:
-    if before.kind == "symbol":
-        return before.text not in _AFTER_AN_OPERAND
-    return before.kind == "word" and before.text.lower() in _BEFORE_AN_OPERAND
-
-
 def _in_java(spark: SparkSession, value: Any) -> Any:
-    """The value as a classic session binds it unchanged."""
+    """Return the value as a classic session binds it unchanged."""
     if isinstance(value, list):
         return [_in_java(spark, each) for each in value]
     if not isinstance(value, dt.date):
@@ -132,7 +126,7 @@ def _in_java(spark: SparkSession, value: Any) -> Any:
 
 
 def _literal(value: Any) -> Column:
-    """The value as a typed literal of the Connect protocol, of the type that a classic session gives it."""
+    """Return the value as a typed literal of the Connect protocol, of the type that a classic session gives it."""
     from pyspark.sql import functions as F  # noqa: PLC0415
     from pyspark.sql.connect.column import Column  # noqa: PLC0415
     from pyspark.sql.connect.expressions import LiteralExpression  # noqa: PLC0415

@@ -1,8 +1,13 @@
-"""Which names the columns of a source may have, and which column an assignment names."""
+"""The names of columns: in a source, on the left of an assignment, and in the author's texts, judged without Spark.
+
+The invariant: `check_names` refuses only a name that Spark is certain not to find. Spark judges every other text, and
+what is opaque in it. Source: Spark, name resolution (case-insensitive; alias, then column, then member);
+tests/jobs/sql/test_certain_mistakes.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,14 +15,17 @@ from airflow_txlog.contract.operations import Merge, Operation, Update
 from airflow_txlog.engine.table.predicate.names import SPECIAL_NAMES, did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate, SchemaMismatch, UnknownColumn
-from airflow_txlog.sql.expression import Call, Expression, Name, parts_of
+from airflow_txlog.sql.expression import Call, Name, parts_of
 from airflow_txlog.sql.sql_text import sql_text
 
 Column = TypeVar("Column")
 
+# Words that are expressions, or begin one: no column may be meant by them.
+_CONSTANTS = frozenset(("default", "end", "all", "any", "some", "distinct"))
+
 
 def check_names_are_free(names: Sequence[str], what: str) -> None:
-    """Raises SchemaMismatch for a column that bears a name of ours."""
+    """Raise SchemaMismatch for a column with a name of ours."""
     taken = [name for name in names if name.lower().startswith("_txlog_")]
     if taken:
         raise SchemaMismatch(
@@ -27,7 +35,7 @@ def check_names_are_free(names: Sequence[str], what: str) -> None:
 
 
 def check_distinct(names: Sequence[str], what: str) -> None:
-    """Raises SchemaMismatch where two columns differ in nothing but case, or not at all."""
+    """Raise SchemaMismatch for two columns whose names are equal but for case."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
@@ -40,7 +48,7 @@ def check_distinct(names: Sequence[str], what: str) -> None:
 
 
 def assigned_column(name: str, columns: Mapping[str, Column], alias: str) -> Column | None:
-    """Return the column of a table that an assignment names, bare or behind the table's alias; None if it has none.
+    """Return the column of a table that an assignment names, bare or behind the table's alias.
 
     `columns` are the table's by their names in lower case.
     """
@@ -52,15 +60,17 @@ def assigned_column(name: str, columns: Mapping[str, Column], alias: str) -> Col
 
 
 def unassignable(name: str, columns: Sequence[str], table_uri: str) -> UnknownColumn:
-    """The error for an assignment to a column that the table does not have."""
+    """Return the error for an assignment to a column that the table does not have."""
     return missing_column(
         f"A new value is assigned to {name!r}, a column that {table_uri} does not have", name, columns
     )
 
 
 def missing_column(what: str, name: str, columns: Sequence[str], end: str = "Nothing was read.") -> UnknownColumn:
-    """The error for a name of an argument that none of the columns has. `what`: who lacks it and which argument names
-    it, as a sentence without its end."""
+    """Return the error for an argument that names none of the columns.
+
+    `what`: who lacks the column and which argument names it, as a sentence without its end.
+    """
     return UnknownColumn(
         f"{what}.{did_you_mean(name, columns)} The columns are: {shown_names(columns)}. {end}",
         column=name,
@@ -68,17 +78,12 @@ def missing_column(what: str, name: str, columns: Sequence[str], end: str = "Not
     )
 
 
-# Words that are expressions, or begin one: no column may be meant by them.
-_CONSTANTS = frozenset(("default", "end", "all", "any", "some", "distinct"))
-
-
 @dataclass(frozen=True, kw_only=True)
 class NamedRows:
-    """Rows that a text may name columns of.
+    """Rows whose columns a text may name.
 
-    `alias` may stand before their names; None: nothing may. `columns` None: only Spark knows them, but
-    `lacks` are names in small letters that no struct among them has.
-    `whose` rows they are, for people: "the table" or "the source".
+    `alias` may come before the names; None: nothing may. If only Spark knows the columns, `columns` is None, and
+    `lacks` are lower-case names that no struct among them has. `whose` rows they are: "the table" or "the source".
     """
 
     alias: str | None
@@ -88,46 +93,18 @@ class NamedRows:
 
 
 def check_names(text: str, sides: Sequence[NamedRows], note: str = "") -> None:
-    """Raises UnknownColumn for a name in an expression over these rows that none of them has, and InvalidPredicate for
-    one that two of them have. `note`: for the end of the message.
+    """Check the names in an expression over these rows. `note` is for the end of an error's message.
+
+    Raises UnknownColumn for a name that no side has, and InvalidPredicate for one that two have.
     """
     expression = sql_text(text).expression
-    for parts, is_call in () if expression is None else _names(expression):
-        _check_name(text, parts, is_call, sides, note)
-
-
-def unknown_column(text: str, name: str, sides: Sequence[NamedRows], note: str = "") -> UnknownColumn:
-    """The error for a name in a text that none of the sides has."""
-    known = {column: side for side in sides for column in (() if side.columns is None else side.columns.names)}
-    wanted = name.rpartition(".")[2] if "." in name else name
-    near = did_you_mean(wanted, known)
-    owners = [side.whose for side in sides]
-    lacking = f"{owners[0]} does not have" if len(owners) == 1 else f"neither {' nor '.join(owners)} has"
-    listed = "; ".join(
-        f"{'The columns' if side is sides[0] else 'those'} of {side.whose} are: {shown_names(side.columns.names)}"
-        for side in sides
-        if side.columns is not None
-    )
-    return UnknownColumn(
-        f"The text {text!r} names {name!r}, which {lacking}.{near}{note}"
-        f"{f' {listed}.' if listed else ''} Nothing was read.",
-        predicate=text,
-        column=name,
-        columns=list(known),
-    )
-
-
-def aliases_of(operation: Operation) -> str:
-    """How the texts of an operation may call its rows, as a sentence for the end of a message; empty for a text that
-    has no name for them."""
-    if isinstance(operation, Merge):
-        target, source = operation.target_alias, operation.source_alias
-        return (
-            f" In a MERGE the table is called {target} and the source {source}: write {target}.name or {source}.name."
-        )
-    if isinstance(operation, Update):
-        return f" In an UPDATE the table is called {operation.target_alias}."
-    return ""
+    for part in () if expression is None else parts_of(expression):
+        match part:
+            # Spark also knows a clock or a user by its name in backquotes.
+            case Name((first, *_)) if first.text.lower() not in SPECIAL_NAMES and first.word not in _CONSTANTS:
+                _check_name(text, [token.text for token in part.parts], False, sides, note)
+            case Call(operator) if part.is_function and "." in operator:
+                _check_name(text, operator.removesuffix("()").split("."), True, sides, note)
 
 
 def _check_name(text: str, parts: Sequence[str], is_call: bool, sides: Sequence[NamedRows], note: str) -> None:
@@ -139,12 +116,12 @@ def _check_name(text: str, parts: Sequence[str], is_call: bool, sides: Sequence[
         # A column of the alias's name may be a struct, and a dotted call a function of a schema.
         may_be_struct = any(other.columns is not None or first not in other.lacks for other in by_name)
         if not (may_be_struct or is_call or side.columns is None) and side.columns.find(parts[1]) is None:
-            raise unknown_column(text, f"{parts[0]}.{parts[1]}", [side], note)
+            raise _unknown_column(text, f"{parts[0]}.{parts[1]}", [side], note)
         return
     if is_call:
         return
     if not by_name:
-        raise unknown_column(text, ".".join(parts), sides, note)
+        raise _unknown_column(text, ".".join(parts), sides, note)
     if len(parts) == 1 and len(by_name) > 1 and all(side.columns is not None for side in by_name):
         owners = " and ".join(side.whose for side in by_name)
         raise InvalidPredicate(
@@ -154,34 +131,51 @@ def _check_name(text: str, parts: Sequence[str], is_call: bool, sides: Sequence[
         _check_member(text, parts, by_name[0].columns, note)
 
 
+def _unknown_column(text: str, name: str, sides: Sequence[NamedRows], note: str) -> UnknownColumn:
+    """Return the error for a name in a text that none of the sides has."""
+    known = [column for side in sides for column in (() if side.columns is None else side.columns.names)]
+    owners = [side.whose for side in sides]
+    lacking = f"{owners[0]} does not have" if len(owners) == 1 else f"neither {' nor '.join(owners)} has"
+    listed = "; ".join(
+        f"{'The columns' if side is sides[0] else 'those'} of {side.whose} are: {shown_names(side.columns.names)}"
+        for side in sides
+        if side.columns is not None
+    )
+    return UnknownColumn(
+        f"The text {text!r} names {name!r}, which {lacking}.{did_you_mean(name.rpartition('.')[2], known)}{note}"
+        f"{f' {listed}.' if listed else ''} Nothing was read.",
+        predicate=text,
+        column=name,
+        columns=list(dict.fromkeys(known)),
+    )
+
+
 def _check_member(text: str, parts: Sequence[str], columns: StructType, note: str) -> None:
-    """Raises UnknownColumn for a member that a struct does not have. Of other types only Spark knows the members."""
-    above = parts[0]
+    """Raise UnknownColumn for a member that a struct does not have. Only Spark knows the members of other types."""
     found = columns.find(parts[0])
-    for part in parts[1:]:
+    for depth, part in enumerate(parts[1:], 1):
         inside = None if found is None else found.type
         if not isinstance(inside, StructType):
             return
         found = inside.find(part)
         if found is None:
             raise UnknownColumn(
-                f"The text {text!r} names {part!r}, which the struct {above} does not have."
+                f"The text {text!r} names {part!r}, which the struct {'.'.join(parts[:depth])} does not have."
                 f"{did_you_mean(part, inside.names)}{note} Its members are: {shown_names(inside.names)}. Nothing was "
                 "read.",
                 predicate=text,
                 column=".".join(parts),
                 columns=list(columns.names),
             )
-        above = f"{above}.{part}"
 
 
-def _names(expression: Expression) -> Iterator[tuple[list[str], bool]]:
-    """The parts of each name that can be nothing but a column's, and whether a call follows them."""
-    for part in parts_of(expression):
-        match part:
-            # Of a clock or a user, Spark knows the name in backquotes too.
-            case Name((first, *_)) if first.text.lower() not in SPECIAL_NAMES:
-                if first.kind == "name" or first.text.lower() not in _CONSTANTS:
-                    yield [token.text for token in part.parts], False
-            case Call(operator) if part.is_function and "." in operator:
-                yield operator.removesuffix("()").split("."), True
+def aliases_of(operation: Operation) -> str:
+    """Return what the texts of an operation may call its rows, for the end of a message; empty if nothing."""
+    if isinstance(operation, Merge):
+        target, source = operation.target_alias, operation.source_alias
+        return (
+            f" In a MERGE the table is called {target} and the source {source}: write {target}.name or {source}.name."
+        )
+    if isinstance(operation, Update):
+        return f" In an UPDATE the table is called {operation.target_alias}."
+    return ""

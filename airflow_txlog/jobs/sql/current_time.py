@@ -1,12 +1,11 @@
-"""The clocks in a job's texts, read once: `current_date`, `now()` and their like become values bound like parameters.
+"""The clocks in a job's texts, read once: `current_date`, `now()` and the like become values bound like parameters.
 
-A job evaluates a condition when it finds rows, when it looks again after a conflict, and when a retry resumes; the
-engine evaluates it once more to judge conflicts. A clock would answer each of them differently: a row deleted by one
-attempt would be too young for the next. The author's text is kept letter by letter; only the tokens that read a clock
-are replaced by `:_txlog_…`, found by Spark's own rules of cutting a text. In the table's own rules, which take no
-parameters, literals replace them. The invariant: a condition that is evaluated reads no clock. What cannot be replaced
-(a text that our lexer cannot cut, the special date 'today') is refused by name, as Spark's analysis shows it.
-Source: soundness A2.
+A job evaluates a condition when it finds rows, after a conflict, and when a retry resumes; the engine evaluates it once
+more to judge conflicts. A clock would answer each of them differently: a row that one attempt deleted would be too
+young for the next. Only the tokens that read a clock are replaced by `:_txlog_…`; the rest of the author's text stays
+letter by letter. In the table's own rules, which take no parameters, literals replace them. The invariant: a condition
+that is evaluated reads no clock. What cannot be replaced (a text that our lexer cannot cut, the special date 'today')
+is refused by name, as Spark's analysis shows it. Source: soundness A2.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import contextlib
 import datetime as dt
 import itertools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from airflow_txlog.contract.parameters import decode_parameter, encode_parameter
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import FixedTexts
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.lexer import CLOSE, DOT, OPEN, Token, neighbours
 from airflow_txlog.sql.sql_text import SqlText, sql_text
 
 if TYPE_CHECKING:
@@ -48,15 +47,12 @@ _CALLS = {
     "localtimestamp": f"CAST(:{WALL} AS TIMESTAMP_NTZ)",
     "unix_timestamp": f"unix_timestamp(:{NOW})",
 }
-# What Spark reads as a clock without parentheses too, where no column has the name.
+# What Spark also reads as a clock without parentheses, where no column has the name.
 _BARE = ("current_date", "current_timestamp")
 # The last is the one that no parameter replaces, as Python has no time of it that Spark takes.
 CLOCKS = (*_BARE, "current_time")
-# What Spark reads of the session without parentheses too, where no column has the name.
+# What Spark also reads of the session without parentheses, where no column has the name.
 OF_THE_SESSION = ("current_user", "session_user", "user")
-# A name after one of these is a member, a type, or an alias.
-_NOT_AFTER = (".", ":", "::")
-_OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
 
 _SPECIAL = re.compile(r"\s*(?:now|today|tomorrow|yesterday)(?:\s.*)?", re.IGNORECASE | re.DOTALL)
 _TYPED_LITERALS = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
@@ -68,7 +64,7 @@ _OF_THE_SESSION = frozenset({"CurrentCatalog", "CurrentDatabase", "CurrentPath",
 
 
 def fix_current_time(spec: JobSpec, current_time: CurrentTime) -> FixedTexts:
-    """The job's texts with the current time replaced by parameters; it is read where a text names it.
+    """Return the job's texts with parameters for the current time, which is read only if a text names it.
 
     Raises InvalidJobSpec for an author's parameter that has a name of ours.
     """
@@ -96,43 +92,31 @@ def fix_current_time(spec: JobSpec, current_time: CurrentTime) -> FixedTexts:
     if not names:
         return FixedTexts(operation=spec.operation, parameters=parameters)
     values = current_time.values()
-    return FixedTexts(
-        operation=operation,
-        parameters=parameters | {name: values[name] for name in names},
-        bare=frozenset(bare),
-    )
+    parameters = parameters | {name: values[name] for name in names}
+    return FixedTexts(operation=operation, parameters=parameters, bare=frozenset(bare))
 
 
 def with_literal_clocks(text: str, current_time: CurrentTime, columns: Collection[str]) -> str:
-    """The text with each clock replaced by a literal of the current time, which is read where there is one.
+    """Return the text with a literal of the current time for each clock.
 
     A name without parentheses that is one of `columns` is that column. Otherwise as `replace_clocks`.
     """
     if replace_clocks(text, columns=columns)[0] == text:
         return text
     values = current_time.values()
-    literals = {
-        f":{NOW}": f"TIMESTAMP_LTZ '{values[NOW].isoformat()}'",
-        f":{TODAY}": f"DATE '{values[TODAY].isoformat()}'",
-        f":{WALL}": f"'{values[WALL]}'",
-    }
-    calls = {name: _replace_each(call, literals) for name, call in _CALLS.items()}
+    now, today = f"TIMESTAMP_LTZ '{values[NOW].isoformat()}'", f"DATE '{values[TODAY].isoformat()}'"
+    literals = {f":{NOW}": now, f":{TODAY}": today, f":{WALL}": f"'{values[WALL]}'"}
+    marker = re.compile("|".join(literals))
+    calls = {name: marker.sub(lambda found: literals[found[0]], call) for name, call in _CALLS.items()}
     return replace_clocks(text, calls, columns)[0]
-
-
-def _replace_each(text: str, replacements: Mapping[str, str]) -> str:
-    for old, new in replacements.items():
-        text = text.replace(old, new)
-    return text
 
 
 def replace_clocks(
     text: str, calls: Mapping[str, str] = _CALLS, columns: Collection[str] = ()
 ) -> tuple[str, frozenset[str]]:
-    """The text with each clock replaced by what `calls` has for it, and the names that stood there without parentheses.
+    """Return the text with each clock replaced by its entry in `calls`, and the clocks that had no parentheses.
 
-    Such a name is left where it is one of `columns`. A text that cannot be cut into Spark's tokens is given back as it
-    is.
+    A clock without parentheses stays if it is one of `columns`. A text that cannot be cut into tokens stays as it is.
     """
     cut = sql_text(text)
     pieces: list[str] = []
@@ -140,125 +124,105 @@ def replace_clocks(
     done = 0
     taken = {name.lower() for name in columns}
     for first, last, name in _clocks(cut):
-        if first == last and name in taken:
-            continue
-        replacement = calls[name]
-        pieces += [text[done : cut.spans[first][0]], replacement]
-        done = cut.spans[last][1]
         if first == last:
+            if name in taken:
+                continue
             bare.add(name)
+        pieces += [text[done : cut.spans[first][0]], calls[name]]
+        done = cut.spans[last][1]
     return "".join([*pieces, text[done:]]), frozenset(bare)
 
 
+def _clocks(cut: SqlText) -> Iterator[tuple[int, int, str]]:
+    """Yield the first and the last token of each clock, and its name."""
+    for index, (before, token, after) in enumerate(neighbours(cut.tokens)):
+        name = token.text.lower()
+        if not token.is_name or name not in _CALLS or _ends_expression(before):
+            continue
+        if [after, *cut.tokens[index + 2 : index + 3]] == [OPEN, CLOSE]:
+            yield index, index + 2, name
+        elif token.word in _BARE and after not in (OPEN, DOT):
+            yield index, index, name
+
+
+def _ends_expression(before: Token) -> bool:
+    """Return whether a name after this token is a member, a type or an alias."""
+    return before.symbol in (".", ":", "::") or before.word == "as"
+
+
 def bare_calls(text: str, *, with_clocks: bool) -> list[tuple[str, bool]]:
-    """The names in a text that may read the session or, after `replace_clocks`, a clock; and whether each is called.
+    """Return the names in a text that may read the session or a clock, and whether each is called.
 
     Spark takes one that is not called for a function where no column has the name, in backquotes too.
     """
     names = (*OF_THE_SESSION, *(CLOCKS if with_clocks else ()))
-    tokens = sql_text(text).tokens
-    found = []
-    for index, token in enumerate(tokens):
-        name = token.text.lower()
-        if token.kind not in ("word", "name") or name not in names or _is_no_expression(tokens, index):
-            continue
-        if tokens[index + 1 : index + 2] != [_DOT]:
-            found.append((name, tokens[index + 1 : index + 2] == [_OPEN]))
-    return found
+    return [
+        (token.text.lower(), after == OPEN)
+        for before, token, after in neighbours(sql_text(text).tokens)
+        if token.is_name and token.text.lower() in names and after != DOT and not _ends_expression(before)
+    ]
 
 
 def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:
-    """Whether the text reads a clock as a typed literal (`DATE 'today'`); None where only Spark's plan shows it.
+    """Return whether the text reads a clock as a typed literal (`DATE 'today'`); None if only Spark's plan shows it.
 
     Such a word is a clock wherever Spark makes a date or a timestamp of it, and a plain text elsewhere.
     """
-    suspects = [value for value in parameters.values() if isinstance(value, str)]
     cut = sql_text(text)
     if cut.problem is not None:
-        return None if _mentions_special(text) or any(map(_SPECIAL.fullmatch, suspects)) else False
+        suspects = [value for value in parameters.values() if isinstance(value, str)]
+        is_mentioned = re.search(r"now|today|tomorrow|yesterday", text, re.IGNORECASE) is not None
+        return None if is_mentioned or any(map(_SPECIAL.fullmatch, suspects)) else False
     suspects = [parameters[name] for name in cut.parameters if isinstance(parameters.get(name), str)]
     suspects += [token.text for token in cut.tokens if token.kind == "string"]
     if not any(map(_SPECIAL.fullmatch, suspects)):
         return False
     for token, following in itertools.pairwise(cut.tokens):
-        is_type = token.kind == "word" and token.text.lower() in _TYPED_LITERALS
-        if is_type and following.kind == "string" and _SPECIAL.fullmatch(following.text):
+        if token.word in _TYPED_LITERALS and following.kind == "string" and _SPECIAL.fullmatch(following.text):
             return True
     return None
 
 
 def computes_constants(text: str) -> bool:
-    """Whether the text may make a text of others, as `concat('to', 'day')`, of which Spark makes a date."""
-    tokens = sql_text(text).tokens
-    return any(token.text == "||" for token in tokens) or any(
-        token.kind in ("word", "name") and token.text.lower() not in _BEFORE_BRACKETS and following == _OPEN
-        for token, following in itertools.pairwise(tokens)
+    """Return whether the text may join texts into one, as `concat('to', 'day')`, of which Spark makes a date."""
+    return any(
+        token.text == "||" or (token.is_name and token.text.lower() not in _BEFORE_BRACKETS and after == OPEN)
+        for _, token, after in neighbours(sql_text(text).tokens)
     )
 
 
 def unpinned_clock(spark: SparkSession, condition: Any) -> str | None:
-    """The name of a clock that is left in an analysed condition (a classic session's), or None."""
-    jvm: Any = spark._jvm
-    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    pending = [condition] if condition.containsPattern(pattern) else []
-    while pending:
-        node = pending.pop()
-        inner = [child for child in _children(node) if child.containsPattern(pattern)]
-        name = node.getClass().getSimpleName()
-        if not inner and name not in _OF_THE_SESSION:
+    """Return the name of a clock that is left in an analysed condition of a classic session."""
+    for node, inner in _with_pattern(spark, condition, "CURRENT_LIKE"):
+        if not inner and node.getClass().getSimpleName() not in _OF_THE_SESSION:
             return str(node.prettyName())
-        pending += inner
     return None
 
 
 def casts_special_date(spark: SparkSession, condition: Any) -> bool:
-    """Whether an analysed condition (a classic session's) makes a time of a constant text such as 'today'."""
-    jvm: Any = spark._jvm
-    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CAST()
-    pending = [condition] if condition.containsPattern(pattern) else []
-    while pending:
-        node = pending.pop()
-        children = _children(node)
+    """Return whether an analysed condition of a classic session makes a time of a constant text such as 'today'."""
+    for node, _ in _with_pattern(spark, condition, "CAST"):
         if node.getClass().getSimpleName() == "Cast" and node.dataType().catalogString() in _TIMES:
             # A constant whose evaluation fails is left to the query.
             with contextlib.suppress(Exception):
-                if children[0].foldable() and _SPECIAL.fullmatch(str(children[0].eval(None))):
+                operand = node.children().apply(0)
+                if operand.foldable() and _SPECIAL.fullmatch(str(operand.eval(None))):
                     return True
-        pending += [child for child in children if child.containsPattern(pattern)]
     return False
 
 
-def _children(node: Any) -> list[Any]:
-    children = node.children()
-    return [children.apply(index) for index in range(children.size())]
-
-
-def _mentions_special(text: str) -> bool:
-    return re.search(r"now|today|tomorrow|yesterday", text, re.IGNORECASE) is not None
-
-
-def _clocks(cut: SqlText) -> list[tuple[int, int, str]]:
-    """First and last token of each clock, and its name."""
-    found = []
-    tokens = cut.tokens
-    for index, token in enumerate(tokens):
-        name = token.text.lower()
-        if token.kind not in ("word", "name") or name not in _CALLS or _is_no_expression(tokens, index):
-            continue
-        if tokens[index + 1 : index + 3] == [_OPEN, _CLOSE]:
-            found.append((index, index + 2, name))
-        elif token.kind == "word" and name in _BARE and tokens[index + 1 : index + 2] not in ([_OPEN], [_DOT]):
-            found.append((index, index, name))
-    return found
-
-
-def _is_no_expression(tokens: Sequence[Token], index: int) -> bool:
-    if index == 0:
-        return False
-    before = tokens[index - 1]
-    return (
-        before.text in _NOT_AFTER if before.kind == "symbol" else before.kind == "word" and before.text.lower() == "as"
-    )
+def _with_pattern(spark: SparkSession, condition: Any, name: str) -> Iterator[tuple[Any, list[Any]]]:
+    """Yield each node of an analysed condition that has a pattern of Spark's, or is above one, and its children."""
+    jvm: Any = spark._jvm
+    pattern = getattr(jvm.org.apache.spark.sql.catalyst.trees.TreePattern, name)()
+    pending = [condition] if condition.containsPattern(pattern) else []
+    while pending:
+        node = pending.pop()
+        children = node.children()
+        each = [children.apply(index) for index in range(children.size())]
+        inner = [child for child in each if child.containsPattern(pattern)]
+        yield node, inner
+        pending += inner
 
 
 # --- the moment -----------------------------------------------------------------------------------------------------

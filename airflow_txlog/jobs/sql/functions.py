@@ -1,18 +1,20 @@
 """What a SQL text may do: call Spark's own functions that compute a value of one row, by a list, and use its operators.
 
-A text comes from an author, or from the table's log, which every writer of the table can write. Three checks, each of
-which refuses what it does not know. Before Spark analyses a text, its parser's tree may hold only the classes and the
-functions that are listed here: analysis itself already loads the class that `reflect` names, evaluates the argument of
+A text comes from an author, or from the table's log, which every writer of the table can write. Three checks each
+refuse what they do not know. Before Spark analyses a text, its parser's tree may hold only the classes and functions
+that are listed here: analysis itself already loads the class that `reflect` names, evaluates the argument of
 IDENTIFIER() and instantiates a type that `from_json` is given as JSON. Where a server has the parser (Connect), the
 names in the text decide, and a text that cannot be cut into tokens is refused. After analysis, every expression must be
 Spark's own: a name without parentheses may have become a variable or the session's user, and a listed function one that
-the session has put in its place. The invariant: a function that is not listed is refused, also one of a newer Spark.
-Source: Spark 4.2, FunctionRegistry, AstBuilder, ExprUtils.evalTypeExpr, LiteralFunctionResolution.
+the session has put in its place.
+
+The invariants: an unlisted function is refused, also one of a newer Spark; and a `Tree` has every node of a parsed
+text, in lists, maps, tuples, hints and options too. Source: Spark 4.2, FunctionRegistry, AstBuilder,
+ExprUtils.evalTypeExpr, LiteralFunctionResolution.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +24,7 @@ from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.errors import UnsupportedPredicate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY
 from airflow_txlog.sql.keywords import KEYWORDS, words
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.lexer import DOT, OPEN, OUTSIDE, neighbours
 from airflow_txlog.sql.sql_text import sql_text
 
 if TYPE_CHECKING:
@@ -83,8 +85,6 @@ FUNCTIONS = words(
 TYPE_ARGUMENT = {"from_csv": 1, "from_json": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
 _GIVES_A_TYPE = ("schema_of_csv", "schema_of_json", "schema_of_xml")
 
-_OPEN, _DOT = Token("symbol", "("), Token("symbol", ".")
-
 # What Spark's parser makes of names, literals and operators, besides calls.
 _PARSED = words(
     """
@@ -127,6 +127,7 @@ _LISTED_OF = (4, 2)
 # How a query begins; two of them run a program by USING.
 _QUERIES = words("from select table values with")
 
+_OTHER_ROWS = "It reads what conflict checks cannot see: join it as a source."
 UNLISTED = (
     "It may call only functions of Spark that compute a value from values of one row, as docs/operators.md lists them. "
     "Compute anything else in the source's query."
@@ -134,16 +135,16 @@ UNLISTED = (
 
 
 def check_parsed(spark: SparkSession, text: str, parameters: Mapping[str, Any]) -> None:
-    """Nothing in the text but what is listed here, by the tree of a classic session's parser; nothing is analysed.
+    """Check by the tree of a classic session's parser that the text has only what is listed here. Analyses nothing.
 
-    `parameters` are what may be bound. Raises UnsupportedPredicate, and Spark's own error where the text is not one
+    `parameters` are what may be bound. Raises UnsupportedPredicate, and Spark's own error if the text is not one
     expression.
     """
     found = Tree(spark, parser_of(spark).parseExpression(text))
     for name in found.classes:
         kind = short(name)
         if kind in _SUBQUERIES:
-            raise unsupported(text, "a subquery", "It reads what conflict checks cannot see: join it as a source.")
+            raise unsupported(text, "a subquery", _OTHER_ROWS)
         if kind in _WINDOWS:
             raise unsupported(text, "a window function", "It may look at one row only.")
         if kind == "UnresolvedStar":
@@ -170,12 +171,12 @@ class UnlistedCall(Exception):
 
 
 def check_calls(spark: SparkSession, found: Tree, listed: frozenset[str], parameters: Mapping[str, Any]) -> None:
-    """Every function call of a parsed tree is of a listed function that is built into this Spark.
+    """Check that a parsed tree calls only listed functions that are built into this Spark. Raises UnlistedCall.
 
-    `parameters` are what may be bound. Raises UnlistedCall.
+    `parameters` are what may be bound.
     """
     calls = found.of_class("UnresolvedFunction")
-    known = _functions_of(spark) if calls else frozenset()
+    known = _built_in(spark._jvm) if calls else frozenset()
     for call in calls:
         name = call.nameParts().mkString(".").lower()
         bare = name.removeprefix("system.").removeprefix("builtin.")
@@ -186,25 +187,25 @@ def check_calls(spark: SparkSession, found: Tree, listed: frozenset[str], parame
 
 
 def check_named(text: str, built_in: Collection[str]) -> None:
-    """The same by the names in a text, for a session whose parser is out of reach; it may not give types as text.
+    """Check the names in a text, where the parser is out of reach; types may not be given as text.
 
-    `built_in` are the functions that are built into the server's Spark: a catalog may have one of another listed name.
+    `built_in` are the functions of the server's own Spark: a catalog may have a function of another listed name.
     Raises UnsupportedPredicate, also for a text that cannot be cut into tokens. A local Spark may accept it.
     """
     cut = sql_text(text)
     if cut.problem is not None:
         raise unsupported(text, cut.problem, "Whether it calls a function cannot be seen.", **LOCAL_ONLY)
-    allowed = FUNCTIONS - set(TYPE_ARGUMENT)
-    for before, token, following in zip([_OPEN, *cut.tokens], cut.tokens, cut.tokens[1:], strict=False):
+    allowed = CALLS_NOTHING | ((FUNCTIONS - set(TYPE_ARGUMENT)) & set(built_in))
+    for before, token, following in neighbours(cut.tokens):
+        if following is OUTSIDE:
+            break
         name = token.text.lower()
         # Whatever follows: a column of that name is written in backquotes.
-        if token.kind == "word" and (name == "using" or (before == _OPEN and name in _QUERIES)):
-            why = "It reads what conflict checks cannot see: join it as a source."
-            raise unsupported(text, "a subquery", why, **LOCAL_ONLY)
-        is_call = following == _OPEN and token.kind in ("word", "name", "string")
-        is_listed = name in CALLS_NOTHING or (name in allowed and name in built_in)
+        if token.word == "using" or (before in (OPEN, OUTSIDE) and token.word in _QUERIES):
+            raise unsupported(text, "a subquery", _OTHER_ROWS, **LOCAL_ONLY)
+        is_call = following == OPEN and (token.is_name or token.kind == "string")
         # A name with a qualifier may be that of a catalog's function.
-        if is_call and (not is_listed or before == _DOT):
+        if is_call and (name not in allowed or before == DOT):
             raise unsupported(text, f"the function {name}()", UNLISTED, **LOCAL_ONLY)
 
 
@@ -216,40 +217,37 @@ def built_into_server(spark: SparkSession, listed: frozenset[str]) -> frozenset[
 
 
 def names_of(spark: SparkSession, statement: str) -> frozenset[str]:
-    """The names that a SHOW FUNCTIONS lists, without qualifiers and in small letters."""
+    """Return the names that a SHOW FUNCTIONS lists, without qualifiers and in lower case."""
     return frozenset(str(row[0]).rsplit(".", 1)[-1].lower() for row in spark.sql(statement).collect())
 
 
 def check_listed(text: str) -> None:
-    """Raises UnsupportedPredicate for a call of a function that is not listed, in a text that any parser cuts alike: no
-    Spark has to be asked. A keyword before a parenthesis may be no call."""
-    for token, following in itertools.pairwise(sql_text(text).tokens):
-        name = token.text.lower()
-        is_call = following == _OPEN and token.kind in ("word", "name")
-        if is_call and name not in FUNCTIONS | CALLS_NOTHING | KEYWORDS:
+    """Raise UnsupportedPredicate for a call of an unlisted function in a text that any parser cuts alike.
+
+    Asks no Spark. A keyword before a parenthesis may be no call.
+    """
+    for name in sql_text(text).calls():
+        if name not in FUNCTIONS | CALLS_NOTHING | KEYWORDS:
             raise unsupported(text, f"the function {name}()", f"{UNLISTED}{did_you_mean(name, FUNCTIONS)}")
 
 
 def check_analysed(spark: SparkSession, filtered: Any, text: str) -> None:
-    """Every expression of an analysed filter (a plan node of a classic session) is Spark's own.
+    """Check that every expression of an analysed filter, a plan node of a classic session, is Spark's own.
 
     Raises UnsupportedPredicate.
     """
     if filtered.child().nodeName() not in _RELATIONS:
         raise unsupported(text, "a function of the session", UNLISTED)
     condition = filtered.condition()
-    foreign = [
-        name
-        for name in classes_of(spark, nodes_of(spark, condition))
-        if not name.startswith(EXPRESSIONS) or short(name) in _FOREIGN
-    ]
+    every = classes_of(spark, condition.map(_functions(spark._jvm).itself))
+    foreign = [name for name in every if not name.startswith(EXPRESSIONS) or short(name) in _FOREIGN]
     foreign += [name for name in classes_of(spark, condition.collectLeaves()) if short(name) not in _LEAVES]
     if foreign:
         raise unsupported(text, f"the expression {short(foreign[0])}", UNLISTED)
 
 
 def unsupported(text: str, construct: str, why: str, **facts: Any) -> UnsupportedPredicate:
-    """The error for valid SQL that may not stand in a text."""
+    """Return the error for valid SQL that may not stand in a text."""
     return UnsupportedPredicate(
         f"The text {text!r} holds {construct}, which may not stand here. {why} Nothing was read.",
         predicate=text,
@@ -259,7 +257,7 @@ def unsupported(text: str, construct: str, why: str, **facts: Any) -> Unsupporte
 
 
 def _has_plain_type(spark: SparkSession, call: Any, place: int, parameters: Mapping[str, Any]) -> bool:
-    """Whether the type that a call is given is text in SQL's own words, and no JSON, or what a sample shows."""
+    """Return whether the type that a call is given is a text in SQL's own words, and neither JSON nor a sample's."""
     arguments = call.arguments()
     if any(short(name) == "NamedArgumentExpression" for name in classes_of(spark, arguments)):
         return False
@@ -274,13 +272,9 @@ def _has_plain_type(spark: SparkSession, call: Any, place: int, parameters: Mapp
     return kind == "Literal" and "{" not in str(given.value())
 
 
-def _functions_of(spark: SparkSession) -> frozenset[str]:
-    """The functions that are built into this Spark, whatever the session has added or replaced."""
-    return _built_in(spark._jvm)
-
-
 @lru_cache(maxsize=1)
 def _built_in(jvm: Any) -> frozenset[str]:
+    """Return the functions that are built into this Spark, whatever the session has added or replaced."""
     # With the namespace system.builtin before them since Spark 4.2.
     names = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin().listFunction().mkString(" ")
     return frozenset(name.rsplit(".", 1)[-1] for name in str(names).split(" "))
@@ -291,12 +285,12 @@ EXPRESSIONS = f"{CATALYST}expressions."
 
 
 def short(name: str) -> str:
-    """The name of a class without its package, and without what the compiler adds to an object or a nameless class."""
+    """Return the name of a class without its package, and without what the compiler adds to it."""
     return name.rsplit(".", 1)[-1].split("$", 1)[0]
 
 
 def parser_of(spark: SparkSession) -> Any:
-    """Spark's parser, reading the settings of this session."""
+    """Return Spark's parser, reading the settings of this session."""
     java: Any = spark._jsparkSession
     # The parser reads those of the session that is the thread's active one.
     type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(java)
@@ -304,7 +298,10 @@ def parser_of(spark: SparkSession) -> Any:
 
 
 class Tree:
-    """A node (of a plan or an expression) and every node below it; `classes` has their full names in the same order."""
+    """A node (of a plan or an expression) and every node below it; `classes` has their full names in the same order.
+
+    The JVM walks it, by method handles: a tree has thousands of parts, and each call into the JVM takes a while.
+    """
 
     def __init__(self, spark: SparkSession, root: Any) -> None:
         via = _functions(spark._jvm)
@@ -318,19 +315,14 @@ class Tree:
         self.classes = classes_of(spark, nodes)
 
     def of_class(self, kind: str) -> list[Any]:
-        """The nodes of a class, by its short name."""
+        """Return the nodes of a class, by its short name."""
         return [self._nodes.apply(index) for index, name in enumerate(self.classes) if short(name) == kind]
 
 
 def classes_of(spark: SparkSession, sequence: Any) -> list[str]:
-    """The full name of the class of each item of a Scala sequence."""
+    """Return the full name of the class of each item of a Scala sequence."""
     lines = str(sequence.map(_functions(spark._jvm).class_of).mkString("\n"))
     return [line.removeprefix("class ") for line in lines.split("\n")]
-
-
-def nodes_of(spark: SparkSession, expression: Any) -> Any:
-    """An expression and its children and theirs, as a Scala sequence; of an analysed one those are all."""
-    return expression.map(_functions(spark._jvm).itself)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,7 +339,7 @@ class _Functions:
 
 @lru_cache(maxsize=1)
 def _functions(jvm: Any) -> _Functions:
-    """Made once for each JVM: that takes dozens of calls into it."""
+    """Return them, made once for each JVM: that takes dozens of calls into it."""
     java = jvm.java.lang
     of = java.Class.forName
     handles, methods = java.invoke.MethodHandles, java.invoke.MethodType

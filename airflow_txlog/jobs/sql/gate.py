@@ -1,10 +1,10 @@
 """The author's SQL, judged by Spark before anything runs: one expression, known columns, bound parameters, one answer.
 
-Text goes to Spark as the author wrote it, inside parentheses on lines of their own, so that a trailing comment ends
-where it should. Spark's expression parser has accepted it before, which is what keeps it from leaving the parentheses,
-and `functions` what it calls, before Spark analyses it: analysis already loads the classes that a text names.
-Every relation of ours has an alias before WHERE: without one Spark takes `FROM v WHERE (flag)` for a view under the
-alias `where` with its one column renamed, and filters nothing.
+Text goes to Spark as the author wrote it, in parentheses on lines of their own, so that a trailing comment ends where
+it should. Spark's expression parser has accepted it before, so it cannot leave the parentheses, and `functions` has
+accepted what it calls: analysis already loads the classes that a text names. Every relation of ours has an alias before
+WHERE: without one Spark takes `FROM v WHERE (flag)` for a view under the alias `where` with its one column renamed, and
+filters nothing.
 
 The invariant: a text that passes here computes a value from values of one row and does nothing else, and a condition is
 deterministic, by Spark's own analysis where its plans are in reach (classic) and by the names in the text elsewhere.
@@ -54,7 +54,7 @@ from airflow_txlog.jobs.sql.functions import (
 )
 from airflow_txlog.jobs.sql.query_gate import check_query
 from airflow_txlog.sql import confinement
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.lexer import DOT, Token
 from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 if TYPE_CHECKING:
@@ -72,15 +72,15 @@ ROWS_ALIAS = "txlog_rows"
 
 
 def quoted(name: str) -> str:
-    """A name as Spark reads it back, whatever is in it."""
+    """Return a name as Spark reads it back, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def columns_named(sql: str, schema: delta.StructType, other_alias: str = "") -> frozenset[str] | None:
-    """A superset of the schema's columns that the text can mean; None when a star or IDENTIFIER() may hide some.
+    """Return the schema's columns that the text can mean, or more; None if a star or IDENTIFIER() may hide some.
 
-    Every name that Spark resolves stands in the text as a word, so a column whose name does not is not needed. A name
-    behind `other_alias.` is another relation's, unless the schema itself has a column of the alias's name.
+    Every name that Spark resolves occurs in the text as a word. A name behind `other_alias.` is another relation's,
+    unless the schema itself has a column of the alias's name.
     """
     lexed = sql_text(sql)
     if lexed.problem is not None:
@@ -91,14 +91,14 @@ def columns_named(sql: str, schema: delta.StructType, other_alias: str = "") -> 
 
 
 def _without_members_of(alias: str, tokens: Sequence[Token]) -> list[Token]:
-    """The tokens without each `alias.name`."""
+    """Return the tokens without each `alias.name`."""
     kept: list[Token] = []
-    dot, at = Token("symbol", "."), 0
+    at = 0
     while at < len(tokens):
         here = tokens[at : at + 3]
-        is_name = len(here) == 3 and here[1] == dot and all(token.kind in ("word", "name") for token in here[::2])
+        is_member = len(here) == 3 and here[1] == DOT and here[0].is_name and here[2].is_name
         # A dot before it makes the alias itself a member of something.
-        if is_name and here[0].text.lower() == alias.lower() and kept[-1:] != [dot]:
+        if is_member and here[0].text.lower() == alias.lower() and kept[-1:] != [DOT]:
             at += 3
         else:
             kept.append(tokens[at])
@@ -107,14 +107,14 @@ def _without_members_of(alias: str, tokens: Sequence[Token]) -> list[Token]:
 
 
 def aliased(view: str, alias: str = ROWS_ALIAS) -> str:
-    """A view in a FROM clause; see the head of this module for why it never stands there alone."""
+    """Return a view in a FROM clause; the head of this module says why it has an alias."""
     return f"{quoted(view)} AS {quoted(alias)}"
 
 
 class SqlGate:
     """Checks the texts of one job against empty frames, and remembers which parameters they used.
 
-    `parameters` are what the texts may name: by default the job's, its current time among them.
+    `parameters` are what the texts may name: by default the job's, including its current time.
     """
 
     def __init__(self, context: JobContext, parameters: Mapping[str, Any] | None = None) -> None:
@@ -131,7 +131,7 @@ class SqlGate:
         return self._context.spark
 
     def shape(self, schema: StructType) -> str:
-        """The name of an empty view with these columns; one name for equal columns."""
+        """Return the name of an empty view with these columns; one name for equal columns."""
         key = schema.json()
         if key not in self._shapes:
             self._shapes[key] = self._context.view_name()
@@ -139,10 +139,11 @@ class SqlGate:
         return self._shapes[key]
 
     def condition(self, text: str, relation: str) -> dict[str, Any]:
-        """Accepts a condition on the rows of `relation` (a FROM clause); returns the parameters that it uses.
+        """Accept a condition on the rows of `relation`, a FROM clause of names that `shape` gave; return its
+        parameters.
 
-        Spark analyses a text once for each relation: `relation` consists of names that `shape` gave, and nothing that
-        the answer depends on changes within a job. Raises InvalidPredicate (also UnknownColumn, UnsupportedPredicate).
+        Spark analyses a text once for each relation. Raises InvalidPredicate (also UnknownColumn,
+        UnsupportedPredicate).
         """
         if (text, relation) in self._accepted:
             return dict(self._accepted[text, relation])
@@ -158,7 +159,7 @@ class SqlGate:
         return dict(used)
 
     def value(self, text: str, relation: str) -> DataType:
-        """Accepts an expression over one row of `relation`, and gives its type. It need not be deterministic.
+        """Accept an expression over one row of `relation` and return its type. It need not be deterministic.
 
         Raises as `condition` does.
         """
@@ -173,9 +174,9 @@ class SqlGate:
         return frame.schema[0].dataType
 
     def query(self, text: str) -> DataFrame:
-        """The frame of a source's query, not evaluated yet. Raises InvalidJobSpec, SourceNotFound.
+        """Return the frame of a source's query, not evaluated yet. Raises InvalidJobSpec, SourceNotFound.
 
-        What it may do is judged by `query_gate`, unless the operator leaves it unrestricted.
+        `query_gate` judges what it may do, unless the operator leaves it unrestricted.
         """
         # In a FROM clause only a query may stand: a command would have run at once.
         from pyspark.errors import PySparkException  # noqa: PLC0415 - a job without Spark imports no PySpark
@@ -204,11 +205,11 @@ class SqlGate:
         return frame
 
     def run(self, sql: str) -> DataFrame:
-        """The frame of a statement of ours that holds texts which were accepted here, parameters bound."""
+        """Return the frame of a statement of ours that holds accepted texts, parameters bound."""
         return self._binder.frame(sql, self._parameters)
 
     def check_clocks(self, text: str, columns: Collection[str]) -> None:
-        """Refuses a name that the job took for a clock and that is among the columns: its author may mean either."""
+        """Refuse a name that the job took for a clock and that is also a column: its author may mean either."""
         bare = self._context.texts.bare if ":_txlog_" in text else frozenset[str]()
         if not bare:
             return
@@ -220,11 +221,11 @@ class SqlGate:
             )
 
     def check_all_used(self) -> None:
-        """Raises InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
+        """Raise InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
         check_none_spare(self._context.spec.operation, self.used)
 
     def _parse(self, text: str) -> None:
-        """Accepts one expression and nothing after it, by Spark's own parser, that does nothing but compute a value.
+        """Accept one expression, by Spark's own parser, that does nothing but compute a value.
 
         Raises InvalidPredicate, UnsupportedPredicate.
         """
@@ -254,7 +255,7 @@ class SqlGate:
             raise self._refusal(error, text, relation) from error
 
     def _bound(self, sql: str, text: str) -> tuple[DataFrame, dict[str, Any]]:
-        """The analysed frame, with exactly the parameters bound that Spark asked for."""
+        """Return the analysed frame and the parameters that Spark asked for, which alone are bound."""
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
         bound = self.parameters_in(text)
@@ -266,7 +267,8 @@ class SqlGate:
                 self.used |= set(bound)
                 return frame, bound
             except PySparkException as error:
-                name = _unbound_parameter(error)
+                is_unbound = condition_of(error) == "UNBOUND_SQL_PARAMETER"
+                name = (error.getMessageParameters() or {}).get("name") if is_unbound else None
                 if name is None or (name in bound and is_classic(self._spark)):
                     raise
                 if name not in self._parameters:
@@ -276,14 +278,14 @@ class SqlGate:
                 bound[name] = self._parameters[name]
 
     def parameters_in(self, text: str) -> dict[str, Any]:
-        """The given parameters that the text seems to name; Spark asks for any other, one failed analysis each."""
+        """Return the given parameters that the text seems to name. Spark asks for others, one failed analysis each."""
         return {name: self._parameters[name] for name in sql_text(text).parameters if name in self._parameters}
 
     def _refusal(self, error: PySparkException, text: str, relation: str) -> TxlogError:
         condition, aliases = condition_of(error) or "", aliases_of(self._context.spec.operation)
         if condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")):
             column = facts_of(error).get("objectName", "").replace("`", "")
-            columns = self._spark.sql(f"SELECT * FROM {relation}").schema.names
+            columns = self._columns(relation)
             near = did_you_mean(column.rpartition(".")[2], columns)
             return UnknownColumn(
                 f"The text {text!r} names {column or 'a column'}, which is not there.{near}{_advice(text)}{aliases} "
@@ -299,19 +301,23 @@ class SqlGate:
         )
 
     def _reason(self, error: PySparkException) -> str:
-        """Spark's message; where parameters are bound, only what of it holds no expression: those show their values."""
+        """Return Spark's message; with bound parameters only what has no expression, which shows values."""
         if not self._parameters:
             return analysis_text(error)
         return f"{describe(error)}. Expressions are not shown, because parameters are bound"
 
+    def _columns(self, relation: str) -> list[str]:
+        names: list[str] = self._spark.sql(f"SELECT * FROM {relation}").schema.names
+        return names
+
     def _check_clocks(self, text: str, relation: str) -> None:
         if self._context.texts.bare and ":_txlog_" in text:
-            self.check_clocks(text, self._spark.sql(f"SELECT * FROM {relation}").schema.names)
+            self.check_clocks(text, self._columns(relation))
 
     def _check_bare_calls(self, text: str, relation: str, *, with_clocks: bool) -> None:
         """Refuse by name a clock or a function of the session that is no column, where no plan shows it (Connect)."""
         found = [] if is_classic(self._spark) else bare_calls(text, with_clocks=with_clocks)
-        columns = {name.lower() for name in self._spark.sql(f"SELECT * FROM {relation}").schema.names} if found else ()
+        columns = {name.lower() for name in self._columns(relation)} if found else ()
         for name, is_called in found:
             if is_called or name not in columns:
                 if name in CLOCKS:
@@ -319,8 +325,10 @@ class SqlGate:
                 raise unsupported(text, f"the function {name}()", UNLISTED, **LOCAL_ONLY)
 
     def _inspect(self, frame: DataFrame, text: str, *, must_be_deterministic: bool) -> None:
-        """Refuses what only the analysed plan shows: what names have become, and what is not deterministic. On Connect
-        the plan is on the server, and the names in the text have decided."""
+        """Refuse what only the analysed plan shows: what names have become, and what is not deterministic.
+
+        On Connect the plan is on the server, and the names in the text have decided.
+        """
         special = special_date(text, self._parameters) if must_be_deterministic else False
         if not is_classic(self._spark):
             if special is not False:
@@ -344,7 +352,7 @@ class SqlGate:
 
 
 def check_none_spare(operation: Operation, used: Collection[str]) -> None:
-    """Raises InvalidPredicate for a value of a parameter that is not among those that the texts use."""
+    """Raise InvalidPredicate for a parameter with a value that none of the texts uses."""
     spare = sorted(set(operation.bound_parameters) - set(used))
     if spare:
         hint = quoted_hint((text for _, text, _ in operation.texts()), spare[0])
@@ -355,7 +363,7 @@ def check_none_spare(operation: Operation, used: Collection[str]) -> None:
 
 
 def missing_value(text: str, name: str, given: Collection[str]) -> InvalidPredicate:
-    """The error for a parameter of a text that has no value."""
+    """Return the error for a parameter of a text that has no value."""
     return InvalidPredicate(
         f"The text {text!r} needs a value for its parameter :{name}, and none was given. Given: "
         f"{', '.join(sorted(given)) or 'none'}. Nothing was read.",
@@ -364,7 +372,7 @@ def missing_value(text: str, name: str, given: Collection[str]) -> InvalidPredic
 
 
 def no_expression(text: str, what: str) -> InvalidPredicate:
-    """The error for a text that is more or less than one expression."""
+    """Return the error for a text that is not exactly one expression."""
     return InvalidPredicate(
         f"The text {text!r} is not one SQL expression: {what}. Values belong in the parameters.{_advice(text)} "
         "Nothing was read.",
@@ -373,7 +381,7 @@ def no_expression(text: str, what: str) -> InvalidPredicate:
 
 
 def check_types(frame: DataFrame, argument: str) -> None:
-    """Refuses user-defined types, by the schema in the JVM.
+    """Refuse user-defined types, by the schema in the JVM.
 
     Python would import, or unpickle, the class that the footer of a file, or a type within a text, names. Raises
     JobError where a Connect server may not read the files; a Spark of this process has raised before.
@@ -395,23 +403,17 @@ def check_types(frame: DataFrame, argument: str) -> None:
         )
 
 
-def _unbound_parameter(error: PySparkException) -> str | None:
-    if condition_of(error) != "UNBOUND_SQL_PARAMETER":
-        return None
-    return (error.getMessageParameters() or {}).get("name")
-
-
 def refuse_star(text: str) -> None:
-    """Refuses `*` for all columns: beside the table's columns stand some of ours, and it would mean those too."""
+    """Refuse `*` for all columns: it would also mean the columns that the job adds."""
     cut = sql_text(text)
     if cut.has_star() or (cut.problem is not None and "*" in text):
         raise unsupported(text, "a star", "Name the columns that are meant.")
 
 
 def _advice(text: str) -> str:
-    """What to write where a parameter stands after the name of a type, as only a literal may."""
+    """Return what to write where a parameter follows the name of a type, as only a literal may."""
     for word, following in itertools.pairwise(sql_text(text).tokens):
-        kind = word.text.upper() if word.kind == "word" else ""
+        kind = word.word.upper()
         if following.kind == "parameter" and kind in _TYPED_LITERALS:
             parameter = f":{following.text}"
             instead = f"{parameter} * INTERVAL 1 DAY" if kind == "INTERVAL" else f"CAST({parameter} AS {kind})"

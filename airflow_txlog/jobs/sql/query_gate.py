@@ -1,12 +1,18 @@
 """What a source's query may do unless the operator leaves it unrestricted: compute rows from the views of the source.
 
-The text may be templated, and with it comes whatever stands in it. Spark's SQL can run programs (`TRANSFORM … USING`),
-call any static method of Java (`reflect`), read any file (`text.`/etc/passwd``), and load a class that a name, an
-option or a function's argument gives; some of it as soon as the query is analysed. So the tree that Spark's parser made
-is judged before anything is analysed, and as a whole: the nodes of every subquery, CTE, hint and named window. The
-invariant: a relation, a function or a kind of node that is not listed here is refused, also one of a newer Spark.
-Over Spark Connect, whose server has the parser, `query_names` judges instead.
-Source: Spark 4.2, AstBuilder, FunctionRegistry, ResolveSQLOnFile, CallMethodViaReflection.
+The text may be templated. Spark's SQL can run programs (`TRANSFORM … USING`), call any static method of Java
+(`reflect`), read any file (`text.`/etc/passwd``), and load a class that a name, an option or an argument gives, in part
+as soon as the query is analysed. So the whole tree of Spark's parser is judged before anything is analysed: every
+subquery, CTE, hint and named window. The invariant: a relation, a function or a kind of node that is not listed here is
+refused, also one of a newer Spark.
+
+Spark Connect analyses whatever it parses, and its tree is out of reach. There the tokens decide, by rules that hold
+however Spark parses them (most words of SQL may also be names). A call is a name before a parenthesis, and must be a
+listed function that is built into Spark, without a qualifier. A program is run by USING and a text. A relation's name
+follows FROM, JOIN, TABLE, LATERAL, STREAM, a comma or an opening parenthesis: a name there that is no view of the
+source must be no table of a catalog. No relation is a file, by a setting of the session. A text that passes there and
+that Spark can analyse passes here too. Source: Spark 4.2, SqlBaseParser.g4, AstBuilder, FunctionRegistry,
+ResolveSQLOnFile, CallMethodViaReflection; tests/security/test_query_names.py.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from airflow_txlog.jobs.sql.functions import (
     short,
 )
 from airflow_txlog.sql.keywords import words
-from airflow_txlog.sql.lexer import Token
+from airflow_txlog.sql.lexer import COMMA, DOT, OPEN, OUTSIDE, Token, neighbours
 from airflow_txlog.sql.sql_text import sql_text
 
 if TYPE_CHECKING:
@@ -92,11 +98,26 @@ _NODES = words(
     UnresolvedTableValuedFunction
     """
 )
+_WORDS = {
+    "ScriptTransformation": "TRANSFORM … USING, which runs a program",
+    "PlanWithUnresolvedIdentifier": "IDENTIFIER()",
+    "ExpressionWithUnresolvedIdentifier": "IDENTIFIER()",
+}
 _BUILT_IN = ("", "builtin.", "system.builtin.")
+# Words before a parenthesis that call nothing, besides those of an expression.
+_KEYWORDS = CALLS_NOTHING | words(
+    """
+    cube except exclude filter from grouping group having include intersect join lateral limit minus offset on over
+    pivot qualify rollup select sets tablesample union unpivot using values where within
+    """
+)
+# Their options or types would have to be judged: one may name a file or a class.
+_WITH_ARGUMENTS_TO_JUDGE = frozenset(TYPE_ARGUMENT) | {"schema_of_xml"}
+_BEFORE_A_RELATION = words("from join lateral stream table")
 
 
 def check_query(spark: SparkSession, sql: str, parameters: Mapping[str, Any], views: Collection[str]) -> None:
-    """Judges a whole statement as Spark will analyse it. Reads and runs nothing.
+    """Judge a whole statement as Spark will analyse it. Reads and runs nothing.
 
     `views` are those of the source. Raises InvalidJobSpec for what is not listed, and Spark's own ParseException.
     """
@@ -113,7 +134,7 @@ def check_query(spark: SparkSession, sql: str, parameters: Mapping[str, Any], vi
     found = Tree(spark, parser_of(spark).parsePlan(sql))
     for name in sorted(set(found.classes)):
         if not (name.startswith(EXPRESSIONS) or (name.startswith(CATALYST) and short(name) in _NODES)):
-            raise _refused(_in_words(short(name)), "A query may only compute rows")
+            raise _refused(_WORDS.get(short(name), short(name)), "A query may only compute rows")
     try:
         check_calls(spark, found, QUERY_FUNCTIONS, parameters)
     except UnlistedCall as refused:
@@ -136,16 +157,19 @@ def _check_function(name: str, known: frozenset[str]) -> None:
 
 
 def _check_relations(spark: SparkSession, found: Tree) -> None:
-    """Every name is that of a temporary view, as the source's views are, or of a query that a WITH names."""
+    """Check that every name is a temporary view's, as the source's views are, or a query's that a WITH names."""
     sessions: Any = spark._jsparkSession
     catalog = sessions.sessionState().catalog()
-    named = {name for each in found.of_class("UnresolvedWith") for name in _names(each)}
+    named = set()
+    for each in found.of_class("UnresolvedWith"):
+        relations = each.cteRelations()
+        named |= {str(relations.apply(index).productElement(0)).lower() for index in range(relations.size())}
     for relation in found.of_class("UnresolvedRelation"):
         parts = relation.multipartIdentifier()
         name = str(parts.head())
         is_view = parts.size() == 1 and catalog.getTempView(name).isDefined()
         # A name of a WITH counts only inside of it, and outside it would be a table's.
-        is_named = parts.size() == 1 and name.lower() in named and not spark.catalog.tableExists(_quoted(name))
+        is_named = parts.size() == 1 and name.lower() in named and not spark.catalog.tableExists(_quoted([name]))
         if not (is_view or is_named):
             raise _refused(
                 f"the relation {_dotted(parts)}",
@@ -154,25 +178,12 @@ def _check_relations(spark: SparkSession, found: Tree) -> None:
             )
 
 
-def _names(query_with: Any) -> list[str]:
-    relations = query_with.cteRelations()
-    return [str(relations.apply(index).productElement(0)).lower() for index in range(relations.size())]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _quoted(parts: Sequence[str]) -> str:
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
 def _dotted(parts: Any) -> str:
     return str(parts.mkString("."))
-
-
-def _in_words(kind: str) -> str:
-    return {
-        "ScriptTransformation": "TRANSFORM … USING, which runs a program",
-        "PlanWithUnresolvedIdentifier": "IDENTIFIER()",
-        "ExpressionWithUnresolvedIdentifier": "IDENTIFIER()",
-    }.get(kind, kind)
 
 
 def _refused(what: str, why: str, **facts: Any) -> InvalidJobSpec:
@@ -184,22 +195,8 @@ def _refused(what: str, why: str, **facts: Any) -> InvalidJobSpec:
     )
 
 
-# Words before a parenthesis that call nothing, besides those of an expression.
-_KEYWORDS = CALLS_NOTHING | words(
-    """
-    cube except exclude filter from grouping group having include intersect join lateral limit minus offset on over
-    pivot qualify rollup select sets tablesample union unpivot using values where within
-    """
-)
-# Their options or types would have to be judged: one may name a file or a class.
-_WITH_ARGUMENTS_TO_JUDGE = frozenset(TYPE_ARGUMENT) | {"schema_of_xml"}
-_BEFORE_A_RELATION = words("from join lateral stream table")
-_OPEN, _COMMA, _DOT = Token("symbol", "("), Token("symbol", ","), Token("symbol", ".")
-_NAMING = ("word", "name")
-
-
 class Unjudged(Exception):
-    """A text that the names in it do not show to be harmless: `args[0]` says what is in it."""
+    """A text whose names do not show it to be harmless: `args[0]` says what is in it."""
 
 
 def check_names(spark: SparkSession, sql: str, views: Collection[str], listed: Collection[str]) -> None:
@@ -216,9 +213,8 @@ def check_names(spark: SparkSession, sql: str, views: Collection[str], listed: C
     if _setting(spark, "spark.sql.ansi.doubleQuotedIdentifiers", "false") != "false":
         raise Unjudged("names, which may be in double quotes: the session has spark.sql.ansi.doubleQuotedIdentifiers")
     _check_calls(spark, tokens, frozenset(listed) - _WITH_ARGUMENTS_TO_JUDGE)
-    for word, following in zip(tokens, [*tokens[1:], _OPEN], strict=True):
-        if word.kind == "word" and word.text.lower() == "using" and following != _OPEN:
-            raise Unjudged("USING without a list of columns")
+    if any(token.word == "using" and after not in (OPEN, OUTSIDE) for _, token, after in neighbours(tokens)):
+        raise Unjudged("USING without a list of columns")
     known = {name.lower() for name in views}
     for parts in dict.fromkeys(_relations(tokens)):
         if len(parts) == 1 and parts[0].lower() in known:
@@ -229,50 +225,45 @@ def check_names(spark: SparkSession, sql: str, views: Collection[str], listed: C
             raise Unjudged(f"the relation {'.'.join(parts)}")
 
 
-def _check_calls(spark: SparkSession, tokens: Sequence[Token], listed: Collection[str]) -> None:
-    calls = list(_calls(tokens))
+def _check_calls(spark: SparkSession, tokens: Sequence[Token], listed: frozenset[str]) -> None:
+    # A text before a parenthesis may be a name too.
+    calls = [
+        (before, token)
+        for before, token, after in neighbours(tokens)
+        if after == OPEN and (token.is_name or token.kind == "string")
+    ]
     if not calls:
         return
-    built_in = built_into_server(spark, frozenset(listed))
+    built_in = built_into_server(spark, listed)
     others = names_of(spark, "SHOW USER FUNCTIONS")
     for before, token in calls:
         name = token.text.lower()
-        is_keyword = token.kind == "word" and name in _KEYWORDS and name not in others
-        is_listed = name in built_in
+        is_keyword = token.word in _KEYWORDS and name not in others
         # The alias of a relation, with names of its columns.
-        is_alias = before.kind == "word" and before.text.lower() == "as"
-        if before == _DOT or not (is_keyword or is_listed or (is_alias and name != "identifier")):
+        is_alias = before.word == "as" and name != "identifier"
+        if before == DOT or not (is_keyword or name in built_in or is_alias):
             raise Unjudged(f"the function {name}()")
 
 
-def _calls(tokens: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
-    """Each name before a parenthesis, after what precedes it. A text may be a name too."""
-    for before, token, following in zip([_OPEN, *tokens], tokens, tokens[1:], strict=False):
-        if following == _OPEN and token.kind in (*_NAMING, "string"):
-            yield before, token
-
-
 def _relations(tokens: Sequence[Token]) -> Iterator[tuple[str, ...]]:
-    """The parts of each name that may be a relation's."""
-    for index, token in enumerate(tokens):
-        before = tokens[index - 1] if index else _OPEN
-        is_begun = before in (_OPEN, _COMMA) or (before.kind == "word" and before.text.lower() in _BEFORE_A_RELATION)
-        if not is_begun or token.kind not in _NAMING:
+    """Yield the parts of each name that may be a relation's."""
+    for index, (before, token, _) in enumerate(neighbours(tokens)):
+        if not token.is_name or not (before in (OPEN, COMMA, OUTSIDE) or before.word in _BEFORE_A_RELATION):
             continue
         parts, at = [token.text], index + 1
-        while tokens[at : at + 1] == [_DOT] and at + 1 < len(tokens) and tokens[at + 1].kind in _NAMING:
+        while tokens[at : at + 1] == [DOT] and at + 1 < len(tokens) and tokens[at + 1].is_name:
             parts.append(tokens[at + 1].text)
             at += 2
-        if tokens[at : at + 1] != [_OPEN]:
+        if tokens[at : at + 1] != [OPEN]:
             yield tuple(parts)
 
 
 def _is_table(spark: SparkSession, parts: Sequence[str]) -> bool:
-    """Whether a catalog has a table or a view of this name; also where it cannot say."""
+    """Return whether a catalog has a table or a view of this name; also where it cannot say."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - a job without Spark imports no PySpark
 
     try:
-        return bool(spark.catalog.tableExists(".".join("`" + part.replace("`", "``") + "`" for part in parts)))
+        return bool(spark.catalog.tableExists(_quoted(parts)))
     except PySparkException:
         return True
 

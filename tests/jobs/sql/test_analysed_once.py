@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.jobs.sql import partitions
+from airflow_txlog.jobs.sql import scope
 from airflow_txlog.jobs.sql.gate import SqlGate
 from tests.helpers.jobs import DAY, by_id, committed, rows, run
 from tests.helpers.racing import winning
@@ -29,7 +29,7 @@ def test_a_partition_predicate_is_analysed_once_and_asked_once_about_a_partition
     table = make_table(tmp_path / "t", rows(3), rows(3, start=100, day=TUESDAY), partition_by=["day"])
     parsed: Counter[str] = Counter()
     asked: list[int] = []
-    parse, collect = SqlGate._parse, partitions.collect
+    parse, collect = SqlGate._parse, scope.collect
 
     def counted_parse(gate: SqlGate, text: str) -> None:
         parsed[text] += 1
@@ -40,7 +40,7 @@ def test_a_partition_predicate_is_analysed_once_and_asked_once_about_a_partition
         return collect(frame, what)
 
     monkeypatch.setattr(SqlGate, "_parse", counted_parse)
-    monkeypatch.setattr(partitions, "collect", counted_collect)
+    monkeypatch.setattr(scope, "collect", counted_collect)
     log = winning("to update", lambda: append(table, rows(2, start=10)))
     result = run(
         spark,
