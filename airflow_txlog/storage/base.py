@@ -1,24 +1,29 @@
-"""What the engine asks of a store of bytes.
+"""A store of bytes: what it does, how its paths are spelled, what may be read, and a file that is being written.
 
-A store is rooted at one table. Paths are relative to that root, use "/" and are already decoded: what the file system
-calls the object. A data file or a deletion vector that a log names elsewhere is an absolute URI, and can only be read.
+A store is rooted at one table. Paths are relative to that root, use "/" and are already decoded: they are the names in
+the file system. A data file or deletion vector that a log names elsewhere is an absolute URI, and can only be read.
 """
 
 from __future__ import annotations
 
 import builtins
 import errno
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.locations import LOCAL, Access, is_inside, store_kind
-from airflow_txlog.storage.limits import Limits
+from airflow_txlog.storage.limits import USUAL, Limits
+
+LOG = "_delta_log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,139 +34,179 @@ class FileInfo:
     size_bytes: int
     modified_ms: int
     etag: str | None = None
-    """What an object store calls the content: equal means unchanged. None on a local disk and in memory."""
+    """An object store's name of the content: equal means unchanged. None on a local disk and in memory."""
 
 
 class NothingSent(OSError):
-    """What a store is asked before its first put was not answered, so that the put was not sent."""
+    """A put was not sent, because the store did not answer the question that precedes its first put."""
 
 
-class Store(Protocol):
+class Store(ABC):
     """Bytes under one root. Any number of threads may call any method at the same time."""
 
-    limits: Limits
+    is_remote = False
+    """Whether a read is a request over a network, so that few large reads are better than many small ones."""
+    deletes_at_once = 1
+    """How many files `delete_many` deletes in one request; 1 if each delete is a call of its own."""
+    limits: Limits = USUAL
     """The thresholds of the work on the table."""
 
-    @property
-    def root(self) -> str:
-        """The canonical URI of the table, without a trailing slash: `file:///lake/t`, `memory://t`."""
+    def __init__(self, root: str, access: Access) -> None:
+        """`open_store(root, access)` opens the same store in any process.
 
-    @property
-    def access(self) -> Access:
-        """How the store was opened: `open_store(root, access)` opens the same in any process."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether a read is a request over a network, so that few large ones are better than many small ones."""
-
-    @property
-    def deletes_at_once(self) -> int:
-        """How many files `delete_many` deletes in one request; 1 where each is a call of its own."""
+        `root` is the canonical URI of the table without a trailing slash: `file:///lake/t`, `memory://t`.
+        """
+        self.root = root
+        self.access = access
 
     def at_once(self) -> Store:
-        """The same store, whose requests are made once: for a caller that repeats them within a deadline of its own."""
+        """Return the same store without retries of requests, for a caller that retries within its own deadline."""
+        return self
 
+    @abstractmethod
     def read(self, path: str) -> bytes:
-        """The whole content of a file of the log.
+        """Return the whole content of a file of the log.
 
-        Raises FileNotFoundError, LimitExceeded (`limits.LOG_FILE`), OutsideTable where a link is in its place or on
-        the way.
+        Raises FileNotFoundError; LimitExceeded (`limits.LOG_FILE`); OutsideTable for a link, or a path through one.
         """
 
     def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
-        """What files of the log hold, in their order, asked for at once where each is a request.
+        """Yield the content of files of the log, in order; remote stores send several requests at a time.
 
-        Raises as `read`, in the place of the file that it is raised for.
+        Raises as `read` does, in the place of the file concerned.
         """
+        return map(self.read, paths)
 
+    @abstractmethod
     def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
-        """The files directly inside `directory`, by name ascending, from the name `start_from` on (inclusive).
+        """Return the files directly inside `directory`, by name, from the name `start_from` on (inclusive).
 
-        A directory that does not exist lists as empty. Never served from a cache. A link among the files is listed,
-        and reading it raises OutsideTable; so does listing a directory that is one.
+        A missing directory lists as empty. The answer never comes from a cache. A link among the files is listed, and
+        reading it raises OutsideTable; so does listing a directory that is a link.
         """
 
+    @abstractmethod
     def walk(
         self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "", lazily: bool = False
     ) -> Iterator[FileInfo]:
-        """Every file under the root whose path begins with `prefix`, at any depth, in no order. No directories.
+        """Yield every file under the root whose path begins with `prefix`, at any depth, in no order.
 
-        A directory below the root that this user may not read is passed to `on_unreadable` and left out; without it,
-        PermissionError is raised. `lazily`: one page after the other as the caller asks for more, for a caller that
-        may stop early; else several at once.
+        A directory below the root that this user may not read goes to `on_unreadable` and is left out; without that,
+        PermissionError is raised. With `lazily`, one page is requested at a time, for a caller that may stop early.
         """
 
+    @abstractmethod
     def stat(self, path: str) -> FileInfo | None:
-        """Size and time of one object, or None where there is none. Raises OutsideTable as `open_input`."""
+        """Return the size and time of one object, or None. Raises OutsideTable as `open_input` does."""
 
+    @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Make the object if nothing bears the name; whole or not at all.
+        """Create the object, whole or not at all, unless the name is taken.
 
-        True: this call made it. False: something already bore the name, which may be an earlier attempt of the same
-        call whose answer was lost: the caller reads it back. NothingSent: nothing was made. Any other exception:
-        unknown, the caller reads it back.
+        True: this call created it. False: the name was taken, perhaps by an earlier attempt of this call whose answer
+        was lost; the caller reads it back. NothingSent: nothing was created. Any other exception: unknown, the caller
+        reads it back.
         """
 
+    @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Make or replace the object; a reader sees the old or the new content, never a part.
+        """Create or replace the object; a reader sees the old or the new content, never a part.
 
         Raises ValueError for a path that leaves the root, OutsideTable for one that leads through a link.
         """
 
+    @abstractmethod
     def open_output(self, path: str) -> Output:
-        """A writable binary file (context manager) whose object appears whole when it is closed without error.
+        """Return a file of the log to write, which appears whole, and replaces an older one, when it is closed.
 
-        Closing it replaces what bears the name. Where the block raises, or the file is dropped, nothing appears. What
-        appeared survives a power loss. For files of the log.
+        Nothing appears if the block raises or the file is dropped. A closed file survives a power loss.
         """
 
+    @abstractmethod
     def open_new(self, path: str) -> Output:
-        """The same for a data file, whose name no other writer uses, with two promises less.
+        """Return a new data file to write, whose name no other writer uses.
 
-        It may be seen before it is closed, and on a local disk it is not synced.
-
-        `Output.sink` is what pyarrow writes to. Where the block raises, or the file is dropped, nothing is left. In a
-        folder named PRIVATE_PREFIX… a file can be read by this user alone. Raises FileExistsError, at the latest when
-        it is closed, where the name is taken; ValueError, OutsideTable as for `put`.
+        It may be visible before it is closed, and a local disk does not sync it. pyarrow writes to `Output.sink`.
+        Nothing is left if the block raises or the file is dropped. Below a folder named PRIVATE_PREFIX… only this user
+        can read it. Raises FileExistsError, at the latest when it is closed, if the name is taken; ValueError and
+        OutsideTable as `put` does.
         """
 
+    @abstractmethod
     def open_input(self, path: str) -> pa.NativeFile:
-        """A seekable file for pyarrow, whose `size()` is that of the object now: a data file or a file of the log.
+        """Return a seekable file for pyarrow, whose `size()` is that of the object now.
 
-        Raises FileNotFoundError, and OutsideTable for what lies outside the root, unless the store was opened with
-        allow_absolute_paths.
+        Raises FileNotFoundError, and OutsideTable outside the root unless the store has allow_absolute_paths.
         """
 
+    @abstractmethod
     def delete(self, path: str) -> None:
-        """Delete one object. One that is already gone is no error. Raises ValueError, OutsideTable as for `put`."""
+        """Delete one object, which may be gone already. Raises ValueError and OutsideTable as `put` does."""
 
     def delete_many(self, paths: Sequence[str]) -> dict[str, Exception]:
-        """Delete up to `deletes_at_once` objects, and say by path which could not be deleted, and why.
+        """Delete up to `deletes_at_once` objects. Return the failures by path.
 
-        Raises what kept it from deleting any.
+        Raises the error that kept it from deleting any.
         """
+        for path in paths:
+            self.delete(path)
+        return {}
 
     def delete_empty_directory(self, path: str) -> bool:
-        """Delete a directory if it is empty; False where the store has no directories or it is not empty."""
+        """Delete a directory if it is empty. Return False if it is not, or if the store has no directories."""
+        inner_parts(path)
+        return False
 
     def list_directories(self) -> builtins.list[str]:
-        """Every directory under the root that this user may read, deepest first.
-
-        Empty where the store has no directories.
-        """
+        """Return every directory under the root that this user may read, deepest first; [] if the store has none."""
+        return []
 
     def abort_unfinished(self, before_ms: int) -> int:
-        """Drop the files that were begun in parts before this time and never finished; how many.
+        """Drop files that were begun in parts before this time and never finished. Return how many.
 
-        No listing shows them, and they are paid for. Other stores end them by themselves, or have none.
+        No listing shows such files, and they cost money. Most stores have none, or drop them by themselves.
         """
+        return 0
 
+    @abstractmethod
     def now_ms(self) -> int:
-        """The store's own clock: what `modified_ms` of an object written now would be."""
+        """Return the store's own clock: the `modified_ms` of an object written now."""
+
+    # --- paths ------------------------------------------------------------------------------------------------------
+
+    def inner(self, path: str) -> str:
+        """Return a path, relative or an absolute URI, as one relative to the root. Raises ValueError outside it."""
+        return "/".join(inner_parts(path.removeprefix(f"{self.root}/")))
+
+    def os_error(self, number: int, path: str) -> OSError:
+        """Return the error of this number (FileNotFoundError, FileExistsError, …) for a file of the table."""
+        return OSError(number, os.strerror(number), f"{self.root}/{path}")
+
+
+def inner_parts(path: str) -> list[str]:
+    """Return the segments of a path relative to a folder.
+
+    Raises ValueError for a path that is empty, absolute, or has a segment that a file system would not read as a plain
+    name: such a path may leave the folder, or name another file than it seems to.
+    """
+    parts = path.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise ValueError(f"{path!r} is no path inside the table: it is refused, nothing was touched")
+    return parts
+
+
+def temporary_path(path: str) -> str:
+    """Return the name of a file before it gets its own, which no reader of a Delta log takes for anything.
+
+    A leading dot hides it in the log. Beside data files it is not hidden, because no vacuum sweeps hidden files.
+    """
+    *folders, name = inner_parts(path)
+    dot = "." if folders[-1:] == [LOG] else ""
+    return "/".join([*folders, f"{dot}{name}.{SYSTEM_CLOCK.unique_id()}.tmp"])
 
 
 def check_may_read(root: str, path: str, access: Access) -> None:
-    """Raises OutsideTable where a data file that a log names may not be read by what its path says.
+    """Raise OutsideTable for a data file that a log names and that may not be read, judging by its path.
 
     `path` is canonical: relative to the root, or an absolute URI. With `allow_absolute_paths` it may lie outside the
     root, in the same kind of store.
@@ -185,22 +230,34 @@ def check_may_read(root: str, path: str, access: Access) -> None:
         )
 
 
+# --- errors ---------------------------------------------------------------------------------------------------------
+# Arrow reports damaged bytes as an OSError too: of that very class, and without a number. Errors of a system or a store
+# have a number, or a class of their own. A fault of the store must never be taken for damaged data, whose message
+# advises people to replace the file.
+
 # What a system answers for a name that no file can have, or that a folder has.
 _NO_FILE = frozenset({errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR})
 
 
 def is_about_bytes(error: Exception) -> bool:
-    """Whether what was raised while a file was decoded says that its bytes are damaged; else the store failed."""
+    """Return whether an error raised while a file was decoded means damaged bytes, rather than a failing store."""
     return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
 
 
 def is_about_name(error: Exception) -> bool:
-    """Whether what was raised as a file was opened says that no file can have this name; else the store failed."""
+    """Return whether an error raised while a file was opened means that no file can have this name."""
     return not isinstance(error, OSError) or error.errno in _NO_FILE
 
 
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
 class Output:
-    """A writable binary file object, enough of one for pyarrow; use it as a context manager."""
+    """A binary file that is being written, enough of one for pyarrow; use it as a context manager.
+
+    Only an explicit, successful `close` publishes it. An exception, or dropping the object, discards it. So this is no
+    `io.IOBase`: those close themselves when they are collected, and would publish a checkpoint cut in the middle.
+    """
 
     def __init__(
         self,
@@ -209,38 +266,28 @@ class Output:
         discard: Callable[[], None],
         drop: Callable[[], None] | None = None,
     ) -> None:
-        """`publish` makes what is in `sink` appear, and closes it; `discard` closes it and leaves nothing behind.
+        """`publish` makes the content of `sink` appear and closes it. `discard` closes it and leaves nothing behind.
 
-        `drop`: in place of `discard` where it must not be called by the collector.
+        `drop` takes the place of `discard` when the collector calls, if `discard` must not run there.
         """
-        self._sink = sink
+        self.sink = sink
+        """What pyarrow writes to. Close or discard this object instead of it."""
         self._publish = publish
         self._discard = discard
         self._drop = drop or discard
-        self._is_closed = False
-
-    @property
-    def sink(self) -> Any:
-        """What is being written to: where the store has one, pyarrow's own file, which needs no interpreter.
-
-        Only for writing; what ends the file is `close` or `discard` of this object.
-        """
-        return self._sink
-
-    @property
-    def closed(self) -> bool:
-        return self._is_closed
+        self._process = os.getpid()
+        self.closed = False
 
     def write(self, data: bytes) -> int:
-        """Append bytes; a failure (a full disk) is raised, and then only `discard` is left to do."""
-        self._sink.write(data)
+        """Append bytes. After a failure, such as a full disk, only `discard` is left to do."""
+        self.sink.write(data)
         return len(data)
 
     def flush(self) -> None:
-        """Nothing to do: what is written is seen when the file is closed, not before."""
+        """Do nothing: the file is seen when it is closed, not before."""
 
     def tell(self) -> int:
-        return int(self._sink.tell())
+        return int(self.sink.tell())
 
     def readable(self) -> bool:
         return False
@@ -253,9 +300,9 @@ class Output:
 
     def close(self) -> None:
         """Publish. A second call does nothing; after an error nothing is published and nothing is left behind."""
-        if self._is_closed:
+        if self.closed:
             return
-        self._is_closed = True
+        self.closed = True
         try:
             self._publish()
         except BaseException:
@@ -263,10 +310,8 @@ class Output:
             raise
 
     def discard(self) -> None:
-        """Drop what was written. After `close`, does nothing."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._discard()
+        """Drop what was written. Does nothing after `close`, and in a process that was forked from the writer's."""
+        self._end(self._discard)
 
     def __enter__(self) -> Output:
         return self
@@ -281,7 +326,12 @@ class Output:
 
     def __del__(self) -> None:
         # An object that failed in its constructor has no state to drop.
-        if not getattr(self, "_is_closed", True):
-            self._is_closed = True
+        if not getattr(self, "closed", True):
             with suppress(Exception):
-                self._drop()
+                self._end(self._drop)
+
+    def _end(self, how: Callable[[], None]) -> None:
+        is_ours = not self.closed and os.getpid() == self._process
+        self.closed = True
+        if is_ours:
+            how()

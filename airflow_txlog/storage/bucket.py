@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
+from airflow_txlog.storage.base import temporary_path
 from airflow_txlog.storage.credentials import KeptCredentials
-from airflow_txlog.storage.local_files import temporary_path
 
 CONNECT_S, READ_S, LONGEST_S = 5, 15, 300
 """For how long a connection to each address, the next bytes of an answer, and the whole answer may take. The last is

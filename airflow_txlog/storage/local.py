@@ -1,12 +1,12 @@
 """A store on a local (POSIX) disk.
 
-Every object appears whole: it is written under a temporary name in the directory where it will live, synced, and then
-given its name by one system call: link(2), which fails where the name is taken, or rename(2), which replaces. A writer
-that is killed leaves a temporary file that blocks nothing. `open(path, "xb")` would do neither: readers see it grow,
-and what a killed writer leaves blocks the version for ever.
+Every object appears whole: it is written under a temporary name in its directory, synced, and then named by one system
+call: link(2), which fails if the name is taken, or rename(2), which replaces. A killed writer leaves a temporary file
+that blocks nothing. With `open(path, "xb")` readers would see the file grow, and a killed writer would block the
+version for ever.
 
-The root itself may be reached through a symlink; below it nothing is read, written, listed or deleted through one, also
-where one is put in the place of a folder meanwhile (`storage/local_files`).
+The root may be reached through a symlink. Below it nothing is read, written, listed or deleted through one, even if a
+symlink replaces a folder meanwhile (`storage/local_files`).
 Source: docs/decisions/put-if-absent.md; link(2), rename(2).
 """
 
@@ -16,7 +16,7 @@ import builtins
 import errno
 import os
 import stat as stat_bits
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pyarrow as pa
@@ -25,47 +25,27 @@ from airflow_txlog.errors import OutsideTable, UnsupportedStore
 from airflow_txlog.locations import LOCAL as SCHEME
 from airflow_txlog.locations import PLAIN, PRIVATE_PREFIX, Access, is_inside
 from airflow_txlog.storage import local_files
-from airflow_txlog.storage.base import FileInfo, Output, check_may_read
-from airflow_txlog.storage.limits import LOG_FILE, USUAL, Limits
-from airflow_txlog.storage.local_files import LOG, inner_parts
+from airflow_txlog.storage.base import LOG, FileInfo, Output, Store, check_may_read, inner_parts, temporary_path
+from airflow_txlog.storage.limits import LOG_FILE
 
 # What link(2) says on a file system that has no hard links (FAT, some FUSE and SMB mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-class LocalStore:
+class LocalStore(Store):
     """Files under one directory. The directory need not exist before something is put into it."""
 
-    is_remote = False
-    deletes_at_once = 1
-    limits: Limits = USUAL
-
     def __init__(self, directory: str, access: Access = PLAIN) -> None:
-        """`directory` is a path of the file system, taken as it is; a relative one counts from where we are now."""
+        """`directory` is a literal path of the file system; a relative one counts from the working directory."""
         # POSIX leaves two slashes at the beginning alone.
         self._directory = "/" + os.path.abspath(directory).lstrip("/")
-        self._root = f"{SCHEME}://{self._directory}"
-        self._access = access
-
-    @property
-    def root(self) -> str:
-        return self._root
-
-    @property
-    def access(self) -> Access:
-        return self._access
-
-    def at_once(self) -> LocalStore:
-        return self
+        super().__init__(f"{SCHEME}://{self._directory}", access)
 
     def read(self, path: str) -> bytes:
         with open(local_files.open_to_read(self._directory, path), "rb", buffering=0) as file:
-            LOG_FILE.check(os.fstat(file.fileno()).st_size, path, self._root, path)
+            LOG_FILE.check(os.fstat(file.fileno()).st_size, path, self.root, path)
             return file.read()
-
-    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
-        return map(self.read, paths)
 
     def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
         prefix = f"{directory}/" if directory else ""
@@ -99,10 +79,10 @@ class LocalStore:
                 if error.errno not in _NO_LINKS:
                     raise
                 raise UnsupportedStore(
-                    f"UnsupportedStore: {self._root} lies on a file system without hard links ({error}), so that two "
+                    f"UnsupportedStore: {self.root} lies on a file system without hard links ({error}), so that two "
                     "writers could both believe to have made one version. Nothing was written. "
                     "Keep the table on a POSIX file system.",
-                    uri=self._root,
+                    uri=self.root,
                     filesystem="local",
                 ) from error
         return made
@@ -144,11 +124,6 @@ class LocalStore:
         with suppress(FileNotFoundError):
             local_files.delete(self._directory, path)
 
-    def delete_many(self, paths: Sequence[str]) -> dict[str, Exception]:
-        for path in paths:
-            self.delete(path)
-        return {}
-
     def delete_empty_directory(self, path: str) -> bool:
         try:
             with local_files.parent(self._directory, path) as (parent, name):
@@ -164,11 +139,8 @@ class LocalStore:
         found = [prefix.removesuffix("/") for prefix, _ in directories if prefix]
         return sorted(found, key=lambda path: (-path.count("/"), path))
 
-    def abort_unfinished(self, before_ms: int) -> int:
-        return 0
-
     def now_ms(self) -> int:
-        """The modification time of a file written now: on a network mount the server's clock, not this machine's."""
+        """Return the modification time of a file written now: on a network mount that is the server's clock."""
         folder = [LOG] if local_files.stat_of(self._directory, LOG) is not None else []
         try:
             with _Temporary(self._directory, "/".join([*folder, "clock"])) as temporary:
@@ -184,23 +156,23 @@ class LocalStore:
     # --- paths ------------------------------------------------------------------------------------------------------
 
     def _linked(self, path: str) -> str | None:
-        """Where to read a data file whose links are followed; None where it is read below the root, without links.
+        """Return where to read a data file whose links are followed, or None to read below the root, without links.
 
-        Nothing of the log, or of what a job keeps, is ever outside. Raises OutsideTable.
+        Files of the log and of a job are always read without links. Raises OutsideTable.
         """
         if path.startswith((f"{LOG}/", PRIVATE_PREFIX)):
             return None
-        check_may_read(self._root, path, self._access)
-        if not self._access.allow_absolute_paths:
+        check_may_read(self.root, path, self.access)
+        if not self.access.allow_absolute_paths:
             return None
         return f"{self._directory}/{path}" if is_inside(path) else path.removeprefix(f"{SCHEME}://")
 
     def _directories(
         self, *, with_files: bool, on_unreadable: Callable[[str], object] | None
     ) -> Iterator[tuple[str, builtins.list[FileInfo]]]:
-        """Every directory under the root: its prefix (ending in "/" or empty) and, where asked, the files in it.
+        """Yield the prefix (empty, or ending in "/") of every directory under the root and, if asked, its files.
 
-        A symlink is neither a file of the table nor a way to more of them. `on_unreadable` as in `Store.walk`.
+        Symlinks are left out. `on_unreadable` as in `Store.walk`.
         """
         pending = [""]
         while pending:
@@ -227,18 +199,18 @@ class LocalStore:
 
 
 class _Temporary:
-    """A new file beside the one at `path`, in a folder that is held open until `close` deletes what has no name."""
+    """A new file beside `path`, in a folder that stays open until `close`, which deletes the file if it has no name."""
 
     def __init__(self, root: str, path: str) -> None:
         *directories, self._target = inner_parts(path)
-        self._name = local_files.temporary_path(path).rpartition("/")[2]
+        self._name = temporary_path(path).rpartition("/")[2]
         is_private = path.startswith(PRIVATE_PREFIX)
         self._parent, descriptor = local_files.create(root, directories, self._name, lists=True, is_private=is_private)
         self.file = os.fdopen(descriptor, "wb")
         self._is_there = True
 
     def write(self, data: bytes) -> None:
-        """All of the content; it survives a power loss once it has a name."""
+        """Write the whole content and sync it."""
         self.file.write(data)
         self.sync()
 
@@ -248,7 +220,7 @@ class _Temporary:
         self.file.close()
 
     def link(self) -> bool:
-        """Give the file its name, if nothing bears it: whether it has it now."""
+        """Give the file its name unless it is taken. Return whether it has it now."""
         try:
             # Not followed: what was put in the place of the temporary file is no link to be made whole by us.
             os.link(self._name, self._target, src_dir_fd=self._parent, dst_dir_fd=self._parent, follow_symlinks=False)
@@ -260,13 +232,13 @@ class _Temporary:
         return True
 
     def rename(self) -> None:
-        """Give the file its name, in the place of what bears it."""
+        """Give the file its name, replacing what bears it."""
         os.replace(self._name, self._target, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         self._is_there = False
         os.fsync(self._parent)
 
     def close(self) -> None:
-        """Leave nothing behind but what got its name. To be called once."""
+        """Close, and delete the file if it has no name. Call it once."""
         # Closing flushes, and a full disk says so again: what counts here is that nothing is left.
         with suppress(OSError):
             self.file.close()
@@ -289,15 +261,13 @@ class _Temporary:
 
 
 def _info_in(directory: int, prefix: str, name: str) -> FileInfo | None:
-    """What is known of a name in an open directory."""
-    try:
+    with suppress(FileNotFoundError):
         return _info_of(f"{prefix}{name}", os.stat(name, dir_fd=directory, follow_symlinks=False))
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def _info_of(path: str, found: os.stat_result) -> FileInfo | None:
-    """A file, or a symlink in its place: it cannot be opened, but must not look as if nothing were there; else None."""
+    """Return a file, or a symlink, which cannot be opened but must not look absent; None for anything else."""
     if not (stat_bits.S_ISREG(found.st_mode) or stat_bits.S_ISLNK(found.st_mode)):
         return None
     return FileInfo(path=path, size_bytes=found.st_size, modified_ms=found.st_mtime_ns // 1_000_000)

@@ -1,10 +1,9 @@
 """Files below one folder of a local disk, reached by descriptor: no component below the folder is followed as a link.
 
-The folder itself may be reached through links: the caller who names it decides what it is. Below it, any process that
-may write to the table could put a link in the place of any folder or file, at any moment. So a path is walked from
-descriptor to descriptor (openat, O_NOFOLLOW), and what was opened stays what it is, whatever is put in its place
-meanwhile. The invariant: nothing here takes a path of more than one component below the folder. Source: openat(2);
-docs/decisions/links.md.
+The folder itself may be reached through links. Below it, any process that may write to the table could replace any
+folder or file by a link at any moment. So a path is walked from descriptor to descriptor (openat, O_NOFOLLOW).
+The invariant: no system call gets a path of more than one component below the folder.
+Source: openat(2); docs/decisions/links.md.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
-from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import OutsideTable
-
-LOG = "_delta_log"
+from airflow_txlog.storage.base import inner_parts
 
 # Passing through a folder takes less permission than reading it, where the system can distinguish the two.
 _PASS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
@@ -34,34 +31,12 @@ _DIRECTORY_RETRIES = 20
 _HAS_DESCRIPTOR_PATHS = os.path.isdir("/dev/fd")
 
 
-def inner_parts(path: str) -> list[str]:
-    """The segments of a path relative to the folder.
-
-    Raises ValueError for a path that is empty, absolute, or holds a segment that a file system would not read as a
-    plain name: such a path may leave the folder, or name another file than it seems to.
-    """
-    parts = path.split("/")
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise ValueError(f"{path!r} is no path inside the table: it is refused, nothing was touched")
-    return parts
-
-
-def temporary_path(path: str) -> str:
-    """What a file is called before it gets its name: nothing that a reader of a Delta log takes for anything.
-
-    In the log it is hidden by a leading dot; beside data files it is not: what is hidden, no vacuum ever sweeps.
-    """
-    *folders, name = inner_parts(path)
-    dot = "." if folders[-1:] == [LOG] else ""
-    return "/".join([*folders, f"{dot}{name}.{SYSTEM_CLOCK.unique_id()}.tmp"])
-
-
 def open_folder(root: str, parts: Sequence[str], *, makes: bool = False, lists: bool = True, mode: int = 0o777) -> int:
-    """An open descriptor of the folder `parts` below `root`.
+    """Return an open descriptor of the folder `parts` below `root`.
 
-    `makes`: folders that are missing are made with this mode, and `root` as any folder. `lists`: it can be listed and
-    synced, which takes the permission to read it, and folders that are made survive a power loss. Raises OutsideTable
-    where a part is a link, FileNotFoundError, NotADirectoryError.
+    `makes` creates missing folders with this mode, and `root` as any folder. `lists` allows listing and syncing, which
+    takes the permission to read the folder; created folders then survive a power loss. Raises OutsideTable for a link,
+    FileNotFoundError, NotADirectoryError.
     """
     last = _LIST if lists else _PASS
     try:
@@ -98,7 +73,7 @@ def _step(name: str, directory: int, flags: int, *, makes: bool, syncs: bool, mo
 
 @contextmanager
 def folder(root: str, parts: Sequence[str], *, lists: bool = True) -> Iterator[int]:
-    """The descriptor of `open_folder`, closed at the end."""
+    """Yield the descriptor of `open_folder`, and close it."""
     descriptor = open_folder(root, parts, lists=lists)
     try:
         yield descriptor
@@ -108,17 +83,17 @@ def folder(root: str, parts: Sequence[str], *, lists: bool = True) -> Iterator[i
 
 @contextmanager
 def parent(root: str, path: str) -> Iterator[tuple[int, str]]:
-    """An open descriptor of the folder that holds `path` below `root`, and the name that `path` has in it."""
+    """Yield an open descriptor of the folder that holds `path` below `root`, and the name of `path` in it."""
     *directories, name = inner_parts(path)
     with folder(root, directories, lists=False) as descriptor:
         yield descriptor, name
 
 
 def open_to_read(root: str, path: str) -> int:
-    """An open descriptor of a regular file below `root`.
+    """Return an open descriptor of a regular file below `root`.
 
-    Raises OutsideTable where it is a link or lies behind one, FileNotFoundError also for what is neither file nor
-    folder or lies below a file, IsADirectoryError.
+    Raises OutsideTable for a link or a path through one, IsADirectoryError, and FileNotFoundError also for what is
+    neither file nor folder or lies below a file.
     """
     try:
         with parent(root, path) as (directory, name):
@@ -133,17 +108,17 @@ def open_to_read(root: str, path: str) -> int:
 
 
 def open_linked(location: str) -> int:
-    """An open descriptor of a regular file at an absolute path; links are followed."""
+    """Return an open descriptor of a regular file at an absolute path; links are followed."""
     return _regular(os.open(location, _READ & ~os.O_NOFOLLOW), location)
 
 
 def create(
     root: str, directories: Sequence[str], name: str, *, lists: bool, is_private: bool = False
 ) -> tuple[int, int]:
-    """Descriptors of the folder `directories` below `root`, made where it is missing, and of a new file in it.
+    """Return descriptors of the folder `directories` below `root`, made if it is missing, and of a new file in it.
 
-    `lists` as in `open_folder`; `is_private`: what is made can be read by this user alone. Raises OutsideTable where a
-    directory is a link, FileExistsError where the name is taken, by a link too.
+    `lists` as in `open_folder`. With `is_private`, only this user can read what is made. Raises OutsideTable for a
+    directory that is a link, FileExistsError if the name is taken, even by a link.
     """
     # A vacuum may delete the empty folder between our making it and our writing into it: then make it again.
     for _ in range(_DIRECTORY_RETRIES):
@@ -162,7 +137,7 @@ def _create(root: str, directories: Sequence[str], name: str, *, lists: bool, is
 
 
 def open_to_write(root: str, path: str, *, is_private: bool = False) -> int:
-    """An open descriptor of a new file below `root`; folders that are missing are made. Raises as `create`."""
+    """Return an open descriptor of a new file below `root`, in folders made as needed. Raises as `create` does."""
     *directories, name = inner_parts(path)
     directory, file = create(root, directories, name, lists=False, is_private=is_private)
     os.close(directory)
@@ -170,9 +145,9 @@ def open_to_write(root: str, path: str, *, is_private: bool = False) -> int:
 
 
 def stat_of(root: str, path: str) -> os.stat_result | None:
-    """What the file system says of a path below `root`, of the link itself where it is one; None where nothing is.
+    """Return the status of a path below `root`, or of the link itself; None if nothing is there.
 
-    Raises OutsideTable where it lies behind a link.
+    Raises OutsideTable if it lies behind a link.
     """
     try:
         with parent(root, path) as (directory, name):
@@ -187,12 +162,12 @@ def stat_of(root: str, path: str) -> os.stat_result | None:
 
 
 def real_path(path: str) -> str:
-    """The path without links: two names of one place are equal."""
+    """Return the path without links: two names of one place become equal."""
     return os.path.realpath(path)
 
 
 def stat_linked(path: str) -> os.stat_result | None:
-    """What the file system says of an absolute path; links are followed. None where nothing is."""
+    """Return the status of an absolute path, links followed; None if nothing is there."""
     try:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -200,10 +175,9 @@ def stat_linked(path: str) -> os.stat_result | None:
 
 
 def names_below(path: str) -> Iterator[tuple[str, bool]]:
-    """The names in and below a folder at an absolute path, each with whether it is neither a folder nor a regular file,
-    or is no text.
+    """Yield each name in and below a folder at an absolute path, and whether it is odd: no text, or no folder or file.
 
-    Of what is no folder, nothing. A folder behind a link is not looked into. Raises OSError for one that cannot be.
+    Yields nothing for what is no folder, and does not enter links. Raises OSError for an unreadable folder.
     """
     pending = [path] if os.path.isdir(path) else []
     while pending:
@@ -221,10 +195,9 @@ _COUNTED = frozenset(("_metadata", "_common_metadata", "_spark_metadata"))
 
 
 def holds_nothing(path: str, *, may_be_empty: bool) -> bool:
-    """Whether there is nothing at an absolute path, or, unless that is allowed, a folder in which there is nothing.
+    """Return whether nothing is at an absolute path, or, unless `may_be_empty`, only an empty folder.
 
-    Names that begin with "_" or "." do not count, as Spark has it, but for folders and files that name a value. False
-    where that is not certain.
+    As for Spark, names that begin with "_" or "." do not count unless they name a value. False if it is not certain.
     """
     try:
         os.stat(path)
@@ -241,13 +214,13 @@ def holds_nothing(path: str, *, may_be_empty: bool) -> bool:
 
 
 def delete(root: str, path: str) -> None:
-    """Delete one file below `root`, or the link itself where it is one. Raises OutsideTable, FileNotFoundError."""
+    """Delete one file below `root`, or a link itself. Raises OutsideTable, FileNotFoundError."""
     with parent(root, path) as (directory, name):
         os.unlink(name, dir_fd=directory)
 
 
 def arrow_file(descriptor: int, mode: str = "r") -> pa.NativeFile:
-    """The open file as pyarrow's own, which reads and writes it without the interpreter. Takes the descriptor over."""
+    """Return the open file as pyarrow's own, which needs no interpreter. Takes over the descriptor."""
     try:
         if _HAS_DESCRIPTOR_PATHS:
             return pa.OSFile(f"/dev/fd/{descriptor}", mode)
@@ -257,7 +230,7 @@ def arrow_file(descriptor: int, mode: str = "r") -> pa.NativeFile:
 
 
 def _regular(descriptor: int, location: str) -> int:
-    """The descriptor, where it is of a regular file."""
+    """Return the descriptor of a regular file; close any other and raise."""
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
         return descriptor
@@ -268,7 +241,7 @@ def _regular(descriptor: int, location: str) -> int:
 
 
 def _of_path(error: OSError, root: str, parts: Sequence[str], number: int, directory: int) -> OSError | OutsideTable:
-    """What to raise where the part of this number could not be opened: a link is OutsideTable."""
+    """Return the error for a part of this number that could not be opened: OutsideTable if it is a link."""
     link, path = "/".join(parts[:number]), "/".join(parts)
     is_link = False
     if error.errno in _MAY_BE_LINK:

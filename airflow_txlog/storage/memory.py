@@ -1,17 +1,14 @@
-"""A store in the memory of this process, over fsspec's "memory" filesystem, so that pyarrow and others see its files.
+"""A store in the memory of this process, over fsspec's "memory" file system, so that pyarrow and others see its files.
 
-fsspec's own exclusive create looks first and writes afterwards, and loses commits when threads switch between the
-two. Here the one atomic step is `dict.setdefault`, which the interpreter does not interrupt.
-Source: docs/decisions/put-if-absent.md.
+fsspec's own exclusive create checks first and writes afterwards, and loses commits between the two. Here the atomic
+step is `dict.setdefault`, which the interpreter does not interrupt. Source: docs/decisions/put-if-absent.md.
 """
 
 from __future__ import annotations
 
-import builtins
 import errno
 import io
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -20,20 +17,15 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import PLAIN, Access, is_inside, split
-from airflow_txlog.storage.base import FileInfo, Output, check_may_read
-from airflow_txlog.storage.limits import LOG_FILE, USUAL, Limits
-from airflow_txlog.storage.local_files import inner_parts
+from airflow_txlog.storage.base import FileInfo, Output, Store, check_may_read
+from airflow_txlog.storage.limits import LOG_FILE
 
 SCHEME = "memory"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class MemoryStore:
-    """Files under one prefix of the process-wide memory filesystem. It has no directories."""
-
-    is_remote = False
-    deletes_at_once = 1
-    limits: Limits = USUAL
+class MemoryStore(Store):
+    """The objects under one name. Every store of this process sees the same objects."""
 
     def __init__(self, uri: str, access: Access = PLAIN, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """`uri` is `memory://name/table`; `clock` gives the files their times."""
@@ -41,35 +33,20 @@ class MemoryStore:
         name = f"{authority}{path}".strip("/")
         if not name:
             raise UnsupportedStore(f"UnsupportedStore: {uri!r} names no table; write memory://name.", uri=uri)
+        super().__init__(f"{SCHEME}://{name}", access)
         self._fs = MemoryFileSystem()
         # Looked up on every call would be another dict where a test replaces it; one store keeps one.
         self._files: dict[str, MemoryFile] = self._fs.store
         self._prefix = f"/{name}/"
-        self._root = f"{SCHEME}://{name}"
         self._clock = clock
-        self._access = access
-
-    @property
-    def root(self) -> str:
-        return self._root
-
-    @property
-    def access(self) -> Access:
-        return self._access
-
-    def at_once(self) -> MemoryStore:
-        return self
 
     def read(self, path: str) -> bytes:
         file = self._files.get(self._key(path))
         if file is None:
-            raise FileNotFoundError(f"{self._root}/{path}")
-        LOG_FILE.check(file.size, path, self._root, path)
+            raise self.os_error(errno.ENOENT, path)
+        LOG_FILE.check(file.size, path, self.root, path)
         data: bytes = file.getvalue()
         return data
-
-    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
-        return map(self.read, paths)
 
     def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
         prefix = f"{self._key(directory)}/" if directory else self._prefix
@@ -111,51 +88,35 @@ class MemoryStore:
 
     def open_new(self, path: str) -> Output:
         if self._key(path) in self._files:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self._root}/{path}")
+            raise self.os_error(errno.EEXIST, path)
         buffer = io.BytesIO()
 
         def publish() -> None:
             if not self.put_if_absent(path, buffer.getvalue()):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self._root}/{path}")
+                raise self.os_error(errno.EEXIST, path)
 
         return Output(buffer, publish=publish, discard=buffer.close)
 
     def open_input(self, path: str) -> pa.NativeFile:
         file = self._files.get(self._key_to_read(path))
         if file is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self._root}/{path}")
+            raise self.os_error(errno.ENOENT, path)
         # A MemoryFile has one position for all its readers; every reader here gets its own.
         return pa.BufferReader(file.getvalue())
 
     def delete(self, path: str) -> None:
         self._files.pop(self._key(path), None)
 
-    def delete_many(self, paths: Sequence[str]) -> dict[str, Exception]:
-        for path in paths:
-            self.delete(path)
-        return {}
-
-    def delete_empty_directory(self, path: str) -> bool:
-        inner_parts(path)
-        return False
-
-    def list_directories(self) -> builtins.list[str]:
-        return []
-
-    def abort_unfinished(self, before_ms: int) -> int:
-        return 0
-
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
     def _key(self, path: str) -> str:
-        return self._prefix + "/".join(inner_parts(path.removeprefix(f"{self._root}/")))
+        return self._prefix + self.inner(path)
 
     def _key_to_read(self, path: str) -> str:
-        """The key of a data file, which the log may name elsewhere in this memory. Raises OutsideTable."""
-        if path.startswith(f"{self._root}/"):
-            return self._key(path)
-        check_may_read(self._root, path, self._access)
+        """Return the key of a data file, which the log may name elsewhere in this memory. Raises OutsideTable."""
+        path = path.removeprefix(f"{self.root}/")
+        check_may_read(self.root, path, self.access)
         return self._key(path) if is_inside(path) else path.removeprefix(f"{SCHEME}:/")
 
     def _file(self, key: str, data: bytes) -> MemoryFile:

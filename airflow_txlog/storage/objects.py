@@ -1,11 +1,9 @@
-"""A store of objects under one prefix of a bucket: what is the same on S3, Google Cloud Storage and Azure.
+"""A store of objects under one prefix of a bucket, the same on S3, Google Cloud Storage and Azure.
 
-Here are paths, listings, and the repeating of requests; a `Bucket` of the cloud makes the requests.
-
-The invariants: a listing is never taken from a cache. A request that changes nothing more when it is sent twice is
-repeated while the store is busy or out of reach, within one deadline for all tries. A conditional put is sent once,
-and what is not known of it is raised: the caller reads the object back. Nothing here makes a bucket.
-Source: docs/decisions/put-if-absent.md.
+This module handles paths, listings and retries; a `Bucket` of the cloud makes the requests. The invariants: no listing
+comes from a cache. Requests that may be sent twice are retried while the store is busy or out of reach, within one
+deadline for all tries. A conditional put is sent once, and an unknown outcome is raised: the caller reads the object
+back. Nothing here creates a bucket. Source: docs/decisions/put-if-absent.md.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import builtins
 import errno
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, TypeVar
@@ -23,7 +20,7 @@ import pyarrow as pa
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import InvalidInput, UnsupportedStore
 from airflow_txlog.locations import Access, is_inside, split
-from airflow_txlog.storage.base import FileInfo, NothingSent, Output, check_may_read
+from airflow_txlog.storage.base import FileInfo, NothingSent, Output, Store, check_may_read, inner_parts
 from airflow_txlog.storage.bucket import (
     Bucket,
     FoundObject,
@@ -33,24 +30,22 @@ from airflow_txlog.storage.bucket import (
     check_conditions,
     side_by_side,
 )
-from airflow_txlog.storage.limits import LOG_FILE, USUAL, Limits
-from airflow_txlog.storage.local_files import inner_parts
+from airflow_txlog.storage.limits import LOG_FILE
 from airflow_txlog.storage.object_files import RangeFile, Upload
 
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 60.0
-"""For how long a request is repeated, the time of its tries included, but for the last one."""
+"""How long a request is retried. The time of its tries counts, except the last one."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _REPORTED_S = 0.1, 5.0, 5.0
 
 _Answer = TypeVar("_Answer")
 
 
-class ObjectStore:
+class ObjectStore(Store):
     """Objects under one prefix of a bucket. There are no directories."""
 
     is_remote = True
-    limits: Limits = USUAL
 
     def __init__(
         self,
@@ -61,46 +56,34 @@ class ObjectStore:
         bucket_of: Callable[[str], tuple[Bucket, str]],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`folder` is a path in the bucket; `bucket_of` takes the URI of any object apart into its bucket and key.
+        """`folder` is a path in the bucket; `bucket_of` splits the URI of any object into its bucket and key.
 
         Raises UnsupportedStore for a folder without a name, or whose name engines read differently.
         """
-        self._folder = folder.strip("/")
-        if not self._folder:
+        folder = folder.strip("/")
+        super().__init__(f"{bucket.uri}/{folder}", access)
+        if not folder:
             raise UnsupportedStore(
                 f"UnsupportedStore: {bucket.uri} is a whole bucket, and a table is a folder in one: "
                 f"{bucket.uri}/folder. Nothing was read or written.",
                 uri=bucket.uri,
             )
-        self._root = f"{bucket.uri}/{self._folder}"
         try:
-            inner_parts(self._folder)
+            inner_parts(folder)
         except ValueError as error:
             raise UnsupportedStore(
-                f"UnsupportedStore: {self._root!r} holds an empty part, `.` or `..`, which is a folder of its own to "
+                f"UnsupportedStore: {self.root!r} holds an empty part, `.` or `..`, which is a folder of its own to "
                 "an object store and not to Spark: two engines would take it for two places. Write it without. "
                 "Nothing was read or written.",
                 uri=bucket.uri,
             ) from error
-        self._prefix = f"{self._folder}/"
+        self.deletes_at_once = bucket.deletes_at_once
+        self._prefix = f"{folder}/"
         self._bucket = bucket
-        self._access = access
         self._bucket_of = bucket_of
         self._clock = clock
         self._is_proved = False
         self._deadline_s = DEADLINE_S
-
-    @property
-    def root(self) -> str:
-        return self._root
-
-    @property
-    def access(self) -> Access:
-        return self._access
-
-    @property
-    def deletes_at_once(self) -> int:
-        return self._bucket.deletes_at_once
 
     def at_once(self) -> ObjectStore:
         store = copy(self)
@@ -111,7 +94,7 @@ class ObjectStore:
         key = self._key(path)
 
         def check(size_bytes: int) -> None:
-            LOG_FILE.check(size_bytes, path, self._root, path)
+            LOG_FILE.check(size_bytes, path, self.root, path)
 
         return self._repeated(lambda: self._bucket.get(key, check=check)).data
 
@@ -152,7 +135,7 @@ class ObjectStore:
             try:
                 check_conditions(self._bucket, key[: key.rfind("/") + 1], self._repeated)
             except NotAnswered as error:
-                raise NothingSent(error.errno, f"nothing was put: {error.strerror}", f"{self._root}/{path}") from error
+                raise NothingSent(error.errno, f"nothing was put: {error.strerror}", f"{self.root}/{path}") from error
             self._is_proved = True
         try:
             self._bucket.put(key, data, if_absent=True)
@@ -177,7 +160,7 @@ class ObjectStore:
             try:
                 upload.publish()
             except NameTaken as error:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self._root}/{path}") from error
+                raise self.os_error(errno.EEXIST, path) from error
 
         return Output(upload, publish=publish, discard=upload.discard, drop=upload.drop)
 
@@ -219,13 +202,6 @@ class ObjectStore:
                 failures[key] = error
         return failures
 
-    def delete_empty_directory(self, path: str) -> bool:
-        inner_parts(path)
-        return False
-
-    def list_directories(self) -> builtins.list[str]:
-        return []
-
     def abort_unfinished(self, before_ms: int) -> int:
         count = 0
         for each in self._repeated(lambda: builtins.list(self._bucket.unfinished(self._prefix))):
@@ -240,20 +216,19 @@ class ObjectStore:
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def _key(self, path: str) -> str:
-        return self._prefix + "/".join(inner_parts(path.removeprefix(f"{self._root}/")))
+        return self._prefix + self.inner(path)
 
     def _to_read(self, path: str) -> tuple[Bucket, str]:
-        """Where an object is that a log may name in another bucket. Raises OutsideTable."""
-        if path.startswith(f"{self._root}/"):
-            return self._bucket, self._key(path)
-        check_may_read(self._root, path, self._access)
+        """Return the bucket and key of an object, which a log may name in another bucket. Raises OutsideTable."""
+        path = path.removeprefix(f"{self.root}/")
+        check_may_read(self.root, path, self.access)
         return (self._bucket, self._key(path)) if is_inside(path) else self._bucket_of(path)
 
     def _infos(self, page: Listed) -> Iterator[FileInfo]:
         return (info for info in map(self._info, page.objects) if info is not None)
 
     def _info(self, found: FoundObject) -> FileInfo | None:
-        """None for a marker of a folder, and for a key that no path of ours can name."""
+        """Return None for the marker of a folder, and for a key that no path of ours can name."""
         path = found.key[len(self._prefix) :]
         try:
             inner_parts(path)
@@ -274,7 +249,7 @@ class ObjectStore:
                 return
 
     def _repeated(self, request: Callable[[], _Answer]) -> _Answer:
-        """The answer of a request, which is sent again while the store does not answer it."""
+        """Return the answer of a request, which is sent again while the store does not answer it."""
         start_s, tries, reported = self._clock.monotonic_s(), 0, 0
         while True:
             try:
@@ -286,7 +261,7 @@ class ObjectStore:
                     raise
                 if waited_s > _REPORTED_S * (1 + reported):
                     reported += 1
-                    log.warning("%s: %s; asked again for up to %d s", self._root, error.strerror, DEADLINE_S)
+                    log.warning("%s: %s; asked again for up to %d s", self.root, error.strerror, DEADLINE_S)
                 tries += 1
                 self._clock.sleep(wait_s)
 

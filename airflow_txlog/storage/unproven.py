@@ -1,8 +1,8 @@
 """A table on a file system without a proven put-if-absent, for one writer at a time, over fsspec's public methods.
 
-`put_if_absent` looks and then writes: two writers can both be answered that they made a version, and one commit is
-lost. So such a store is opened only with `Access.single_writer`, and says so in the log at every commit. Inside one
-process it is safe. Files appear by a move of a temporary one; how whole they appear is the file system's business.
+`put_if_absent` checks and then writes, so two writers can both get the answer that they made a version.
+So such a store needs `Access.single_writer`, and warns at every commit. Inside one process it is safe. Files appear by
+a move of a temporary file; whether they appear whole depends on the file system.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import errno
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,14 +22,13 @@ from fsspec.core import url_to_fs
 
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, is_inside, split
-from airflow_txlog.storage.base import FileInfo, Output, check_may_read
+from airflow_txlog.storage.base import FileInfo, Output, Store, check_may_read, inner_parts, temporary_path
 from airflow_txlog.storage.bucket import Connection, side_by_side
-from airflow_txlog.storage.limits import LOG_FILE, USUAL, Limits
-from airflow_txlog.storage.local_files import inner_parts, temporary_path
+from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
 
-# What stands before another file system, or is this machine's disk under another name.
+# Wrappers around another file system, and other names of this machine's disk.
 _WRAPPERS = frozenset(
     (
         *("simplecache", "filecache", "blockcache", "cached", "dir", "async_wrapper", "generic", "reference"),
@@ -42,7 +40,7 @@ _COMMITS = threading.Lock()
 
 
 def may_hold_a_table(scheme: str) -> bool:
-    """Whether fsspec has a file system for this scheme, its client is installed, and it is no wrapper."""
+    """Return whether fsspec has a file system for this scheme that is no wrapper and whose client is installed."""
     if scheme in _WRAPPERS:
         return False
     try:
@@ -52,12 +50,10 @@ def may_hold_a_table(scheme: str) -> bool:
     return True
 
 
-class UnprovenStore:
+class UnprovenStore(Store):
     """The files under one folder of a file system that fsspec knows. Directories are neither listed nor deleted."""
 
     is_remote = True
-    deletes_at_once = 1
-    limits: Limits = USUAL
 
     def __init__(self, uri: str, access: Access) -> None:
         """Raises UnsupportedStore for a URI that names no folder."""
@@ -65,24 +61,12 @@ class UnprovenStore:
         folder = path.rstrip("/")
         if not folder.strip("/") and not authority:
             raise UnsupportedStore(f"UnsupportedStore: {uri!r} names no folder.", uri=uri, filesystem=scheme)
-        self._root = f"{scheme}://{authority}{folder}"
-        self._access = access
+        super().__init__(f"{scheme}://{authority}{folder}", access)
         self._connection = Connection(self._open)
-
-    @property
-    def root(self) -> str:
-        return self._root
-
-    @property
-    def access(self) -> Access:
-        return self._access
-
-    def at_once(self) -> UnprovenStore:
-        return self
 
     def read(self, path: str) -> bytes:
         fs, name = self._at(path)
-        LOG_FILE.check(int(fs.info(name)["size"]), path, self._root, path)
+        LOG_FILE.check(int(fs.info(name)["size"]), path, self.root, path)
         data: bytes = fs.cat_file(name)
         return data
 
@@ -115,11 +99,11 @@ class UnprovenStore:
         return self._info(found) if found["type"] == "file" else None
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        self._inner(path)
+        self.inner(path)
         log.warning(
             "%s is on a file system without put-if-absent, and single_writer is set: a second writer at this moment "
             "would replace the commit %s, or be replaced by it, without an error",
-            self._root,
+            self.root,
             path,
         )
         fs, name = self._at(path)
@@ -140,7 +124,7 @@ class UnprovenStore:
         return self._output(path, is_new=True)
 
     def _output(self, path: str, *, is_new: bool) -> Output:
-        fs, name = self._at(self._inner(path))
+        fs, name = self._at(self.inner(path))
         folder = name.rpartition("/")[0]
         _, temporary = self._at(temporary_path(path))
         fs.makedirs(folder, exist_ok=True)
@@ -149,7 +133,7 @@ class UnprovenStore:
         def publish() -> None:
             sink.close()
             if is_new and fs.exists(name):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self._root}/{path}")
+                raise self.os_error(errno.EEXIST, path)
             fs.mv(temporary, name)
 
         def discard() -> None:
@@ -165,31 +149,12 @@ class UnprovenStore:
         return pa.PythonFile(fs.open(name, "rb"), mode="r")
 
     def delete(self, path: str) -> None:
-        fs, name = self._at(self._inner(path))
+        fs, name = self._at(self.inner(path))
         with suppress(FileNotFoundError):
             fs.rm_file(name)
 
-    def delete_many(self, paths: Sequence[str]) -> dict[str, Exception]:
-        failures: dict[str, Exception] = {}
-        for path in paths:
-            try:
-                self.delete(path)
-            except (OSError, ValueError) as error:
-                failures[path] = error
-        return failures
-
-    def delete_empty_directory(self, path: str) -> bool:
-        inner_parts(path)
-        return False
-
-    def list_directories(self) -> builtins.list[str]:
-        return []
-
-    def abort_unfinished(self, before_ms: int) -> int:
-        return 0
-
     def now_ms(self) -> int:
-        """The modification time of a file written now."""
+        """Return the modification time of a file written now."""
         path = temporary_path("clock")
         self.put(path, b"")
         try:
@@ -197,31 +162,28 @@ class UnprovenStore:
         finally:
             self.delete(path)
         if found is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self._root}/{path}")
+            raise self.os_error(errno.ENOENT, path)
         return found.modified_ms
 
     # --- names ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> tuple[Any, str]:
-        fs, folder = url_to_fs(self._root, skip_instance_cache=True, **self._access.storage_options)
+        fs, folder = url_to_fs(self.root, skip_instance_cache=True, **self.access.storage_options)
         return fs, folder.rstrip("/")
 
     def _at(self, path: str) -> tuple[Any, str]:
-        """The file system, which has forgotten what it listed, and its name of a file or a folder of the table."""
+        """Return the file system, without what it had cached, and its name of a file or folder of the table."""
         fs, folder = self._connection.client()
         fs.invalidate_cache()
         inner = "/".join(inner_parts(path)) if path else ""
         return fs, f"{folder}/{inner}" if inner else folder
 
-    def _inner(self, path: str) -> str:
-        return "/".join(inner_parts(path.removeprefix(f"{self._root}/")))
-
     def _to_read(self, path: str) -> str:
-        path = path.removeprefix(f"{self._root}/")
-        check_may_read(self._root, path, self._access)
+        path = path.removeprefix(f"{self.root}/")
+        check_may_read(self.root, path, self.access)
         if not is_inside(path):
             raise UnsupportedStore(
-                f"UnsupportedStore: the log of {self._root} names the file {path} outside of the table, which is not "
+                f"UnsupportedStore: the log of {self.root} names the file {path} outside of the table, which is not "
                 "read on this kind of file system. Nothing of it was read.",
                 uri=path,
             )

@@ -18,7 +18,7 @@ from airflow_txlog.datafiles.staged_files import DATA_FILE, UUID, StagedFile
 from airflow_txlog.engine.upkeep.vacuum_plan import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
 from airflow_txlog.storage import Store
-from airflow_txlog.storage.local_files import inner_parts
+from airflow_txlog.storage.base import inner_parts
 
 _VECTORS = re.compile(rf"deletion_vector_{UUID}\.bin")
 # The random directory of a file in a table with column mapping, or with delta.randomizeFilePrefixes.

@@ -23,9 +23,9 @@ SPARK = "Apache-Spark/4.0.0 Delta-Lake/4.0.0"
 class S3LikeStore(CountingStore):
     """Bytes in memory under a root on S3: what is decided depends on the root's scheme alone."""
 
-    @property
-    def root(self) -> str:
-        return super().root.replace("memory://", "s3://")
+    def __init__(self, uri: str, **options: Any) -> None:
+        super().__init__(uri, **options)
+        self.root = self.root.replace("memory://", "s3://")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ class ShelfStore(LocalStore):
 
     def __init__(self, uri: str, access: Access) -> None:
         super().__init__(uri.removeprefix(f"{SCHEME}://"), access)
-        self._root = f"{SCHEME}://{self._directory}"
+        self.root = f"{SCHEME}://{self._directory}"
 
     def open_input(self, path: str) -> Any:
         if path.startswith(f"{SCHEME}://") and self.access.allow_absolute_paths:
