@@ -147,7 +147,6 @@ SHARED_NAMES = {
     "memory": "a store in memory; a job's memory of its work",
     "local spark": "what does a job's work; a store, and what drives Spark",
     "schema snapshot": "the subject of the folder, and its first module",
-    "commit": "of the table's next version; and a job's way to it",
     "deletion_vectors": "their format; what a commit says of them; how a job makes them",
     "columns statistics": "the values in the log, and what a file's or a job's own are",
     "reading writing rows schema": "of checkpoints and of Parquet files; of the table; of a job's description",

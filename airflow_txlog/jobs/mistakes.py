@@ -43,7 +43,7 @@ from airflow_txlog.jobs.operations.merge.job import check_aliases
 from airflow_txlog.jobs.operations.optimize.job import ordering_columns
 from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
 from airflow_txlog.jobs.operations.write.job import check_has_partitions, check_partitioning, spelled
-from airflow_txlog.jobs.resume.commit import check_may_remove_rows
+from airflow_txlog.jobs.resume.attempts import check_may_remove_rows
 from airflow_txlog.jobs.source.columns import found_with_columns
 from airflow_txlog.jobs.source.listing import check_is_there
 from airflow_txlog.jobs.source.tables import check_table_is_there, snapshot_of_view

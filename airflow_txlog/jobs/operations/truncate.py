@@ -11,8 +11,7 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.resume.attempts import run_attempts
-from airflow_txlog.jobs.resume.commit import Change, check_may_remove_rows
+from airflow_txlog.jobs.resume.attempts import Change, check_may_remove_rows, run_attempts
 
 
 def truncate(context: LogContext) -> JobResult:

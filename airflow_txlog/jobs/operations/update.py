@@ -20,7 +20,7 @@ from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
+from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.operation import Found, StagedWork, file_metrics

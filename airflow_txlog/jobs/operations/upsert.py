@@ -23,7 +23,7 @@ from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeat
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, MergeRows, PreparedMerge
 from airflow_txlog.jobs.operations.merge.keys import key_columns
-from airflow_txlog.jobs.resume.commit import predicate_parameter
+from airflow_txlog.jobs.resume.attempts import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of

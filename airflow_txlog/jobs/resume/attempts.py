@@ -1,24 +1,34 @@
-"""Attempts: a job that lost to another commit goes on with what still holds, until it lands or its time is over.
+"""Attempts: a job that lost to another commit continues with what still holds, until it commits or its time is over.
 
 An attempt opens a transaction on the newest snapshot, reads the application transaction first, plans, stages and
-commits. What earlier attempts found and staged is the job's memory; how much of it holds is for the plan to say. The
-invariant: a staged file is deleted only when no version of the table holds it, and none ever will: not before its
-commit's fate is known, and not while another try of the same work may know of it. Source: docs/decisions/retries.md;
-soundness A11, A17.
+commits. What earlier attempts found and staged is the job's memory; the plan decides how much of it holds. The
+invariants: what a commit removes and adds is exactly what the plan found and the stage wrote, and the application
+transaction rides on it, never alone. A staged file is deleted only when no version of the table holds it, and none ever
+will: not before its commit's fate is known, and not while another try of the same work may know of it.
+Source: docs/decisions/retries.md; soundness A10, A11, A17, B5; delta-spark, DeltaOperations.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Table, Transaction
+from airflow_txlog.engine.log.actions import Add, Cdc
+from airflow_txlog.engine.table.schema.properties import SERIALIZABLE
+from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.snapshot.snapshot import is_missing_from
 from airflow_txlog.errors import (
+    AppendOnlyViolation,
     CommitConflict,
     CommitContention,
     ConcurrentDeleteRead,
@@ -36,7 +46,6 @@ from airflow_txlog.errors import (
 from airflow_txlog.exactly_once.transactions import done_in, earlier_run
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.staged import check_not_swept, unstage
-from airflow_txlog.jobs.resume.commit import Change, commit_change
 from airflow_txlog.jobs.resume.first_version import NO_TABLE, first_version, forget_first_version, landed_since
 
 if TYPE_CHECKING:
@@ -60,6 +69,38 @@ _PROVES_UNCOMMITTED = (
 )
 _WORTH_ANOTHER_ATTEMPT = (CommitConflict, CommitContention, TableAlreadyExists)
 
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a job wants to commit.
+
+    `staged` are new files, including those of change rows. `removed` are rows of a table `FILES`. `adds` come besides
+    `staged`: files of the table with another deletion vector, which lies in one of the staged `vector_files`.
+    `parameters` and `metrics` are the commit's operationParameters and operationMetrics, as delta-spark spells them.
+    `files` are the result's counts of files. Without `data_change`, rows only moved to other files.
+    """
+
+    operation: str
+    parameters: Mapping[str, Any]
+    staged: Sequence[StagedFile] = ()
+    removed: pa.Table | None = None
+    adds: Sequence[Add] = ()
+    vector_files: Sequence[StagedFile] = ()
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, int] = field(default_factory=dict)
+    is_creation: bool = False
+    data_change: bool = True
+
+    @property
+    def all_staged(self) -> list[StagedFile]:
+        """Every file that was staged for the commit."""
+        return [*self.staged, *self.vector_files]
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.staged and (self.removed is None or self.removed.num_rows == 0) and not self.is_creation
+
+
 Plan = Callable[[Transaction], Change]
 BeginAbsent = Callable[[], Transaction]
 
@@ -73,12 +114,12 @@ def run_attempts(
     begin_absent: BeginAbsent | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> JobResult:
-    """Plan and commit until it lands, for `conflict_deadline_s` after the first conflict at most.
+    """Plan and commit until it succeeds, for at most `conflict_deadline_s` after the first conflict.
 
-    `plan` reads through the transaction, stages into `memory`, and says what to commit; on an error it has deleted what
-    it staged and had not yet put there. `saved_work`: where the memory is saved, if it is. `begin_absent` begins the
-    transaction that creates the table where there is none; without it, TableNotFound.
-    Work that counts from its first try is planned on the version which that try met, and any conflict ends it for good.
+    `plan` reads through the transaction, stages into `memory`, and returns what to commit; on an error it has deleted
+    what it staged and had not yet put there. `saved_work` is where the memory is saved. `begin_absent` begins the
+    transaction that creates the table if there is none; without it, TableNotFound.
+    Work that counts from its first try is planned on the version that this try met, and any conflict ends it for good.
     Raises the last attempt's conflict when the time is over, and every other error at once.
     """
     attempts = _Attempts(context, plan, begin_absent, clock)
@@ -89,34 +130,20 @@ def run_attempts(
             unstage(context.store, memory.staged_files())
         raise
     if memory is not None:
-        _delete_leftovers(context, result, memory, saved_work)
+        is_published = saved_work is not None and saved_work.is_published
+        # Another try that knows of our files has the same application transaction: once that is in the table with
+        # *our* commit, none of them can land. Where another's commit has it, our files may be in use.
+        if result.status == "committed" and (not is_published or context.spec.application is not None):
+            unstage(context.store, memory.leftovers())
+        elif result.status != "committed" and not is_published:
+            unstage(context.store, memory.staged_files())
     if context.spec.operation.counts_from_first_try:
         forget_first_version(context)
     return result
 
 
-def _delete_leftovers(context: LogContext, result: JobResult, memory: Memory, saved_work: SavedWork | None) -> None:
-    """Delete what was staged and is in no commit, where no process can commit it any more.
-
-    Another try that knows of our files has the same application transaction: once that is in the table with *our*
-    commit, none of them can land. Where another's commit has it, or nothing was committed, our files may be in use.
-    """
-    is_published = saved_work is not None and saved_work.is_published
-    is_committed = result.status == "committed"
-    if is_committed and (not is_published or context.spec.application is not None):
-        unstage(context.store, memory.leftovers())
-    elif not is_committed and not is_published:
-        unstage(context.store, memory.staged_files())
-
-
 class _Attempts:
-    def __init__(
-        self,
-        context: LogContext,
-        plan: Plan,
-        begin_absent: BeginAbsent | None,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, context: LogContext, plan: Plan, begin_absent: BeginAbsent | None, clock: Clock) -> None:
         self._context = context
         self._plan = plan
         self._begin_absent = begin_absent
@@ -187,7 +214,7 @@ class _Attempts:
         try:
             yield
         except CorruptTable as error:
-            conflict = removed_meanwhile(error, read)
+            conflict = _removed_meanwhile(error, read)
             if conflict is None:
                 raise
             raise conflict from error
@@ -205,7 +232,7 @@ class _Attempts:
         return self._begin_absent()
 
     def _from_first_version(self, tx: Transaction) -> Transaction:
-        """The transaction on the version that the first try met, so that its commit is checked against all since."""
+        """Return the transaction on the version that the first try met: its commit is checked against all since."""
         context = self._context
         if self._first is None:
             self._first = first_version(context, tx.snapshot)
@@ -225,30 +252,29 @@ class _Attempts:
         return earlier
 
     def _done_by_another_copy(self, error: CommitConflict) -> JobResult:
-        """The result of a job whose conflict is the commit of another copy of it. Raises the conflict, for good."""
+        """Return the result of a job whose conflict is another copy's commit. Raises any other conflict, for good."""
         context = self._context
-        done = None
         if context.spec.application is not None:
             done = done_in(self._table.store, self._table.snapshot(), context.spec, self._clock)
-        if done is not None:
-            return done
+            if done is not None:
+                return done
         if not error.retryable:
             raise error
         message = f"{error.message} It is not planned again, because the job says on_conflict: fail."
         raise type(error)(message, **(error.facts | {"retryable": False})) from error
 
     def _done(self, tx: Transaction) -> JobResult | None:
-        """The application transaction comes before anything else: found means done, whatever conflict led here."""
-        application = self._context.spec.application
-        if application is None:
+        """Return the result of work that is done. This comes first, whatever conflict led here."""
+        spec = self._context.spec
+        if spec.application is None:
             return None
-        tx.read_application(application.app_id)
+        tx.read_application(spec.application.app_id)
         if tx.snapshot is None:
             return None
-        done = done_in(self._table.store, tx.snapshot, self._context.spec, self._clock)
+        done = done_in(self._table.store, tx.snapshot, spec, self._clock)
         if done is None and not self._has_looked_back:
             self._has_looked_back = True
-            earlier = earlier_run(self._table.store, tx.snapshot, self._context.spec)
+            earlier = earlier_run(self._table.store, tx.snapshot, spec)
             if earlier is not None:
                 self._context.log(earlier)
         return done
@@ -267,8 +293,49 @@ class _Attempts:
         return is_committed
 
 
-def removed_meanwhile(error: CorruptTable, read: Iterable[tuple[Table, Snapshot]]) -> ConcurrentDeleteRead | None:
-    """The conflict that a missing file amounts to, where its table names it no longer; else None.
+def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
+    """Commit the change through `tx`; return whether a version was made.
+
+    Under Serializable a change of nothing makes no commit and records no application transaction: a retry may find
+    rows that arrived later. Under WriteSerializable the empty commit carries it (soundness B5).
+    Raises what `Transaction.commit` raises.
+    """
+    snapshot = tx.snapshot
+    is_serializable = snapshot is not None and snapshot.table_properties.isolation_level == SERIALIZABLE
+    if change.changes_nothing and (is_serializable or not change.data_change):
+        return False
+    new_files = (_add(file, change.data_change) for file in change.staged if not file.is_change)
+    tx.add([*new_files, *change.adds])
+    tx.add_changes([_cdc(file) for file in change.staged if file.is_change])
+    if change.removed is not None and change.removed.num_rows:
+        tx.remove(change.removed, data_change=change.data_change)
+    application = context.spec.application
+    if application is not None:
+        tx.set_application(application.app_id, application.version)
+    if tx.metadata is not None:
+        schema = parse_schema(tx.metadata.schema_string)
+        context.lineage.columns = {field.name: str(field.type) for field in schema}
+    tx.commit(change.operation, change.parameters, change.metrics, tags=context.spec.commit_tags())
+    return tx.outcome is not None and tx.outcome.committed
+
+
+def check_may_remove_rows(snapshot: Snapshot, operation: str) -> None:
+    """Raise AppendOnlyViolation, before anything is staged, if rows may only be added to the table."""
+    if snapshot.table_properties.append_only:
+        raise AppendOnlyViolation(
+            f"Table {snapshot.uri} is append-only (delta.appendOnly), so {operation} cannot remove or change rows. "
+            "Nothing was staged.",
+            table=snapshot.uri,
+        )
+
+
+def predicate_parameter(texts: Sequence[str]) -> str:
+    """Return conditions as operationParameters have them, a JSON array. Parameters stay names, never values."""
+    return json.dumps(list(texts), ensure_ascii=False)
+
+
+def _removed_meanwhile(error: CorruptTable, read: Iterable[tuple[Table, Snapshot]]) -> ConcurrentDeleteRead | None:
+    """Return the conflict that a missing file amounts to if its table no longer names it.
 
     `read` are the tables that the job reads, each with the version that it planned on.
     """
@@ -286,3 +353,18 @@ def removed_meanwhile(error: CorruptTable, read: Iterable[tuple[Table, Snapshot]
                 path=error.path,
             )
     return None
+
+
+def _cdc(file: StagedFile) -> Cdc:
+    return Cdc(path=file.path, partition_values=file.partition_values, size=file.size_bytes, data_change=False)
+
+
+def _add(file: StagedFile, data_change: bool) -> Add:
+    return Add(
+        path=file.path,
+        partition_values=file.partition_values,
+        size=file.size_bytes,
+        modification_time=file.modification_time_ms,
+        data_change=data_change,
+        stats=file.stats,
+    )

@@ -20,8 +20,7 @@ from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, ve
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, plan_files
 from airflow_txlog.jobs.files.stage import layout_of
-from airflow_txlog.jobs.resume.attempts import run_attempts
-from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 from airflow_txlog.jobs.resume.memory import NOTHING, FileMatches, LiveFile, Memory, rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.matches import Matches, files_outside

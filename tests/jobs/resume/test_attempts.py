@@ -13,8 +13,7 @@ from airflow_txlog.contract.operations import Delete
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, ConcurrentAppend
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.resume.attempts import run_attempts
-from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 from airflow_txlog.jobs.run import run_job
 from tests.conftest import ManualClock
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run

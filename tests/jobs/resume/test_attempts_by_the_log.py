@@ -14,8 +14,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, TxlogError
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.resume.attempts import run_attempts
-from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import application, committed, live_files, rows

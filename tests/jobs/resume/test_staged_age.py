@@ -11,8 +11,7 @@ from airflow_txlog.engine.upkeep.vacuum_plan import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.staged import check_not_swept
-from airflow_txlog.jobs.resume.attempts import run_attempts
-from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 from airflow_txlog.storage import LocalStore, Store
 from tests.conftest import ManualClock
 from tests.helpers.jobs import rows

@@ -37,7 +37,7 @@ from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, scan_frame, through
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.keys import join_hint
-from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
+from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.matches import Matches

@@ -37,7 +37,7 @@ from airflow_txlog.jobs.operations.merge.clauses import (
 )
 from airflow_txlog.jobs.operations.merge.keys import PairColumns, find_by_keys, key_columns
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
-from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
+from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork, vector_metrics

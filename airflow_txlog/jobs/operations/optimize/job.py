@@ -43,8 +43,7 @@ from airflow_txlog.jobs.operations.optimize.bins import (
     size_metrics,
 )
 from airflow_txlog.jobs.operations.optimize.staging import CARRIES_IDS, stage_bins, zorder_parameter
-from airflow_txlog.jobs.resume.attempts import run_attempts
-from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
+from airflow_txlog.jobs.resume.attempts import Change, predicate_parameter, run_attempts
 from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment, rules_at
 from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate

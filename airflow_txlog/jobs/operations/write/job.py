@@ -31,8 +31,7 @@ from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.stage import layout_for
 from airflow_txlog.jobs.files.staged import unstage
-from airflow_txlog.jobs.resume.attempts import run_attempts
-from airflow_txlog.jobs.resume.commit import Change, check_may_remove_rows
+from airflow_txlog.jobs.resume.attempts import Change, check_may_remove_rows, run_attempts
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse, rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
