@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.operations import Operation
-from airflow_txlog.engine.table.predicate.names import Names, did_you_mean, shown_names
+from airflow_txlog.engine.table.predicate.names import columns_in_text, did_you_mean, shown_names
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.errors import (
     InvalidJobSpec,
@@ -87,7 +87,7 @@ def columns_named(sql: str, schema: delta.StructType, other_alias: str = "") -> 
         return None
     if other_alias and schema.find(other_alias) is None:
         lexed = replace(lexed, tokens=_without_members_of(other_alias, lexed.tokens))
-    return Names(schema, lexed).columns_named()
+    return columns_in_text(schema, lexed)
 
 
 def _without_members_of(alias: str, tokens: Sequence[Token]) -> list[Token]:

@@ -1,8 +1,6 @@
-"""Predicates in Spark SQL: read, asked of files for pruning and conflicts, and evaluated on rows.
+"""Predicates in Spark SQL: read into a tree, applied to files for pruning and conflicts, and to rows.
 
-Spark decides rows; the engine reads one closed grammar and says unknown to the rest. Reading is `reading` over
-`sql`, `names`, `leaves`, `constants` and `coercion`; what comes out is `tree`; it is asked of files by `pruning` and of
-rows by `rows`.
+Spark is the authority on rows. The engine reads one closed grammar (`reading`) and treats the rest as unknown.
 """
 
 from airflow_txlog.engine.table.predicate.plain import why_not_plain

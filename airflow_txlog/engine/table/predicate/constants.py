@@ -1,15 +1,13 @@
 """The constants of a predicate, typed as Spark types them: literals, typed literals, casts of literals, parameters.
 
-What a constant means beside a column is `coercion`. The invariant: a constant is exactly the value that Spark gets, or
-there is none (`OutsideGrammar`); an approximation is never made here.
-Source: Spark 4.2, AstBuilder (literals), SparkDateTimeUtils (text to dates and timestamps).
+`coercion` compares them with columns. The invariant: a constant is exactly the value that Spark gets, or reading it
+raises `OutsideGrammar`. Source: Spark 4.2, AstBuilder (literals), SparkDateTimeUtils (text to dates and timestamps).
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,20 +23,20 @@ from airflow_txlog.datafiles.codecs import (
     plain_time,
 )
 from airflow_txlog.engine.table.columns.partitions import fixed_zone
-from airflow_txlog.engine.table.schema.schema import INTEGERS
-from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DecimalType, Primitive
+from airflow_txlog.engine.table.schema.schema import INTEGERS, codec
+from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DataType, DecimalType, Primitive
 from airflow_txlog.errors import InvalidPredicate
 
 
 class OutsideGrammar(Exception):
-    """A part of the predicate that the engine does not decide; `args[0]` names it. Becomes an unknown leaf."""
+    """A part of the predicate that becomes an unknown leaf; `args[0]` names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value and its type in Spark. VOID is null; DATE is days, the timestamps are microseconds since 1970.
+    """A plain value (`codecs`) and its type in Spark; VOID is null.
 
-    `is_local`: a TIMESTAMP of which only is known what the clocks of a named zone show at it.
+    `is_local`: the value is the wall time in a named zone, not an instant.
     """
 
     type: Primitive | DecimalType
@@ -60,16 +58,15 @@ _SUFFIXED = {
 _NUMBER = re.compile(r"(\d+)([LSY])|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(BD|[DF]|)", re.IGNORECASE | re.ASCII)
 _FLOAT_TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-INTEGER_TEXT = re.compile(r"[+-]?\d{1,19}", re.ASCII)
-# A date's text may go on with a time, which Spark drops; only a whole date may.
+# Spark drops a time behind a whole date.
 _DATE_TEXT = re.compile(r"(\d{4,7}-\d{1,2}-\d{1,2})(?:[ T].*)?", re.ASCII | re.DOTALL)
 _SHORT_DATE_TEXT = re.compile(r"\d{4,7}(?:-\d{1,2})?", re.ASCII)
 
 
 def number(text: str, negative: bool = False) -> Constant:
-    """The constant of a numeric literal such as `5`, `5L`, `0.10`, `1e3`, `1.5F`, with the sign that stands before it.
+    """Return the constant of a numeric literal such as `5`, `5L`, `0.10`, `1e3` or `1.5F`, with the sign before it.
 
-    Raises OutsideGrammar when it has no value of its type: Spark refuses it then.
+    Raises OutsideGrammar if its type has no such value, which Spark refuses.
     """
     found = _NUMBER.fullmatch(text)
     if found is None:
@@ -78,18 +75,18 @@ def number(text: str, negative: bool = False) -> Constant:
     kind = _SUFFIXED[suffix]
     if kind is not None and kind in INTEGERS:
         return _fits(kind, int(digits), text)
-    # An exponent without a suffix makes a double, unlike a point.
+    # Without a suffix, an exponent makes a double and a point a decimal.
     if kind is None and suffix != "BD" and "e" in text.lower():
         kind = Primitive.DOUBLE
     if kind in (Primitive.DOUBLE, Primitive.FLOAT):
-        return Constant(kind, _float(digits, kind))
+        return Constant(kind, as_float(digits, kind))
     if suffix != "BD" and "." not in digits:
         return integer(int(digits))
     return decimal(Decimal(digits))
 
 
 def integer(value: int) -> Constant:
-    """A whole number: an int where it fits, else a bigint, else a decimal without scale."""
+    """Return a whole number as an int if it fits, else as a bigint, else as a decimal without scale."""
     for kind in (Primitive.INTEGER, Primitive.LONG):
         if INTEGERS[kind].held(value) is not None:
             return Constant(kind, value)
@@ -97,7 +94,7 @@ def integer(value: int) -> Constant:
 
 
 def decimal(value: Decimal) -> Constant:
-    """A decimal with the precision and scale of its digits; a positive exponent is written out."""
+    """Return a decimal with the precision and scale of its digits; a positive exponent is written out."""
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise OutsideGrammar(f"the decimal {value}")
@@ -114,43 +111,21 @@ def _fits(kind: Primitive | DecimalType, value: int, text: str) -> Constant:
     return Constant(kind, value)
 
 
-def _float(text: str, kind: Primitive) -> float:
+def as_float(text: str, kind: Primitive = Primitive.DOUBLE) -> float:
+    """Return the value of a text that Spark casts to a float or a double."""
     if text in _SPECIAL_FLOATS:
         return _SPECIAL_FLOATS[text]
     if not _FLOAT_TEXT.fullmatch(text):
         raise OutsideGrammar(f"{text!r} as a number")
-    value = float(text)
-    if kind is Primitive.FLOAT:
-        value = _single(text, value)
-    if value in (float("inf"), float("-inf")):
+    found = codec(kind)
+    value: float | None = None if found is None else found.read(text)
+    if value is None:
         raise OutsideGrammar(f"the number {text}, which is too large")
     return value
 
 
-def _single(text: str, value: float) -> float:
-    """The 32-bit float of these digits. Rounding twice, by way of a double, may differ: such digits are refused."""
-    if abs(value) > 3.4028234663852886e38:
-        raise OutsideGrammar(f"the number {text}, which is too large")
-    single: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    # A double half way between two floats is where the second rounding goes astray; an exact one is rounded once.
-    below, above = _float_neighbours(single)
-    if value in ((single + below) / 2, (single + above) / 2) and Decimal(text) != Decimal(value):
-        raise OutsideGrammar(f"the number {text}, which lies between two floats")
-    return single
-
-
-def _float_neighbours(single: float) -> tuple[float, float]:
-    bits = struct.unpack("<i", struct.pack("<f", abs(single)))[0]
-    above: float = struct.unpack("<f", struct.pack("<i", min(bits + 1, 0x7F7FFFFF)))[0]
-    below: float = struct.unpack("<f", struct.pack("<i", max(bits - 1, 0)))[0]
-    return (below, above) if single >= 0 else (-below, -above)
-
-
-# --- text and other constants as a type -------------------------------------------------------------------------------
-
-
 def as_date(text: str) -> int:
-    """Days since 1970 of a text that Spark casts to a date: `yyyy`, `yyyy-m`, `yyyy-m-d` and a time that is dropped."""
+    """Return days since 1970 of `yyyy`, `yyyy-m` or `yyyy-m-d`, which may be followed by a time that is dropped."""
     found = _DATE_TEXT.fullmatch(text)
     if found is not None:
         days = parse_date(found[1])
@@ -164,7 +139,7 @@ def as_date(text: str) -> int:
 
 
 def as_timestamp(text: str, time_zone: str) -> Constant:
-    """The timestamp that Spark casts a text to, in the session's zone where the text has none."""
+    """Return the timestamp that Spark casts a text to, in the session's zone if the text has none."""
     parsed = parse_timestamp(text)
     if parsed is None:
         raise OutsideGrammar(f"{text!r} as a timestamp")
@@ -175,27 +150,22 @@ def as_timestamp(text: str, time_zone: str) -> Constant:
 
 
 def as_timestamp_ntz(text: str) -> int:
-    """Microseconds since 1970 of a text without a zone that Spark casts to a timestamp_ntz."""
+    """Return microseconds since 1970 of a text without a zone that Spark casts to a timestamp_ntz."""
     microseconds = WALL_TIME.read(text) if text else None
     if microseconds is None:
         raise OutsideGrammar(f"{text!r} as a timestamp without a zone")
     return microseconds
 
 
-def as_double(text: str) -> float:
-    """A text that Spark casts to a double."""
-    return _float(text, Primitive.DOUBLE)
-
-
 def midnight(days: int) -> int:
-    """Microseconds since 1970 by the clock at the start of a day."""
+    """Return microseconds since 1970 at the start of a day."""
     return _in_range(days * DAY_S * SECOND_US)
 
 
 def at_clock(wall_us: int, time_zone: str) -> Constant:
-    """The timestamp at which the clocks of the zone show `wall_us`, microseconds since 1970 as they count them.
+    """Return the timestamp at which the clocks of the zone show `wall_us` (microseconds since 1970).
 
-    The rules of a named zone are Spark's to apply, whose zone data is another than Python's: the time stays local.
+    In a named zone the time stays local, because Spark's zone data differs from Python's.
     """
     zone = fixed_zone(time_zone)
     if zone is None:
@@ -210,7 +180,7 @@ def _in_range(microseconds: int) -> int:
 
 
 def cast(constant: Constant, target: Primitive | DecimalType, time_zone: str) -> Constant:
-    """`CAST(constant AS target)` or a typed literal such as `DATE '…'`, where it is exact in every mode of Spark."""
+    """Return `CAST(constant AS target)`, or the typed literal, if it is exact in every mode of Spark."""
     value = constant.value
     if constant.type is Primitive.VOID or constant.type == target:
         return constant
@@ -223,21 +193,18 @@ def cast(constant: Constant, target: Primitive | DecimalType, time_zone: str) ->
             case Primitive.TIMESTAMP_NTZ:
                 return Constant(target, as_timestamp_ntz(value))
             case Primitive.DOUBLE | Primitive.FLOAT:
-                return Constant(target, _float(value, target))
-            case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG if INTEGER_TEXT.fullmatch(value):
-                return _fits(target, int(value), value)
+                return Constant(target, as_float(value, target))
+            case Primitive() if target in INTEGERS and (whole := INTEGERS[target].read(value)) is not None:
+                return Constant(target, whole)
     if constant.type in INTEGERS and target in INTEGERS and isinstance(value, int):
         return _fits(target, value, str(value))
     raise OutsideGrammar(f"a cast to {target}")
 
 
-# --- parameters ------------------------------------------------------------------------------------------------------
-
-
 def bound(name: str, value: object, sql: str) -> Constant:
-    """The constant that Spark gets for a parameter of this Python value.
+    """Return the constant that Spark gets for a parameter with this Python value.
 
-    Raises InvalidPredicate when no parameter can have such a value, OutsideGrammar when it can and is not decided here.
+    Raises InvalidPredicate for a value that no parameter can have, OutsideGrammar for one that is not read here.
     """
     match value:
         case None:
@@ -255,7 +222,7 @@ def bound(name: str, value: object, sql: str) -> Constant:
         case bytes() | bytearray():
             return Constant(Primitive.BINARY, bytes(value))
         case dt.datetime() if value.tzinfo is None:
-            # Spark takes it for the clock of the driver's process, whatever the session's zone and the column's type.
+            # Spark reads it in the zone of the driver's process, whatever the session's zone and the column's type.
             raise OutsideGrammar("a datetime without a zone")
         case dt.datetime():
             return Constant(Primitive.TIMESTAMP, plain_time(value))
@@ -268,3 +235,10 @@ def bound(name: str, value: object, sql: str) -> Constant:
         "str, int, float, bool, Decimal, date, datetime, bytes, None, or a list or dict of these.",
         predicate=sql,
     )
+
+
+def is_canonical(data_type: DataType, text: str) -> bool:
+    """Return whether the text is exactly what Spark writes for a whole number or a date of the type."""
+    found = codec(data_type) if data_type is Primitive.DATE or data_type in INTEGERS else None
+    value = found.read(text) if found is not None else None
+    return found is not None and value is not None and found.write(value) == text

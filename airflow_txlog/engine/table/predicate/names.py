@@ -1,8 +1,8 @@
-"""Which column of the table a name in a predicate means.
+"""The column that a name in a predicate means; and names in messages.
 
-The invariant: a name is taken for a column only where Spark could not take it for anything else: not for a member of a
-struct, a column of a merge's source or a special name; else it is outside the grammar, or an error that lists the
-columns. Source: Spark, name resolution (case-insensitive; alias, then column, then member).
+The invariant: a name is a column only if Spark cannot resolve it to anything else (a member of a struct, a column of a
+merge's source, a special name). Otherwise it is outside the grammar, or an error that lists the columns.
+Source: Spark, name resolution (case-insensitive; alias, then column, then member).
 """
 
 from __future__ import annotations
@@ -18,35 +18,26 @@ from airflow_txlog.errors import UnknownColumn
 from airflow_txlog.sql.expression import Expression, Name, parts_of
 from airflow_txlog.sql.sql_text import SqlText
 
-# Spark reads these as functions where no column has the name.
 SPECIAL_NAMES = frozenset(
-    (
-        "current_catalog",
-        "current_database",
-        "current_date",
-        "current_path",
-        "current_schema",
-        "current_time",
-        "current_timestamp",
-        "current_user",
-        "localtime",
-        "localtimestamp",
-        "session_user",
-        "user",
-    )
+    {
+        *("current_catalog", "current_database", "current_date", "current_path", "current_schema", "current_time"),
+        *("current_timestamp", "current_user", "localtime", "localtimestamp", "session_user", "user"),
+    }
 )
+"""Names that Spark reads as functions if no column has them."""
+
 _COLUMNS_SHOWN = 50
 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:
-    """` Did you mean 'id'?` where one of the names is near; else nothing."""
+    """Return ` Did you mean 'id'?` with the nearest name, or nothing if none is near."""
     lower = {each.lower(): each for each in names}
     near = difflib.get_close_matches(name.lower(), lower, n=1)
     return f" Did you mean {lower[near[0]]!r}?" if near else ""
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """The first names of a table's, in a message."""
+    """Return the names for a message, cut after fifty."""
     return ", ".join(names[:_COLUMNS_SHOWN]) + (", …" if len(names) > _COLUMNS_SHOWN else "")
 
 
@@ -54,18 +45,17 @@ def shown_names(names: Sequence[str]) -> str:
 class Names:
     """The names that a predicate may use.
 
-    `alias` qualifies the table's columns. `only_qualified` says that a bare name may mean something else (a merge's
-    source) unless `other_columns` lists all that it could mean there.
+    `alias` qualifies the table's columns. With `only_qualified`, a bare name may mean a column of a merge's source
+    unless `other_columns` lists the columns of the source.
     """
 
     schema: StructType
-    text: SqlText
     alias: str | None = None
     only_qualified: bool = False
     other_columns: frozenset[str] | None = None
 
     def column(self, name: Name) -> Operand:
-        """The column. Raises OutsideGrammar when it may be something else, or has a type that never prunes."""
+        """Return the column. Raises OutsideGrammar if it may be something else, or its type never prunes."""
         if is_special(name):
             raise OutsideGrammar(f"the function {name}()")
         parts, qualified = self._without_alias(name)
@@ -77,35 +67,27 @@ class Names:
         return _usable(found)
 
     def unknown(self, tree: Expression) -> str | None:
-        """The first name that is certainly meant for this table, and that the table does not have; else None."""
+        """Return the first name that can only mean this table and that the table lacks, or None."""
         for name in _names_in(tree):
             parts, qualified = self._without_alias(name)
-            # A bare name beside a source may be the source's.
-            certain = qualified or not self.only_qualified
-            if parts and certain and self.schema.find(parts[0]) is None and not is_special(name):
+            is_certain = parts and (qualified or not self.only_qualified) and not is_special(name)
+            if is_certain and self.schema.find(parts[0]) is None:
                 return parts[0]
         return None
 
     def columns_in(self, tree: Expression) -> frozenset[str]:
-        """The table's columns in a tree of which every leaf was read."""
+        """Return the table's columns in a tree whose every leaf was read."""
         named = (self._without_alias(name)[0] for name in _names_in(tree))
         found = (self.schema.find(parts[0]) for parts in named if parts)
         return frozenset(field.name for field in found if field is not None)
 
-    def columns_named(self) -> frozenset[str] | None:
-        """A superset of the table's columns that the text names; None when a star or IDENTIFIER() hides some."""
-        if "identifier" in self.text.calls() or self.text.has_star():
-            return None
-        words = self.text.words()
-        return frozenset(name for name in self.schema.names if name.lower() in words)
-
     def _without_alias(self, name: Name) -> tuple[list[str], bool]:
-        """The rest of the name, and whether the alias stood before it."""
+        """Return the name without the alias, and whether it had one."""
         parts = [part.text for part in name.parts]
         if self.alias is None or len(parts) == 1 or parts[0].lower() != self.alias.lower():
             return parts, False
         if self.schema.find(parts[0]) is not None:
-            # A column and the alias share the name: which one is meant depends on what each holds.
+            # A column has the same name as the alias: the meaning depends on the members of both.
             return [], False
         return parts[1:], True
 
@@ -115,8 +97,16 @@ class Names:
         return self.other_columns is not None and name.lower() not in self.other_columns
 
 
+def columns_in_text(schema: StructType, text: SqlText) -> frozenset[str] | None:
+    """Return a superset of the table's columns that the text names; None if a star or IDENTIFIER() hides some."""
+    if "identifier" in text.calls() or text.has_star():
+        return None
+    words = text.words()
+    return frozenset(name for name in schema.names if name.lower() in words)
+
+
 def unknown_column(sql: str, name: str, schema: StructType) -> UnknownColumn:
-    """The error for a name that the table does not have: the nearest one, and what there is."""
+    """Return the error for a name that the table lacks, with the nearest name and all columns."""
     return UnknownColumn(
         f"The predicate {sql!r} names the column {name!r}, which the table does not have."
         f"{did_you_mean(name, schema.names)} Its columns are: {shown_names(schema.names)}. Nothing was read.",
@@ -127,7 +117,7 @@ def unknown_column(sql: str, name: str, schema: StructType) -> UnknownColumn:
 
 
 def _usable(field: StructField) -> Operand:
-    # Collated strings compare by other rules than bytes; char(n) is stored padded and compared without the padding.
+    # Collated strings do not compare by bytes; char(n) is stored with padding and compared without.
     if field.is_collated or field.is_char or "__CHAR_VARCHAR_TYPE_STRING" in field.metadata:
         raise OutsideGrammar(f"the column {field.name} with a collation, char or varchar type")
     if field.type is Primitive.VOID:
@@ -142,6 +132,6 @@ def _names_in(tree: Expression) -> Iterator[Name]:
 
 
 def is_special(name: Name) -> bool:
-    """Whether Spark takes the name for a clock or a user where no column has it."""
+    """Return whether Spark reads the name as a function if no column has it."""
     first = name.parts[0]
     return len(name.parts) == 1 and first.kind == "word" and first.text.lower() in SPECIAL_NAMES

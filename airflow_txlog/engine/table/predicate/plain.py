@@ -1,10 +1,9 @@
-"""Which texts Spark is certain to accept, and to answer without an error: where it need not be asked.
+"""Conditions that Spark certainly accepts and answers without an error, so that it need not be asked.
 
-The closed grammar says what a text means where Spark takes it. Here is a narrower one, of which Spark also takes every
-text: comparisons of columns of text, whole numbers and dates with constants of the very same kind, or with the texts
-that Spark writes for such a number or date, joined by AND, OR, NOT and parentheses. The invariant: no text that is
-plain is refused by Spark, or fails on a value.
-Source: Spark 4.2, SqlBaseParser.g4; tests/engine/table/predicate/test_differential.py.
+This grammar is narrower than the predicates': AND, OR and NOT of comparisons between columns of text, whole numbers and
+dates and constants of the same kind, or the text that Spark writes for such a number or date. The invariant: Spark
+neither refuses a plain text nor fails on a value. Source: Spark 4.2, SqlBaseParser.g4;
+tests/engine/table/predicate/test_differential.py.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_txlog.datafiles.codecs import date_text, parse_date
+from airflow_txlog.engine.table.predicate.constants import is_canonical
 from airflow_txlog.engine.table.schema.schema import INTEGERS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.sql.evaluation import Known, known_as
@@ -22,18 +21,17 @@ from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, 
 from airflow_txlog.sql.sql_text import sql_text
 
 _NUMBER = re.compile("-?[0-9]{1,18}", re.ASCII)
-_WHOLE_TEXT = re.compile("0|-?[1-9][0-9]{0,17}", re.ASCII)
 _MOST_TOKENS = 10_000
 
 
 class NotPlain(Exception):
-    """`args[0]` says what is not."""
+    """`args[0]` names the part that is not plain."""
 
 
 def why_not_plain(sql: str, schema: StructType, parameters: Mapping[str, object]) -> str | None:
-    """What in the text is not plain; None where all of it is. `schema`: the columns that it may name."""
+    """Return the part of the text that is not plain, in words; None if all is. `schema`: the columns it may name."""
     if sql.endswith("\\"):
-        return "a backslash at its end"  # in a comment, which goes on with what a job writes behind the text
+        return "a backslash at its end"  # in a comment, it would swallow what a job appends to the text
     text = sql_text(sql)
     if text.problem is not None:
         return "a literal that two parsers may read differently"
@@ -52,13 +50,11 @@ def why_not_plain(sql: str, schema: StructType, parameters: Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A condition on columns of `schema`."""
-
     schema: StructType
     parameters: Mapping[str, object]
 
     def check(self, node: Expression) -> None:
-        """Raises NotPlain."""
+        """Raise NotPlain unless the condition is plain."""
         match node:
             case Call("and" | "or" | "not", operands):
                 for operand in operands:
@@ -73,7 +69,7 @@ class _Condition:
                 raise NotPlain(described(node))
 
     def _operand(self, node: Expression, known: Known) -> StructField:
-        """The column, or what a function makes of some, as an operand of an operator or a function."""
+        """Return the operand, a column or a function of columns, as a column."""
         function = known_as(node)
         if function is not None and isinstance(node, Call) and node.is_function:
             for operand in node.operands:
@@ -104,7 +100,7 @@ class _Condition:
 
 
 def plain_column(node: Expression, schema: StructType) -> StructField:
-    """The column that a part of a text names, and can name nothing else. Raises NotPlain."""
+    """Return the column that the node names. Raises NotPlain if it may be anything else."""
     if not isinstance(node, Name):
         raise NotPlain(described(node))
     field = schema.find(str(node)) if node.is_certain and len(node.parts) == 1 else None
@@ -114,16 +110,12 @@ def plain_column(node: Expression, schema: StructType) -> StructField:
 
 
 def fits_plainly(value: object, field: StructField) -> bool:
-    """Whether a text or a parameter's value is of the column's kind, and not only made so by a cast that may fail."""
+    """Return whether a text or a parameter's value fits the column without a cast that may fail."""
     if field.type is Primitive.STRING:
         return isinstance(value, str)
-    if field.type is Primitive.DATE:
-        if isinstance(value, str):
-            days = parse_date(value)
-            return days is not None and date_text(days) == value
-        return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
     if isinstance(value, str):
-        # As Jinja renders a number. Spark reads it, whether it casts the text or, without ANSI mode, the column.
-        is_canonical = _WHOLE_TEXT.fullmatch(value) is not None
-        return is_canonical and field.type in INTEGERS and abs(int(value)) <= INTEGERS[field.type].greatest
+        # Jinja renders numbers and dates so. Casting the text or, without ANSI mode, the column is the same.
+        return is_canonical(field.type, value)
+    if field.type is Primitive.DATE:
+        return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18

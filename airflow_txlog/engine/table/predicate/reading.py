@@ -1,9 +1,9 @@
-"""Reads a predicate: from Spark SQL text to a `Predicate` of the closed grammar.
+"""From Spark SQL text to a `Predicate` of the closed grammar.
 
-The tree of the text (`sql`) is read leaf by leaf (`leaves`); what is outside the grammar is unknown. The invariant: SQL
-is never made from a tree; Spark always gets the author's text. It holds for Spark with ANSI mode on or off, and with
-the defaults of what else changes the meaning of a text (`spark.sql.timestampType`, `spark.sql.caseSensitive`, legacy
-flags). Source: soundness A3, A4, B6.
+The parser's tree (`sql`) is read leaf by leaf; only the operations listed in `_LeafReader` are read, and the rest is
+`Opaque`. The invariant: SQL is never made from a tree; Spark always gets the author's text. The reading holds with ANSI
+mode on and off and with the defaults of `spark.sql.timestampType`, `spark.sql.caseSensitive` and the legacy flags.
+Source: soundness A3, A4, B6.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from airflow_txlog.engine.table.predicate import coercion, constants
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar
-from airflow_txlog.engine.table.predicate.names import Names, is_special, unknown_column
+from airflow_txlog.engine.table.predicate.names import Names, columns_in_text, is_special, unknown_column
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Predicate, null_test
 from airflow_txlog.engine.table.schema.types import Primitive, StructType
 from airflow_txlog.errors import InvalidPredicate
@@ -38,7 +38,6 @@ from airflow_txlog.sql.lexer import has_half_of_a_character
 from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 _OPERATORS = {operator.value: operator for operator in Operator}
-# Types of constants by their names in SQL.
 _CAST_TARGETS = {
     "date": Primitive.DATE,
     "timestamp": Primitive.TIMESTAMP,
@@ -59,8 +58,8 @@ _CAST_TARGETS = {
 
 
 @dataclass(frozen=True, slots=True)
-class LeafReader:
-    """Reads leaves of one predicate. `parameters` are the bound values by name; `sql` is for messages."""
+class _LeafReader:
+    """Reads the leaves of one predicate. `sql` is for messages."""
 
     names: Names
     parameters: Mapping[str, object]
@@ -68,7 +67,7 @@ class LeafReader:
     sql: str
 
     def read(self, node: Expression, negated: bool) -> Expression:
-        """The leaf, or the small tree that a BETWEEN or a `<=>` makes. Raises OutsideGrammar."""
+        """Return the leaf, or the small tree of a BETWEEN or `<=>`. Raises OutsideGrammar."""
         match node:
             case Call(operator, (left, right)) if operator in _OPERATORS:
                 column, constant, exchanged = self._sides(left, right)
@@ -97,7 +96,7 @@ class LeafReader:
         raise OutsideGrammar(described(node))
 
     def _sides(self, left: Expression, right: Expression) -> tuple[Operand, Constant, bool]:
-        """The column, the constant, and whether the constant came first."""
+        """Return the column, the constant, and whether the constant came first."""
         if _is_known(left):
             return self._column(left), self._constant(right), False
         if _is_known(right):
@@ -115,7 +114,6 @@ class LeafReader:
         return any_of(sides) if negated else all_of(sides)
 
     def _column(self, node: Expression) -> Operand:
-        """The column, or what a function makes of some."""
         if isinstance(node, Name):
             return self.names.column(node)
         known = known_as(node)
@@ -153,7 +151,7 @@ class LeafReader:
 
 
 def _is_known(node: Expression) -> bool:
-    """Whether a leaf may ask about it: a column, or a function that is computed here."""
+    """Return whether the node is a column or a function that the engine computes."""
     return isinstance(node, Name) or (isinstance(node, Call) and node.is_function and known_as(node) is not None)
 
 
@@ -175,41 +173,25 @@ def read_predicate(
     unknown_columns_are_opaque: bool = False,
     lenient: bool = False,
 ) -> Predicate:
-    """The predicate that `sql` (one boolean expression of Spark SQL) states about rows of a table.
+    """Read one boolean expression of Spark SQL about rows of a table.
 
     `parameters` are the values of `:name`; texts among them convert to the column's type by Spark's rules, in
-    `time_zone` where a zone is needed. `alias` may qualify columns. Whatever is outside the closed grammar of soundness
-    A4 becomes an unknown leaf, which prunes nothing. With `unknown_columns_are_opaque` that includes columns that the
-    schema does not have. `lenient` is for text that Spark's own parser has accepted: what cannot be parsed here is then
-    unknown as a whole.
+    `time_zone` if a zone is needed. `alias` may qualify columns. Parts outside the closed grammar of soundness A4
+    become unknown leaves, which prune nothing; with `unknown_columns_are_opaque`, so do columns that the schema lacks.
+    `lenient` is for text that Spark's parser has accepted: if it cannot be parsed here, all of it is unknown.
 
-    Raises InvalidPredicate when the text is not one boolean expression, or a parameter is missing or unused;
-    UnknownColumn, naming the nearest column; UnsupportedPredicate for a subquery, a non-deterministic, aggregate,
-    window or generator function, or a call of Java code.
+    Raises InvalidPredicate if the text is not one boolean expression or a parameter is missing or unused;
+    UnknownColumn, with the nearest column; UnsupportedPredicate for a subquery, a non-deterministic, aggregate, window
+    or generator function, or a call of Java code.
     """
-    bound = dict(parameters or {})
-    _check_whole(sql, bound)
-    text = sql_text(sql)
-    if text.problem is not None:
-        return _unreadable(sql, text.problem, lenient)
-    confinement.check_tokens(text)
-    parsed = text.expression
-    if parsed is None:
-        # What looks like a parameter may be something else here (`v:path`); Spark has seen that none is missing.
-        predicate = _unreadable(sql, confinement.guess_what_failed(text), lenient)
-        _check_none_spare(sql, text.parameters, bound)
-        return predicate
-    _check_none_missing(sql, parsed, bound)
-    _check_none_spare(sql, text.parameters, bound)
-    names = Names(schema, text, alias)
-    missing = names.unknown(parsed)
-    if missing is not None and not unknown_columns_are_opaque:
-        raise unknown_column(sql, missing, schema)
-    outside: list[str] = []
-    tree = _read(parsed, LeafReader(names, bound, time_zone, sql), outside)
-    # Where every leaf was read, the parser's columns are the columns; else whatever in the text looks like one.
-    columns = names.columns_named() if outside else names.columns_in(parsed)
-    return Predicate(sql, tree, columns)
+    return _read_text(
+        sql,
+        Names(schema, alias),
+        parameters,
+        time_zone,
+        lenient=lenient,
+        unknown_columns_are_opaque=unknown_columns_are_opaque,
+    )
 
 
 def target_conjuncts(
@@ -223,31 +205,52 @@ def target_conjuncts(
     source_columns: Iterable[str] | None = None,
     lenient: bool = False,
 ) -> Predicate:
-    """What a MERGE's ON condition says of target rows alone: where it is false, no source row matches.
+    """Read the part of a MERGE's ON condition about target rows alone: where it is false, no source row matches.
 
-    Conditions on the source are unknown. A name without an alias is the target's only if `source_columns`
-    (every column of the source) shows that it is not the source's. `columns` are the target's that the text names.
-    Parameters may be unused, as the merge's clauses share them. Raises as `read_predicate` does.
+    Conditions on the source are unknown. A name without an alias is the target's only if `source_columns`, all columns
+    of the source, shows that it is not the source's. Parameters may be unused, because the merge's clauses share them.
+    Raises as `read_predicate` does.
     """
+    others = None if source_columns is None else frozenset(name.lower() for name in source_columns)
+    # If the alias is also the source's, or one of its columns, every name is ambiguous.
+    clear = target_alias.lower() != source_alias.lower() and target_alias.lower() not in (others or ())
+    names = Names(schema, target_alias if clear else None, only_qualified=True, other_columns=others)
+    return _read_text(on_sql, names, parameters, time_zone, lenient=lenient, may_be_spare=True)
+
+
+def _read_text(
+    sql: str,
+    names: Names,
+    parameters: Mapping[str, object] | None,
+    time_zone: str,
+    *,
+    lenient: bool,
+    may_be_spare: bool = False,
+    unknown_columns_are_opaque: bool = False,
+) -> Predicate:
     bound = dict(parameters or {})
-    _check_whole(on_sql, bound)
-    text = sql_text(on_sql)
+    _check_characters(sql, bound)
+    text = sql_text(sql)
     if text.problem is not None:
-        return _unreadable(on_sql, text.problem, lenient)
+        return _unreadable(sql, text.problem, lenient)
     confinement.check_tokens(text)
     parsed = text.expression
     if parsed is None:
-        return _unreadable(on_sql, confinement.guess_what_failed(text), lenient)
-    _check_none_missing(on_sql, parsed, bound)
-    others = None if source_columns is None else frozenset(name.lower() for name in source_columns)
-    # An alias of one name with the other's, or with a column of the source, would make every name ambiguous.
-    clear = target_alias.lower() != source_alias.lower() and target_alias.lower() not in (others or ())
-    names = Names(schema, text, target_alias if clear else None, only_qualified=True, other_columns=others)
+        # A token that looks like a parameter may be part of a path (`v:path`). Spark has seen that none is missing.
+        unreadable = _unreadable(sql, confinement.guess_what_failed(text), lenient)
+    else:
+        _check_none_missing(sql, parsed, bound)
+    if not may_be_spare:
+        _check_none_spare(sql, text.parameters, bound)
+    if parsed is None:
+        return unreadable
     missing = names.unknown(parsed)
-    if missing is not None:
-        raise unknown_column(on_sql, missing, schema)
-    tree = _read(parsed, LeafReader(names, bound, time_zone, on_sql), [])
-    return Predicate(on_sql, tree, names.columns_named())
+    if missing is not None and not unknown_columns_are_opaque:
+        raise unknown_column(sql, missing, names.schema)
+    outside: list[str] = []
+    tree = _read(parsed, _LeafReader(names, bound, time_zone, sql), outside)
+    # If every leaf was read, the columns in the tree are all. Otherwise any word of the text may be one.
+    return Predicate(sql, tree, columns_in_text(names.schema, text) if outside else names.columns_in(parsed))
 
 
 def _unreadable(sql: str, what: str, lenient: bool) -> Predicate:
@@ -266,7 +269,7 @@ def _check_none_missing(sql: str, parsed: Expression, bound: Mapping[str, object
             )
 
 
-def _check_whole(sql: str, bound: Mapping[str, object]) -> None:
+def _check_characters(sql: str, bound: Mapping[str, object]) -> None:
     for name, value in bound.items():
         texts = value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and has_half_of_a_character(text) for text in texts):
@@ -288,10 +291,10 @@ def _check_none_spare(sql: str, used: Iterable[str], bound: Mapping[str, object]
         )
 
 
-def _read(node: Expression, reader: LeafReader, outside: list[str], negated: bool = False) -> Expression:
-    """The node with NOT pushed down to its leaves; three-valued logic is exact there.
+def _read(node: Expression, reader: _LeafReader, outside: list[str], negated: bool = False) -> Expression:
+    """Return the bound node with NOT pushed down to its leaves, which is exact in three-valued logic.
 
-    What is outside the grammar is noted in `outside`: a tree may lose unknown leaves (`FALSE AND …`), its text not.
+    Parts outside the grammar are also noted in `outside`, because a tree may lose unknown leaves (`FALSE AND …`).
     """
     operator = node.operator if isinstance(node, Call) else ""
     if isinstance(node, Call) and operator == "not":

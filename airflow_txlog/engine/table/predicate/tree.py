@@ -1,9 +1,9 @@
-"""What a predicate becomes once it is read: a bound expression of questions about single columns.
+"""The bound tree of a predicate: AND and OR of leaves, each about a single column.
 
-Holds the making of them. Reading SQL is `reading`; the questions are asked of files in `pruning`, and of rows in
-`sql.evaluation`. The invariant: a tree stands for the rows where it is *true*. NOT is pushed to the leaves while it is
-built, so that AND and OR are plain set operations; and a leaf holds its constant in the column's own type, so that
-evaluating it converts nothing. What is outside the grammar is `Opaque`: any row may match. Source: soundness A4.
+`reading` builds it from SQL, `pruning` applies it to files, `sql.evaluation` to rows. The invariant: a tree describes
+the rows where it is *true*. NOT is pushed down to the leaves, so AND and OR are plain set operations, and a leaf holds
+its constant in the column's own type. Anything outside the grammar is `Opaque`: any row may match.
+Source: soundness A4.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ from airflow_txlog.sql.expression import (
     parts_of,
 )
 
-# A value in a column's own type: int for the integers, for dates (days since 1970) and for timestamps (microseconds
-# since 1970, UTC or, without a zone, by the clock); float for float and double (a float column compares as double);
-# Decimal at the column's scale.
 Value: TypeAlias = bool | int | float | Decimal | str | bytes
+"""A plain value (`codecs`) of a column's type; a float column compares as double."""
 
 IN_PARTITIONS = "partition in"
-"""The operator of a set of partitions: columns, and for each the values as strings of the log; null is null."""
+"""The operator of a set of partitions: columns, then for each its values as strings of the log. Null equals null."""
 
 
 class Operator(enum.Enum):
@@ -53,40 +51,27 @@ class Operator(enum.Enum):
     @property
     def negated(self) -> Operator:
         """The comparison that holds for exactly the other values that are not null."""
-        return _NEGATED[self]
+        return Operator(_NEGATED[self.value])
 
     @property
     def mirrored(self) -> Operator:
-        """The comparison that says the same with its sides exchanged."""
-        return _MIRRORED.get(self, self)
+        """The same comparison with its sides exchanged."""
+        return Operator(_MIRRORED.get(self.value, self.value))
 
 
-_NEGATED = {
-    Operator.EQ: Operator.NE,
-    Operator.NE: Operator.EQ,
-    Operator.LT: Operator.GE,
-    Operator.GE: Operator.LT,
-    Operator.GT: Operator.LE,
-    Operator.LE: Operator.GT,
-}
-_MIRRORED = {
-    Operator.LT: Operator.GT,
-    Operator.GT: Operator.LT,
-    Operator.LE: Operator.GE,
-    Operator.GE: Operator.LE,
-}
+_NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """What a leaf asks about: a column, or what a function makes of some, and its type."""
+    """The subject of a leaf: a column, or a function of columns, and its type."""
 
     expression: Expression
     type: DataType
 
     @classmethod
     def of(cls, column: StructField) -> Operand:
-        """The column of a table, with the type that it has when the predicate is read."""
         return cls(Column(column.name), column.type)
 
     @property
@@ -96,45 +81,45 @@ class Operand:
 
 
 def compared(operand: Operand, operator: Operator, value: Value) -> Expression:
-    """`operand operator value`."""
+    """Return `operand operator value`."""
     return Call(operator.value, (operand.expression, Values(value_array((value,), operand.type))))
 
 
 def member_of(operand: Operand, values: tuple[Value, ...], negated: bool = False) -> Expression:
-    """`operand IN values` or, negated, `operand NOT IN values`; values are distinct, not null, and at least one."""
+    """Return `operand IN values` or its negation. There is at least one value; values are distinct and not null."""
     found = Call("in", (operand.expression, Values(value_array(values, operand.type))))
     return negation(found) if negated else found
 
 
 def null_test(operand: Operand, *, is_null: bool) -> Expression:
-    """`operand IS NULL` or `operand IS NOT NULL`."""
+    """Return `operand IS NULL` or `operand IS NOT NULL`."""
     found = Call("is null", (operand.expression,))
     return found if is_null else negation(found)
 
 
 def prefixed(operand: Operand, prefix: str, negated: bool = False) -> Expression:
-    """`operand LIKE 'prefix%'` or its negation."""
+    """Return `operand LIKE 'prefix%'` or its negation."""
     found = Call("starts with", (operand.expression, Values(pa.array([prefix]))))
     return negation(found) if negated else found
 
 
 def comparable_type(data_type: DataType) -> pa.DataType:
-    """The Arrow type in which a column of this type is compared: a float as a double, the rest as it is."""
+    """Return the Arrow type in which columns of a type are compared: double for float, else their own."""
     return pa.float64() if data_type is Primitive.FLOAT else arrow_type(data_type)
 
 
 def value_array(values: tuple[Value, ...], data_type: DataType) -> pa.Array:
-    """Constants of leaves as an array, comparable with a column of this type."""
+    """Return constants as an array that compares with a column of the type."""
     return array_of(list(values), Primitive.DOUBLE if data_type is Primitive.FLOAT else data_type)
 
 
 def constants_of(leaf: Expression) -> pa.Array | None:
-    """The constants of a leaf, in the type in which they are compared; None where it has none."""
+    """Return the constants of a leaf, or None if it has none."""
     return next((part.array for part in parts_of(leaf) if isinstance(part, Values)), None)
 
 
 def leaves(tree: Expression) -> list[Expression]:
-    """Every leaf, left to right."""
+    """Return every leaf, left to right."""
     pending = [tree]
     found: list[Expression] = []
     while pending:
@@ -148,10 +133,10 @@ def leaves(tree: Expression) -> list[Expression]:
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """One boolean expression over the rows of a table, read as far as the engine can defend.
+    """A boolean expression over the rows of a table.
 
-    `sql` is the author's text, which Spark evaluates; `tree` only prunes and judges conflicts. `columns` is a superset
-    of the top-level columns that the text names, in the schema's spelling, or None when they cannot be known.
+    `sql` is the author's text, for Spark. `tree` prunes files and detects conflicts. `columns` is a superset of the
+    top-level columns that the text names, in the schema's spelling; None if unknown.
     """
 
     sql: str
@@ -160,21 +145,19 @@ class Predicate:
 
     @property
     def unknown(self) -> list[str]:
-        """What lies outside of the grammar, in words."""
+        """The parts outside the grammar, in words."""
         return [leaf.what for leaf in leaves(self.tree) if isinstance(leaf, Opaque)]
 
     @classmethod
     def true(cls) -> Predicate:
-        """Every row of the table."""
         return cls("TRUE", TRUE)
 
 
-# A description is for people: long lists are cut.
 _VALUES_SHOWN = 10
 
 
 def describe(node: Expression, nested: bool = False) -> str:
-    """The node in words close to SQL, for messages. Never parsed again: SQL is not regenerated from a tree."""
+    """Return the node in words close to SQL, for messages; long lists are cut. It is never parsed again."""
     match node:
         case Call("and" | "or", children):
             text = f" {node.operator.upper()} ".join(describe(child, True) for child in children)

@@ -172,7 +172,7 @@ def test_texts_become_the_numbers_that_spark_makes_of_them(spark: SparkSession) 
         "0x1",
     ]
     texts = list({"".join(draw.choice(pieces) for _ in range(draw.randrange(1, 5))) for _ in range(1200)})
-    _compare_casts(spark, texts, "DOUBLE", constants.as_double, 50)
+    _compare_casts(spark, texts, "DOUBLE", constants.as_float, 50)
     _compare_casts(spark, texts, "FLOAT", _cast(Primitive.FLOAT), 50)
     for kind, name in ((Primitive.LONG, "BIGINT"), (Primitive.BYTE, "TINYINT")):
         _compare_casts(spark, texts, name, _cast(kind), 20)
