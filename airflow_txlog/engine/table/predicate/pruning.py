@@ -1,14 +1,15 @@
-"""A predicate asked of files: which may hold a matching row?
+"""A predicate applied to files (which may hold a matching row?) and to rows.
 
 The invariant: a file is left out only if a partition value or a defended bound proves that no row matches. The
-complement of the answer proves nothing (soundness A4). Vector operations only: a table has a million files.
+complement proves nothing (soundness A4, A5); `statistics.ColumnBounds` defines what each bound is worth. Vector
+operations only, because a table has a million files.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
@@ -29,47 +30,27 @@ from airflow_txlog.engine.table.predicate.tree import (
     describe,
     leaves,
 )
-from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructType
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructType
 from airflow_txlog.errors import PartitionMismatch
 from airflow_txlog.sql.confinement import unsupported
 from airflow_txlog.sql.evaluation import aligned, passing
 from airflow_txlog.sql.expression import Call, Column, Expression, Literal, Opaque, Values, any_of, columns_of
 
+# Longer IN lists are sorted together with the bounds, once, instead of being compared member by member.
+_MEMBERS_ONE_BY_ONE = 16
 
-@dataclass(frozen=True, slots=True)
-class FileQuestion:
-    """A predicate as it is asked of the files of one version."""
 
-    predicate: Predicate
-    schema: StructType
-    partition_columns: Sequence[str]
-    trust_statistics: bool = True
+def rows_matching(predicate: Predicate, rows: pa.Table) -> pa.BooleanArray:
+    """Return which rows satisfy the predicate, in their order; never null.
 
-    @property
-    def columns(self) -> list[str]:
-        """The data columns whose statistics can rule a file out; none where they are not to be trusted."""
-        if not self.trust_statistics:
-            return []
-        partitions = {name.lower() for name in self.partition_columns}
-        members = {name: self.schema.find(name) for name in _named(self.predicate) if name.lower() not in partitions}
-        # Nested columns are counted differently by every writer.
-        return [name for name, each in members.items() if each and isinstance(each.type, Primitive | DecimalType)]
-
-    def by_partitions(self, files: pa.Table) -> pa.BooleanArray:
-        """Which files may hold a match by their partition values alone."""
-        return _may(self.predicate.tree, self._facts(files))
-
-    def by_bounds(self, files: pa.Table, found: Mapping[str, ColumnBounds]) -> pa.BooleanArray:
-        """Which of them may by these bounds of `columns` too, in the order of the files."""
-        return _may(self.predicate.tree, replace(self._facts(files), bounds=found))
-
-    def by_statistics(self, files: pa.Table) -> pa.BooleanArray:
-        """The same, the statistics read from the files (with their column `stats`)."""
-        found = bounds(files, self.schema, [(name,) for name in self.columns])
-        return self.by_bounds(files, {path[0]: each for path, each in found.items()})
-
-    def _facts(self, files: pa.Table) -> _Facts:
-        return _Facts.of_partitions(self.predicate, files, self.schema, self.partition_columns)
+    `rows` has the columns that the predicate names, with the schema's names and types. Raises UnsupportedPredicate,
+    naming the construct, if some part lies outside the closed grammar.
+    """
+    outside = predicate.unknown or ["a set of partitions" for leaf in leaves(predicate.tree) if num_partitions(leaf)]
+    if outside:
+        why = "Only Spark can evaluate it on rows; without Spark, compare single columns with constants."
+        raise unsupported(predicate.sql, outside[0], why)
+    return passing(predicate.tree, rows)
 
 
 def may_hold_match(
@@ -79,102 +60,187 @@ def may_hold_match(
     partition_columns: Sequence[str],
     trust_statistics: bool = True,
 ) -> pa.BooleanArray:
-    """Which of the files (a FILES table) may hold a row that the predicate selects; one boolean a file, never null.
+    """Return which files (a FILES table) may hold a row that satisfies the predicate; never null.
 
-    False is a proof, by typed partition values or by defended statistics; without `trust_statistics` by partition
-    values alone. A file without statistics is kept, and so is one with a partition value that is no value of its type
-    or a timestamp without a zone. Source: protocol, "Per-file Statistics"; soundness A4, A5, A13.
+    False is a proof by typed partition values or, with `trust_statistics`, by defended statistics. Kept are files
+    without statistics and with partition values that are not known.
+    Source: protocol, "Per-file Statistics"; soundness A4, A5, A13.
     """
     question = FileQuestion(predicate, schema, partition_columns, trust_statistics)
     kept = question.by_partitions(files)
     if not question.columns or not kept.true_count:
         return kept
-    # Statistics are JSON, and reading them is what costs: only those of files that the partitions leave.
+    # Statistics are JSON and expensive to read, so only those of files that the partitions leave.
     if kept.true_count == len(kept):
         return question.by_statistics(files)
     return pc.replace_with_mask(kept, kept, question.by_statistics(files.filter(kept)))
 
 
 @dataclass(frozen=True, slots=True)
+class FileQuestion:
+    """A predicate to be applied to the files of one version."""
+
+    predicate: Predicate
+    schema: StructType
+    partition_columns: Sequence[str]
+    trust_statistics: bool = True
+
+    @property
+    def columns(self) -> list[str]:
+        """The data columns whose statistics can rule a file out; none if statistics are not trusted."""
+        if not self.trust_statistics:
+            return []
+        partitions = {name.lower() for name in self.partition_columns}
+        members = {name: self.schema.find(name) for name in self._named() if name.lower() not in partitions}
+        # Writers count nested columns differently.
+        return [name for name, each in members.items() if each and isinstance(each.type, Primitive | DecimalType)]
+
+    def by_partitions(self, files: pa.Table) -> pa.BooleanArray:
+        """Return which files may hold a match by their partition values alone."""
+        return self.by_bounds(files, {})
+
+    def by_statistics(self, files: pa.Table) -> pa.BooleanArray:
+        """Return which files may hold a match, with bounds read from their column `stats`."""
+        found = bounds(files, self.schema, [(name,) for name in self.columns])
+        return self.by_bounds(files, {name: each for (name,), each in found.items()})
+
+    def by_bounds(self, files: pa.Table, found: Mapping[str, ColumnBounds]) -> pa.BooleanArray:
+        """Return which files may hold a match, by partition values and by these bounds of `columns`."""
+        named = self._named()
+        types = {name: field.type for name in named if (field := self.schema.find(name)) is not None}
+        typed = typed_partition_columns(files, self.schema, self.partition_columns, only=named) if named else {}
+        lower = {name.lower(): values for name, values in typed.items()}
+        partitions = {name: lower[name.lower()] for name in named if name.lower() in lower}
+        return _Facts(files.num_rows, types, partitions, found).may(self.predicate.tree)
+
+    def _named(self) -> list[str]:
+        return sorted({name for leaf in leaves(self.predicate.tree) for name in columns_of(leaf)})
+
+
+@dataclass(frozen=True, slots=True)
 class _Facts:
-    """What is known of the files: typed partition values and, when asked for, bounds of data columns."""
+    """What is known of some files, by the names that the predicate uses."""
 
     count: int
-    types: dict[str, DataType]
-    partitions: dict[str, PartitionValues]
+    types: Mapping[str, DataType]
+    partitions: Mapping[str, PartitionValues]
     bounds: Mapping[str, ColumnBounds]
 
-    @classmethod
-    def of_partitions(
-        cls, predicate: Predicate, files: pa.Table, schema: StructType, partition_columns: Sequence[str]
-    ) -> _Facts:
-        named = _named(predicate)
-        found = {name: schema.find(name) for name in named}
-        types = {name: field.type for name, field in found.items() if field is not None}
-        typed = typed_partition_columns(files, schema, partition_columns, only=named) if named else {}
-        lower = {name.lower(): values for name, values in typed.items()}
-        return cls(files.num_rows, types, {name: lower[name.lower()] for name in named if name.lower() in lower}, {})
+    def may(self, node: Expression) -> pa.BooleanArray:
+        match node:
+            case Call("and", children):
+                return reduce(pc.and_, map(self.may, children))
+            case Call("or", children):
+                return reduce(pc.or_, map(self.may, children))
+            case Literal(_, text):
+                return _everywhere(self.count, text == "true")
+            case Opaque():
+                return _everywhere(self.count)
+            case Call(operator) if operator == IN_PARTITIONS:
+                return self._may_be_in_set(node)
+        return self._leaf_may(node)
 
-    def everywhere(self, value: bool) -> pa.BooleanArray:
-        return pa.repeat(pa.scalar(value), self.count)
-
-
-def _named(predicate: Predicate) -> list[str]:
-    """The columns that its leaves name."""
-    return sorted({name for leaf in leaves(predicate.tree) for name in columns_of(leaf)})
-
-
-def _may(node: Expression, facts: _Facts) -> pa.BooleanArray:
-    match node:
-        case Call("and", children):
-            return reduce(pc.and_, (_may(child, facts) for child in children))
-        case Call("or", children):
-            return reduce(pc.or_, (_may(child, facts) for child in children))
-        case Literal(_, text):
-            return facts.everywhere(text == "true")
-        case Opaque():
-            return facts.everywhere(True)
-        case Call(operator) if operator == IN_PARTITIONS:
-            return _may_be_in_set(node, facts)
-    return _leaf_may(node, facts)
-
-
-def _leaf_may(leaf: Expression, facts: _Facts) -> pa.BooleanArray:
-    columns = columns_of(leaf)
-    if len(columns) != 1:
-        return facts.everywhere(True)
-    (column,) = columns
-    data_type, constants = facts.types.get(column), constants_of(leaf)
-    # Another type than when the predicate was read: its constants are of the old one.
-    if data_type is None or (constants is not None and constants.type != comparable_type(data_type)):
-        return facts.everywhere(True)
-    partition = facts.partitions.get(column)
-    if partition is not None and data_type is Primitive.BINARY:
-        # Every writer has its own way to make text of bytes.
-        return facts.everywhere(True)
-    if partition is not None:
+    def _leaf_may(self, leaf: Expression) -> pa.BooleanArray:
+        columns = columns_of(leaf)
+        if len(columns) != 1:
+            return _everywhere(self.count)
+        (column,) = columns
+        data_type, constants = self.types.get(column), constants_of(leaf)
+        # The type may have changed since the predicate was read: its constants are of the old one.
+        if data_type is None or (constants is not None and constants.type != comparable_type(data_type)):
+            return _everywhere(self.count)
+        partition = self.partitions.get(column)
+        if partition is None:
+            known = self.bounds.get(column)
+            return _everywhere(self.count) if known is None else may_be_true(leaf, known)
+        if data_type is Primitive.BINARY:
+            # Every writer has its own way to make text of bytes.
+            return _everywhere(self.count)
         values = pa.RecordBatch.from_arrays([partition.values], [column])
         return pc.or_(passing(leaf, values), pc.invert(partition.known))
-    known = facts.bounds.get(column)
-    return facts.everywhere(True) if known is None else may_be_true(leaf, known)
+
+    def _may_be_in_set(self, node: Call) -> pa.BooleanArray:
+        values = {name: self.partitions[name] for name in columns_of(node) if name in self.partitions}
+        asked = {
+            name: parse_partition_values(texts, self.types[name]) for name, texts in _columns(node) if name in values
+        }
+        # A text that is no value of its column's type may be any.
+        if len(values) < len(columns_of(node)) or not all(each.known.false_count == 0 for each in asked.values()):
+            return _everywhere(self.count)
+        known = reduce(pc.and_, (each.known for each in values.values()))
+        return pc.or_(_in_set(self.types, values, asked), pc.invert(known))
 
 
-def _may_be_in_set(node: Call, facts: _Facts) -> pa.BooleanArray:
-    found = {name: facts.partitions.get(name) for name in columns_of(node)}
-    values = {name: each for name, each in found.items() if each is not None}
-    if len(values) < len(found) or not understands(node, facts.types):
-        return facts.everywhere(True)
-    return pc.or_(
-        in_set(node, facts.types, values), pc.invert(reduce(pc.and_, (each.known for each in values.values())))
-    )
+def _everywhere(count: int, value: bool = True) -> pa.BooleanArray:
+    return pa.repeat(pa.scalar(value), count)
 
 
-# So many members of a list are compared one by one; more are sorted together with the bounds, once.
-_MEMBERS_ONE_BY_ONE = 16
+# --- sets of partitions ----------------------------------------------------------------------------------------------
+# What an overwrite of "the partitions of the new files" reads. Values compare as typed values (`1` and `01` are one
+# integer partition), and null equals null. Source: delta-spark, dynamic partition overwrite.
+
+
+def partitions_of(partitions: Sequence[Mapping[str, str | None]]) -> Predicate:
+    """Return the predicate of rows in one of these partitions, given as strings of the log; "" and None are null.
+
+    Columns that a mapping leaves out may have any value. Raises PartitionMismatch for a mapping without a column.
+    """
+    groups: dict[tuple[str, ...], set[tuple[str | None, ...]]] = {}
+    for values in partitions:
+        if not values:
+            raise PartitionMismatch("A partition needs at least one column. Use Predicate.true() for a whole table.")
+        columns = tuple(sorted(values))
+        groups.setdefault(columns, set()).add(tuple(values[name] or None for name in columns))
+    tree = any_of([_partition_set(columns, sorted(rows, key=str)) for columns, rows in sorted(groups.items())])
+    named = frozenset(name for columns in groups for name in columns)
+    return Predicate(describe(tree), tree, named)
+
+
+def _partition_set(columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Expression:
+    texts = [Values(pa.array(column, pa.string())) for column in zip(*rows, strict=True)]
+    return Call(IN_PARTITIONS, (*map(Column, columns), *texts))
+
+
+def num_partitions(leaf: Expression) -> int:
+    """Return the number of partitions in a set, 0 for another leaf."""
+    last = leaf.operands[-1] if isinstance(leaf, Call) and leaf.operator == IN_PARTITIONS else None
+    return len(last.array) if isinstance(last, Values) else 0
+
+
+def _columns(node: Call) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the columns of a set, each with the texts of its values."""
+    names = [part.name for part in node.operands if isinstance(part, Column)]
+    yield from zip(names, (part.array for part in node.operands if isinstance(part, Values)), strict=True)
+
+
+def _in_set(
+    types: Mapping[str, DataType], values: Mapping[str, PartitionValues], asked: Mapping[str, PartitionValues]
+) -> pa.BooleanArray:
+    """Return which files lie in the set, for files whose values are known; never null."""
+    file_codes: list[pa.Array] = []
+    row_codes: list[pa.Array] = []
+    for name, rows in asked.items():
+        files = values[name].values
+        both = pa.concat_arrays([_normal(files, types[name]), _normal(rows.values, types[name])])
+        codes = pc.fill_null(both.dictionary_encode().indices.cast(pa.int64()), -1).cast(pa.string())
+        file_codes.append(codes.slice(0, len(files)))
+        row_codes.append(codes.slice(len(files)))
+    # The joined codes of two rows are equal exactly if all codes are.
+    file_keys, row_keys = (pc.binary_join_element_wise(*codes, "/") for codes in (file_codes, row_codes))
+    return pc.is_in(file_keys, value_set=row_keys)
+
+
+def _normal(values: pa.Array, data_type: DataType) -> pa.Array:
+    array = aligned(values, comparable_type(data_type))
+    # Adding zero makes 0.0 of -0.0.
+    return pc.add(array, 0.0) if data_type in (Primitive.FLOAT, Primitive.DOUBLE) else array
+
+
+# --- leaves and statistics -------------------------------------------------------------------------------------------
 
 
 def may_be_true(leaf: Expression, bounds: ColumnBounds) -> pa.BooleanArray:
-    """False where no row of the file can match; never null, in the order of the bounds."""
+    """Return False for files where no row can satisfy the leaf; never null, in the order of the bounds."""
     only_nulls = _proven(
         pc.and_(pc.equal(bounds.null_count, bounds.num_records), pc.greater(bounds.num_records, 0)),
     )
@@ -193,26 +259,24 @@ def _value_in_reach(leaf: Expression, bounds: ColumnBounds) -> pa.BooleanArray:
         case Call("in", (Column(), Values(members))):
             if len(members) > _MEMBERS_ONE_BY_ONE:
                 return _some_member(members, bounds)
-            return reduce(
-                pc.or_, (_comparison(Operator.EQ, members.slice(at, 1), bounds) for at in range(len(members)))
-            )
+            each = (members.slice(at, 1) for at in range(len(members)))
+            return reduce(pc.or_, (_comparison(Operator.EQ, member, bounds) for member in each))
         case Call("starts with", (Column(), Values(prefix))):
             return _prefix(prefix[0].as_py(), bounds)
         case Call(operator, (Column(), Values(constant))):
             return _comparison(Operator(operator), constant, bounds)
-    return _everywhere(bounds)
+    return _everywhere(len(bounds.num_records))
 
 
 def _comparison(operator: Operator, constant: pa.Array, bounds: ColumnBounds) -> pa.BooleanArray:
     value = constant[0]
     if pa.types.is_floating(constant.type) and math.isnan(value.as_py()):
-        # Nothing is greater than NaN; it may stand in any file, below no bound.
-        return pc.invert(_everywhere(bounds)) if operator is Operator.GT else _everywhere(bounds)
+        # NaN may be in any file, below no bound; only `> NaN` never holds.
+        return _everywhere(len(bounds.num_records), operator is not Operator.GT)
     lower, upper = aligned(bounds.lower, constant.type), aligned(bounds.upper, constant.type)
-    reaches = pc.greater if bounds.upper_is_exclusive else pc.greater_equal
     match operator:
         case Operator.EQ:
-            return pc.and_(_possible(pc.less_equal(lower, value)), _possible(reaches(upper, value)))
+            return pc.and_(_possible(pc.less_equal(lower, value)), _reaches(bounds, upper, value))
         case Operator.NE:
             return _some_other(constant, bounds)
         case Operator.LT:
@@ -220,23 +284,25 @@ def _comparison(operator: Operator, constant: pa.Array, bounds: ColumnBounds) ->
         case Operator.LE:
             return _possible(pc.less_equal(lower, value))
     if bounds.may_hold_nan:
-        return _everywhere(bounds)
-    return _possible((pc.greater if operator is Operator.GT else reaches)(upper, value))
+        return _everywhere(len(bounds.num_records))
+    if operator is Operator.GT:
+        return _possible(pc.greater(upper, value))
+    return _reaches(bounds, upper, value)
 
 
 def _some_other(values: pa.Array, bounds: ColumnBounds) -> pa.BooleanArray:
-    """A value that is none of these: ruled out only where every value is one and the same of them."""
+    """Return whether a value may differ from all of these: not if every value is one and the same of them."""
     if bounds.may_hold_nan or bounds.upper_is_exclusive:
-        return _everywhere(bounds)
+        return _everywhere(len(bounds.num_records))
     single = pc.equal(bounds.lower, bounds.upper)
     listed = pc.is_in(aligned(bounds.lower, values.type), value_set=values)
     return pc.invert(_proven(pc.and_(single, listed)))
 
 
 def _some_member(members: pa.Array, bounds: ColumnBounds) -> pa.BooleanArray:
-    """Whether one of many values lies within the bounds: fewer lie below the lower than not above the upper."""
+    """Return whether one of many values lies within the bounds, by counting those below either bound."""
     lower, upper = aligned(bounds.lower, members.type), aligned(bounds.upper, members.type)
-    # The sort is stable, so what stands first in here comes first among equals.
+    # The sort is stable: of equal values, the one in the earlier part comes first.
     parts = [lower, upper, members] if bounds.upper_is_exclusive else [lower, members, upper]
     sizes = [len(part) for part in parts]
     everything = pa.concat_arrays(parts)
@@ -249,120 +315,28 @@ def _some_member(members: pa.Array, bounds: ColumnBounds) -> pa.BooleanArray:
     up_to_upper = members_before.slice(sizes[0] if bounds.upper_is_exclusive else sizes[0] + sizes[1], len(upper))
     known = pc.and_(pc.is_valid(lower), pc.is_valid(upper))
     within = pc.greater(up_to_upper, below_lower)
-    ends = reduce(
-        pc.and_,
-        (
-            _possible(pc.less_equal(lower, pc.max(members))),
-            _possible(pc.greater_equal(upper, pc.min(members))),
-        ),
-    )
-    return pc.and_(ends, pc.or_(within, pc.invert(known)))
+    from_lower = _possible(pc.less_equal(lower, pc.max(members)))
+    to_upper = _possible(pc.greater_equal(upper, pc.min(members)))
+    return pc.and_(pc.and_(from_lower, to_upper), pc.or_(within, pc.invert(known)))
 
 
 def _prefix(prefix: str, bounds: ColumnBounds) -> pa.BooleanArray:
-    """Strings with a prefix lie at or after it, and before every string without it that is greater."""
+    """Return whether a string with the prefix may lie within the bounds."""
     lower, upper = bounds.lower, bounds.upper
     starts_early = pc.or_(pc.less_equal(lower, prefix), pc.starts_with(lower, prefix))
-    reaches = pc.greater if bounds.upper_is_exclusive else pc.greater_equal
-    return pc.and_(_possible(starts_early), _possible(reaches(upper, prefix)))
+    return pc.and_(_possible(starts_early), _reaches(bounds, upper, prefix))
+
+
+def _reaches(bounds: ColumnBounds, upper: pa.Array, value: object) -> pa.BooleanArray:
+    """Return whether the upper bound admits the value."""
+    return _possible((pc.greater if bounds.upper_is_exclusive else pc.greater_equal)(upper, value))
 
 
 def _possible(compared: pa.Array) -> pa.BooleanArray:
-    """Where the bound is not known, everything is possible."""
+    """Return the comparison, true where the bound is unknown."""
     return pc.fill_null(compared, True)
 
 
 def _proven(compared: pa.Array) -> pa.BooleanArray:
-    """Where the count is not known, nothing is proven."""
+    """Return the comparison, false where the count is unknown."""
     return pc.fill_null(compared, False)
-
-
-def _everywhere(bounds: ColumnBounds) -> pa.BooleanArray:
-    return pa.repeat(pa.scalar(True), len(bounds.num_records))
-
-
-def partitions_of(partitions: Sequence[Mapping[str, str | None]]) -> Predicate:
-    """Rows whose partition values are one of these, given as strings of the log; "" and None are null.
-
-    Columns that a mapping leaves out may have any value. Raises PartitionMismatch for a mapping without a column.
-    """
-    groups: dict[tuple[str, ...], set[tuple[str | None, ...]]] = {}
-    for values in partitions:
-        if not values:
-            raise PartitionMismatch("A partition needs at least one column. Use Predicate.true() for a whole table.")
-        columns = tuple(sorted(values))
-        groups.setdefault(columns, set()).add(tuple(values[name] or None for name in columns))
-    tree = any_of([_partition_set(columns, sorted(rows, key=str)) for columns, rows in sorted(groups.items())])
-    named = frozenset(name for columns in groups for name in columns)
-    return Predicate(describe(tree), tree, named)
-
-
-def _partition_set(columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Expression:
-    texts = [Values(pa.array([row[position] for row in rows], pa.string())) for position in range(len(columns))]
-    return Call(IN_PARTITIONS, (*map(Column, columns), *texts))
-
-
-def num_partitions(leaf: Expression) -> int:
-    """How many partitions a set has; none for another leaf."""
-    last = leaf.operands[-1] if isinstance(leaf, Call) and leaf.operator == IN_PARTITIONS else None
-    return len(last.array) if isinstance(last, Values) else 0
-
-
-def _columns(node: Call) -> Iterator[tuple[str, pa.Array]]:
-    """The columns of a set, each with the texts of its values."""
-    names = [part.name for part in node.operands if isinstance(part, Column)]
-    yield from zip(names, (part.array for part in node.operands if isinstance(part, Values)), strict=True)
-
-
-def in_set(node: Call, types: Mapping[str, DataType], values: Mapping[str, PartitionValues]) -> pa.BooleanArray:
-    """Which files lie in the set, of those whose values are known; never null. The others are the caller's to judge.
-
-    `types` and `values` are those of the set's columns.
-    """
-    file_codes: list[pa.Array] = []
-    row_codes: list[pa.Array] = []
-    for name, texts in _columns(node):
-        data_type, column = types[name], values[name]
-        asked = parse_partition_values(texts, data_type)
-        both = pa.concat_arrays([_normal(column.values, data_type), _normal(asked.values, data_type)])
-        codes = pc.fill_null(both.dictionary_encode().indices.cast(pa.int64()), -1)
-        file_codes.append(codes.slice(0, len(column.values)))
-        # A text of the set that is not understood equals no known value.
-        row_codes.append(pc.if_else(asked.known, codes.slice(len(column.values)), -2))
-    return pc.is_in(_combined(file_codes), value_set=_combined(row_codes))
-
-
-def understands(node: Call, types: Mapping[str, DataType]) -> bool:
-    """Every text of the set is a value of its column's type."""
-    known = (parse_partition_values(texts, types[name]).known for name, texts in _columns(node))
-    return all(pc.all(each, min_count=0).as_py() for each in known)
-
-
-def _normal(values: pa.Array, data_type: DataType) -> pa.Array:
-    array = aligned(values, comparable_type(data_type))
-    # -0.0 and 0.0 are one value, and adding zero leaves one of them.
-    return pc.add(array, 0.0) if data_type in (Primitive.FLOAT, Primitive.DOUBLE) else array
-
-
-def _combined(codes: list[pa.Array]) -> pa.Array:
-    """One text a row, equal exactly where all the codes are."""
-    texts = [code.cast(pa.string()) for code in codes]
-    return reduce(lambda one, other: pc.binary_join_element_wise(one, other, "/"), texts)
-
-
-def rows_matching(predicate: Predicate, rows: pa.Table) -> pa.BooleanArray:
-    """Which rows the predicate selects, in their order; never null: a row for which it is null is not selected.
-
-    `rows` has the columns that the predicate names, with the schema's names and types. Raises UnsupportedPredicate,
-    naming the construct, when some part lies outside the closed grammar.
-    """
-    for what in predicate.unknown:
-        raise _undecided(predicate, what)
-    if any(map(num_partitions, leaves(predicate.tree))):
-        raise _undecided(predicate, "a set of partitions")
-    return passing(predicate.tree, rows)
-
-
-def _undecided(predicate: Predicate, construct: str) -> Exception:
-    why = "Only Spark can evaluate it on rows; without Spark, compare single columns with constants."
-    return unsupported(predicate.sql, construct, why)
