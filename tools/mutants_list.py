@@ -285,7 +285,7 @@ FAULTS = (
         name="maximum-of-a-float-trusted",
         breaks="a file with NaN is skipped by `x > 5`, and its rows stay",
         file="airflow_txlog/engine/table/columns/statistics.py",
-        old="may_hold_nan=self.type in (Primitive.FLOAT, Primitive.DOUBLE)",
+        old="may_hold_nan=column.type in (Primitive.FLOAT, Primitive.DOUBLE)",
         new="may_hold_nan=False",
         tests=(PRUNING,),
     ),

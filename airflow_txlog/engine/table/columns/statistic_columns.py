@@ -1,10 +1,10 @@
-"""The statistics of many files parsed column by column: what `statistics` does file by file, many times as fast.
+"""The statistics of many files, read from their JSON column by column.
 
-Arrow's JSON reader takes the texts of all files as one stream of lines. The invariant: it answers for all of them as
-reading each by itself would, or it does not answer at all, and they are read one by one. So every text must be one
-object on one line, and every asked value must be of the form that its type is written in; the least thing that is not
-(an exponent in an integer, a duplicate key, a number in quotes, a line break, text that is not UTF-8) ends the attempt.
-Numbers are read as the column's own type and never by way of a double; decimals are left to the slow way.
+Arrow's JSON reader parses the texts of all files as one stream of lines, many times as fast as one by one. The
+invariant: reading together gives what reading each file by itself gives, or is not done. Every text must be one object
+on one line, and every value of the form that its type is written in. Anything else (an exponent in an integer, a
+duplicate key, a number in quotes, a line break, text that is not UTF-8) makes all files be read one by one. Numbers are
+read as the column's own type, never by way of a double; decimals are read one by one.
 """
 
 from __future__ import annotations
@@ -12,46 +12,58 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from airflow_txlog.engine.table.columns.statistic_values import Reader, first_after, string_bounds
-from airflow_txlog.engine.table.schema.schema import INTEGERS, DataType, Primitive, array_of, arrow_type
+from airflow_txlog.engine.table.columns.statistic_values import Bound, Reader, first_after, string_bounds
+from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type
+from airflow_txlog.engine.table.schema.types import DataType, Primitive
+
+Keys: TypeAlias = tuple[str, ...]
+"""The physical names of a column and the structs around it, from the top."""
 
 _FLOATS = (Primitive.FLOAT, Primitive.DOUBLE)
 _IN_QUOTES = (Primitive.STRING, Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)
-_TYPES = (*INTEGERS, *_FLOATS, *_IN_QUOTES)
-# Of exponents this long the slow way believes none.
+_READ_TOGETHER = (*INTEGERS, *_FLOATS, *_IN_QUOTES)
+# No reader believes a number with such an exponent.
 _LONG_EXPONENT = re.compile(rb"[eE][+-]?\d{5}")
-# Counts have at most 18 digits.
-_COUNT_LIMIT = 10**18
+_MAX_COUNT_DIGITS = 18
 _BLOCK_BYTES = 2 << 20
 _MAX_BYTES = 1 << 30
+ABSENT = (b"", b"null")
+"""JSON texts of a value that is not stated."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedColumn:
-    """A column at the top of the schema: its name in statistics, and how its texts are read."""
+    """A column whose statistics are wanted. `reader`: None if no bound is believed."""
 
-    key: str
+    keys: Keys
     type: DataType
-    reader: Reader
+    reader: Reader | None
+    is_widened: bool = False
+
+    @property
+    def is_read_together(self) -> bool:
+        is_plain = len(self.keys) == 1 and self.reader is not None and not self.is_widened
+        return is_plain and self.type in _READ_TOGETHER
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The bounds of one side (null: none), and where the text is no bound at all, which spoils the other side too."""
+    """The bounds of one side (null: none), and which texts are no bounds at all, which spoils the other side too."""
 
     bounds: pa.Array
     is_bad: pa.BooleanArray
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedColumn:
-    """One column of some files, in their order."""
+class ReadColumn:
+    """The statistics of one column, in the order of the files."""
 
     lower: Side
     upper: Side
@@ -59,27 +71,37 @@ class ParsedColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedStatistics:
-    """The statistics of some files, in their order, and of each asked column by its key."""
+class ReadStatistics:
+    """The statistics of some files, in their order.
+
+    `is_loose`: there are no statistics, or they do not account for deleted rows.
+    """
 
     num_records: pa.Array
     is_loose: pa.BooleanArray
-    """Where there are no statistics, or where they say that they do not know of deleted rows."""
-    columns: dict[str, ParsedColumn]
+    columns: dict[Keys, ReadColumn]
 
 
-def can_parse(data_type: DataType) -> bool:
-    """Whether statistics of this type can be parsed here at all."""
-    return data_type in _TYPES
+def read_statistics(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ReadStatistics:
+    """Return the statistics in these texts, one a file; null or empty where the file has none."""
+    together = read_together(texts, asked) if all(column.is_read_together for column in asked) else None
+    return _read_one_by_one(texts, asked) if together is None else together
 
 
-def parse_columns(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ParsedStatistics | None:
-    """What the slow way reads from the same texts, or None where that cannot be promised."""
-    if not asked or not all(can_parse(column.type) for column in asked):
-        return None
+# --- together --------------------------------------------------------------------------------------------------------
+
+
+class _OddValue(Exception):
+    """A value that must be read by itself."""
+
+
+def read_together(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ReadStatistics | None:
+    """Return the statistics, or None if they must be read one by one."""
     has_none = pc.fill_null(pc.equal(pc.binary_length(texts), 0), True)
     lines = _lines(pc.if_else(has_none, "{}", texts))
-    if lines is None or (any(column.type in _FLOATS for column in asked) and _LONG_EXPONENT.search(lines)):
+    if not asked or lines is None:
+        return None
+    if any(column.type in _FLOATS for column in asked) and _LONG_EXPONENT.search(lines):
         return None
     try:
         table = pj.read_json(
@@ -89,27 +111,19 @@ def parse_columns(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> Parsed
         )
         if table.num_rows != len(texts):
             return None
-        columns = {column.key: _column(table, column) for column in asked}
-    except (pa.ArrowException, _OtherError):
+        columns = {column.keys: _column(table, column) for column in asked}
+    except (pa.ArrowException, _OddValue):
         return None
     tight = _only_chunk(table.column("tightBounds"))
-    return ParsedStatistics(
-        _count(_only_chunk(table.column("numRecords"))),
-        pc.or_(has_none, pc.fill_null(pc.invert(tight), False)),
-        columns,
-    )
-
-
-class _OtherError(Exception):
-    """A value that only the slow way can judge."""
+    is_loose = pc.or_(has_none, pc.fill_null(pc.invert(tight), False))
+    return ReadStatistics(_count(_only_chunk(table.column("numRecords"))), is_loose, columns)
 
 
 def _lines(texts: pa.StringArray) -> bytes | None:
-    """The texts as lines; None where one may be anything but one object on one line.
+    """Return the texts as lines, or None if one may be anything but one object on one line.
 
-    A text that begins with "{", ends with "}" and is followed by another that does the same cannot share an object
-    with it: after a value stands a comma, and no string goes on over a line break. So there are as many objects as
-    texts only if each holds one.
+    A text that begins with "{" and ends with "}" cannot share an object with the next: a value is followed by a comma,
+    and no string contains a line break. So there are as many objects as texts only if each text is one.
     """
     whole = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
     if whole.true_count < len(texts) or texts.nbytes > _MAX_BYTES:
@@ -127,39 +141,29 @@ def _lines(texts: pa.StringArray) -> bytes | None:
 
 
 def _schema(asked: Sequence[AskedColumn]) -> pa.Schema:
-    types = {column.key: pa.string() if column.type in _IN_QUOTES else arrow_type(column.type) for column in asked}
-    values = pa.struct(list(types.items()))
-    counts = pa.struct([(key, pa.int64()) for key in types])
-    return pa.schema(
-        [
-            ("numRecords", pa.int64()),
-            ("tightBounds", pa.bool_()),
-            ("minValues", values),
-            ("maxValues", values),
-            ("nullCount", counts),
-        ]
-    )
+    types = {column.keys[0]: pa.string() if column.type in _IN_QUOTES else arrow_type(column.type) for column in asked}
+    values, counts = pa.struct(list(types.items())), pa.struct([(key, pa.int64()) for key in types])
+    members = [("minValues", values), ("maxValues", values), ("nullCount", counts)]
+    return pa.schema([("numRecords", pa.int64()), ("tightBounds", pa.bool_()), *members])
 
 
-def _column(table: pa.Table, column: AskedColumn) -> ParsedColumn:
+def _column(table: pa.Table, column: AskedColumn) -> ReadColumn:
     lowest, highest, nulls = (
-        _only_chunk(pc.struct_field(table.column(name), [table.schema.field(name).type.get_field_index(column.key)]))
+        _only_chunk(pc.struct_field(table.column(name), [table.schema.field(name).type.get_field_index(*column.keys)]))
         for name in ("minValues", "maxValues", "nullCount")
     )
-    return ParsedColumn(_side(lowest, column, 0), _side(highest, column, 1), _count(nulls))
+    return ReadColumn(_side(lowest, column, 0), _side(highest, column, 1), _count(nulls))
 
 
 def _side(values: pa.Array, column: AskedColumn, side: int) -> Side:
     none_bad = pa.repeat(pa.scalar(False), len(values))
-    if column.type in INTEGERS:
-        return Side(values, none_bad)
-    if column.type in _FLOATS:
-        if not pc.all(pc.fill_null(pc.is_finite(values), True), min_count=0).as_py():
-            raise _OtherError
+    if column.type in _FLOATS and not pc.all(pc.fill_null(pc.is_finite(values), True), min_count=0).as_py():
+        raise _OddValue
+    if column.type in INTEGERS or column.type in _FLOATS:
         return Side(values, none_bad)
     if column.type is Primitive.STRING:
         return Side(_string_side(values, side), none_bad)
-    # Each distinct text is read once, by the same reader as in the slow way.
+    assert column.reader is not None
     encoded = values.dictionary_encode()
     pairs = column.reader([msgspec.json.encode(text) for text in encoded.dictionary.to_pylist()])
     bounds = array_of([None if pair is None else pair[side] for pair in pairs], column.type)
@@ -178,12 +182,12 @@ def _string_side(values: pa.StringArray, side: int) -> pa.Array:
 
 
 def _after(prefixes: pa.StringArray) -> pa.Array:
-    """`first_after` of every element: the last character of most of them has a successor, of which there are few."""
+    """Return `first_after` of every element: usually its head and the successor of its last character."""
     last = pc.utf8_slice_codeunits(prefixes, start=-1).dictionary_encode()
     successors = [first_after(each) for each in last.dictionary.to_pylist()]
     head = pc.utf8_slice_codeunits(prefixes, start=0, stop=-1)
     after = pc.binary_join_element_wise(head, pa.array(successors, pa.string()).take(last.indices), "")
-    # Empty, or ending in the greatest character: none has a successor by its last character alone.
+    # Empty, or ending in the greatest character.
     odd = pc.and_(pc.is_null(after), pc.is_valid(prefixes))
     if not odd.true_count:
         return after
@@ -193,9 +197,83 @@ def _after(prefixes: pa.StringArray) -> pa.Array:
 
 
 def _count(counts: pa.Array) -> pa.Array:
-    possible = pc.and_(pc.greater_equal(counts, 0), pc.less(counts, _COUNT_LIMIT))
+    possible = pc.and_(pc.greater_equal(counts, 0), pc.less(counts, 10**_MAX_COUNT_DIGITS))
     return pc.if_else(possible, counts, pa.scalar(None, pa.int64()))
 
 
 def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+# --- one by one ------------------------------------------------------------------------------------------------------
+
+
+class StatisticsDecoder:
+    """Decodes statistics file by file, as far as some columns need; values stay JSON texts."""
+
+    def __init__(self, columns: Sequence[Keys]) -> None:
+        # Attributes are `f0`, `f1`, … because names may be any text.
+        self._attributes = {name: f"f{i}" for i, name in enumerate(dict.fromkeys(keys[0] for keys in columns))}
+        texts = [(attribute, msgspec.Raw, msgspec.Raw()) for attribute in self._attributes.values()]
+        names = {attribute: name for name, attribute in self._attributes.items()}
+        values = msgspec.defstruct("Values", texts, rename=names, gc=False)
+        fields = [
+            ("num_records", msgspec.Raw, msgspec.Raw()),
+            ("tight_bounds", bool | None, None),
+            *((part, values | None, None) for part in ("min_values", "max_values", "null_count")),
+        ]
+        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Statistics", fields, rename="camel", gc=False))
+
+    def decode(self, texts: pa.StringArray) -> list[Any]:
+        """Return the statistics of every file; None where there are none, or they are not what the protocol says."""
+        # As bytes: text that is not UTF-8 must spoil its own file only.
+        return [_decoded(self._decoder, text) for text in texts.cast(pa.large_binary()).to_pylist()]
+
+    def texts(self, decoded: list[Any], part: str, keys: Keys) -> list[bytes]:
+        """Return the JSON texts of a column in `min_values`, `max_values` or `null_count`, b"" where absent."""
+        values = [None if one is None else getattr(one, part) for one in decoded]
+        texts = [b"" if value is None else bytes(getattr(value, self._attributes[keys[0]])) for value in values]
+        for key in keys[1:]:
+            members = [_decoded(_MEMBERS, text) or {} for text in texts]
+            texts = [bytes(each.get(key, b"")) for each in members]
+        return texts
+
+
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], text: bytes | None) -> Any:
+    try:
+        return decoder.decode(text) if text else None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _read_one_by_one(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ReadStatistics:
+    decoder = StatisticsDecoder([column.keys for column in asked])
+    decoded = decoder.decode(texts)
+    columns = {}
+    for column in asked:
+        lowest, highest, nulls = (
+            decoder.texts(decoded, part, column.keys) for part in ("min_values", "max_values", "null_count")
+        )
+        columns[column.keys] = ReadColumn(_read_side(lowest, column, 0), _read_side(highest, column, 1), _counts(nulls))
+    num_records = _counts([b"" if one is None else bytes(one.num_records) for one in decoded])
+    is_loose = pa.array([one is None or one.tight_bounds is False for one in decoded], pa.bool_())
+    return ReadStatistics(num_records, is_loose, columns)
+
+
+def _read_side(texts: list[bytes], column: AskedColumn, side: int) -> Side:
+    distinct = list(dict.fromkeys(text for text in texts if text not in ABSENT))
+    no_bound: Bound = (None, None)
+    read: dict[bytes, Bound | None] = dict.fromkeys((*ABSENT, *distinct), no_bound)
+    if column.reader is not None:
+        read.update(zip(distinct, column.reader(distinct), strict=True))
+    pairs = [read[text] for text in texts]
+    bad = pa.array([pair is None for pair in pairs], pa.bool_())
+    return Side(array_of([None if pair is None else pair[side] for pair in pairs], column.type), bad)
+
+
+def _counts(texts: list[bytes]) -> pa.Array:
+    counts = {text: int(text) if text.isdigit() and len(text) <= _MAX_COUNT_DIGITS else None for text in set(texts)}
+    return pa.array([counts[text] for text in texts], pa.int64())

@@ -1,9 +1,9 @@
-"""Statistics of files as bounds that we can defend, for pruning and for conflicts.
+"""Statistics of files as defended bounds, for pruning and for conflicts; and bounds kept between questions.
 
-The invariant: for every writer that exists, no value of a file lies outside the bounds given here for it; where that
-cannot be defended, the bound is null, which means not known. Statistics of one file never touch another's.
-What one text of a statistic is worth is decided in `statistic_values`.
-Source: protocol, "Per-file Statistics".
+The invariant: whatever known writer wrote the statistics, no value of a file lies outside the bounds given for it. A
+bound that cannot be defended is null, which means not known. Statistics of one file never affect another's.
+`statistic_values` decides the worth of single texts, `statistic_columns` reads them. Source: protocol, "Per-file
+Statistics".
 """
 
 from __future__ import annotations
@@ -11,30 +11,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.log.columns import PackedBatch
-from airflow_txlog.engine.table.columns.statistic_columns import (
-    AskedColumn,
-    ParsedStatistics,
-    Side,
-    can_parse,
-    parse_columns,
-)
-from airflow_txlog.engine.table.columns.statistic_values import (
-    PYTHONS_SEPARATOR,
-    Bound,
-    Reader,
-    bound_reader,
-    defended,
-)
-from airflow_txlog.engine.table.schema.schema import DataType, Primitive, array_of, arrow_type
-from airflow_txlog.engine.table.schema.types import StructField, StructType
+from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, ReadColumn, read_statistics
+from airflow_txlog.engine.table.columns.statistic_values import PYTHONS_SEPARATOR, bound_reader, defended
+from airflow_txlog.engine.table.schema.schema import arrow_type
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import UnknownColumn
 from airflow_txlog.storage.limits import STATISTICS
 
@@ -42,29 +29,26 @@ ColumnPath: TypeAlias = tuple[str, ...]
 
 # Decoded statistics are dropped after so many files, so that a million of them are never in memory at once.
 _FILES_AT_ONCE = 50_000
-_MAX_COUNT_DIGITS = 19
-_ABSENT = (b"", b"null")
-_NO_BOUND: Bound = (None, None)
+_ARRAYS = ("lower", "upper", "null_count", "num_records")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnBounds:
-    """What is known of one column in each of the files, in the files' order. A null means: not known.
+    """What is known of one column in each file, in the files' order. Null means not known.
 
-    `lower`, `upper` are of the column's own Arrow type and bound the values that are not null: none is smaller
-    than `lower`, none is greater than `upper`. They are bounds, not values: the file need not hold them, so equal
-    bounds prove that every value equals them, and nothing proves that some value does.
+    `lower` and `upper` are of the column's Arrow type; no value that is not null is smaller than `lower` or greater
+    than `upper`. They need not occur in the file: equal bounds prove that every value equals them, and nothing proves
+    that some value does.
 
-    `upper_is_exclusive` (strings): no value equals `upper` either. To ignore it is sound.
+    `upper_is_exclusive` (strings): no value equals `upper` either. Ignoring it is sound.
 
-    `may_hold_nan` (float, double): `upper` bounds the values that are not NaN; NaN is greater than every number,
-    equals itself, and may stand in any file. So `upper` may rule out `= < <= IN` with a constant that is not NaN;
-    it must not rule out `> >= !=` or a negation, and never proves that all rows match. `lower` is free of this.
+    `may_hold_nan` (float, double): `upper` bounds the values that are not NaN. NaN is greater than every number, equals
+    itself, and may be in any file. So `upper` may rule out `= < <= IN` with a constant that is not NaN; it must not
+    rule out `> >= !=` or a negation, and never proves that all rows match. `lower` is free of this.
 
-    `null_count` and `num_records` (int64) count rows as the data file has them, also those that a deletion vector
-    deletes; where one may, `null_count` is given only as 0 or as `num_records`: all rows or none are null. Beside a
-    deletion vector it is given only as 0, because some writers count there the rows that the vector leaves, in
-    `num_records` too.
+    `null_count` and `num_records` (int64) count the rows of the data file, including those that a deletion vector
+    deletes. If the file has a vector, `null_count` is given only as 0, because some writers count the rows that the
+    vector leaves, in `num_records` too. If statistics may ignore deleted rows, it is 0 or `num_records`.
     """
 
     lower: pa.Array
@@ -79,24 +63,20 @@ class ColumnBounds:
         return sum(getattr(self, name).nbytes for name in _ARRAYS)
 
     def map(self, change: Callable[[pa.Array], pa.Array]) -> ColumnBounds:
-        """The bounds of other files, or of some: every array as `change` gives it."""
+        """Return the bounds with every array changed, for other files or some of them."""
         return replace(self, **{name: change(getattr(self, name)) for name in _ARRAYS})
 
     def copied(self, start: int, count: int) -> ColumnBounds:
-        """The bounds of so many files, in memory of their own."""
+        """Return the bounds of some files in memory of their own; a slice would keep all."""
         return self.map(lambda array: pa.concat_arrays([array.slice(start, count)]))
 
     @staticmethod
     def joined(parts: list[ColumnBounds]) -> ColumnBounds:
-        """The bounds of one column over several batches of files, in their order."""
+        """Return the bounds of one column over several batches of files, in their order."""
         if len(parts) == 1:
             return parts[0]
-        return replace(
-            parts[0], **{name: pa.concat_arrays([getattr(part, name) for part in parts]) for name in _ARRAYS}
-        )
-
-
-_ARRAYS = ("lower", "upper", "null_count", "num_records")
+        joined = {name: pa.concat_arrays([getattr(part, name) for part in parts]) for name in _ARRAYS}
+        return replace(parts[0], **joined)
 
 
 def bounds(
@@ -105,31 +85,46 @@ def bounds(
     column_paths: Iterable[ColumnPath],
     files_at_once: int = _FILES_AT_ONCE,
 ) -> dict[ColumnPath, ColumnBounds]:
-    """The defended bounds of several columns over `files` (a FILES table), from one reading of its statistics.
+    """Return the defended bounds of several columns over `files` (a FILES table), keyed by the paths as given.
 
-    Paths name columns in any case, and are the keys as given. Everything is null for a file without statistics, with
-    statistics that are not what the protocol says, and for a key that is absent. `lower` and `upper` are null for
-    types and columns that statistics cannot be believed about (see `bound_reader`), `null_count` for members of
-    structs, which writers count differently. Partition columns have no statistics; see `partitions`.
-
-    Raises UnknownColumn for a path that the schema does not have.
+    Paths name columns in any case. Everything is null for a file without statistics, for statistics that violate the
+    protocol, and for an absent key. `lower` and `upper` are null for types and columns whose statistics cannot be
+    believed (see `bound_reader`); `null_count` for members of structs, which writers count differently. Partition
+    columns have no statistics; see `partitions`. Raises UnknownColumn for a path that the schema lacks.
     """
-    columns = [_Column(path, _members(schema, path)) for path in column_paths]
-    decoder = _decoder(columns)
-    asked = _asked_together(columns)
-    parts: dict[ColumnPath, list[ColumnBounds]] = {column.path: [] for column in columns}
+    members = {path: _members(schema, path) for path in column_paths}
+    asked = {path: _asked(each) for path, each in members.items()}
+    parts: dict[ColumnPath, list[ColumnBounds]] = {path: [] for path in members}
     # At least once, so that no files give empty arrays of the right types.
     for start in range(0, max(len(files), 1), files_at_once):
         part = files.slice(start, files_at_once)
-        parsed = None if asked is None else _parsed(part, asked)
-        statistics = _Statistics.read(decoder, part) if parsed is None else None
-        pythons = _by_python(part) if any(column.type is Primitive.STRING for column in columns) else None
-        for column in columns:
-            if parsed is not None:
-                found = column.parsed_bounds(parsed)
-            elif statistics is not None:
-                found = column.bounds(statistics)
-            parts[column.path].append(column.defended(found, pythons))
+        texts = _array(part.column("stats"))
+        distinct = {column.keys: column for column in asked.values() if column.keys}
+        read = read_statistics(texts, list(distinct.values()))
+        has_vector = _array(pc.is_valid(part.column("deletion_vector")))
+        pythons = None
+        if any(column.type is Primitive.STRING for column in asked.values()):
+            # Python's writers skip row groups without bounds, as of a text longer than 4,096 bytes, and take the bounds
+            # of the others for those of the file.
+            pythons = pc.fill_null(pc.match_substring(texts, PYTHONS_SEPARATOR), False)
+        for path, column in asked.items():
+            lower = upper = pa.nulls(len(texts), arrow_type(column.type))
+            null_count = pa.nulls(len(texts), pa.int64())
+            found = read.columns.get(column.keys)
+            if found is not None and column.reader is not None:
+                lower, upper = _believed(found, members[path][-1], pythons)
+            if found is not None and len(column.keys) == 1:
+                null_count = _null_count(found.null_count, read.num_records, read.is_loose, has_vector)
+            parts[path].append(
+                ColumnBounds(
+                    lower=lower,
+                    upper=upper,
+                    null_count=null_count,
+                    num_records=read.num_records,
+                    upper_is_exclusive=column.type is Primitive.STRING,
+                    may_hold_nan=column.type in (Primitive.FLOAT, Primitive.DOUBLE),
+                )
+            )
     return {path: ColumnBounds.joined(found) for path, found in parts.items()}
 
 
@@ -141,211 +136,24 @@ def _members(schema: StructType, path: ColumnPath) -> tuple[StructField, ...]:
     return found
 
 
-def _by_python(files: pa.Table) -> pa.BooleanArray:
-    """Return which statistics Python's json.dumps has written.
-
-    Such writers skip the row groups whose footer has no bounds for a column, as for a text longer than 4,096 bytes, and
-    take the bounds of the others for those of the file. So their strings have no bounds.
-    """
-    return _array(pc.fill_null(pc.match_substring(files.column("stats"), PYTHONS_SEPARATOR), False))
-
-
-_Parsed: TypeAlias = tuple[ParsedStatistics, pa.BooleanArray]
+def _asked(members: tuple[StructField, ...]) -> AskedColumn:
+    member = members[-1]
+    # A collation of a struct's member may be noted on any field above it.
+    reader = None if any(each.is_collated for each in members) else bound_reader(member)
+    # Only the members of a struct have statistics, not the struct.
+    keys = () if isinstance(member.type, StructType) else tuple(each.physical_name for each in members)
+    return AskedColumn(keys, member.type, reader, member.is_widened)
 
 
-def _asked_together(columns: list[_Column]) -> list[AskedColumn] | None:
-    """All columns as ones to be parsed together, each key once; None where one cannot be."""
-    asked = [column.asked for column in columns]
-    found = {each.key: each for each in asked if each is not None}
-    return None if not found or None in asked else list(found.values())
-
-
-def _parsed(files: pa.Table, asked: list[AskedColumn]) -> _Parsed | None:
-    """Return the statistics of these files, and which of the files have a deletion vector."""
-    statistics = parse_columns(_array(files.column("stats")), asked)
-    if statistics is None:
-        return None
-    return statistics, _array(pc.is_valid(files.column("deletion_vector")))
-
-
-# --- from JSON -------------------------------------------------------------------------------------------------------
-
-
-class _Column:
-    """One asked column: how its texts are found in decoded statistics, and what they are worth."""
-
-    def __init__(self, path: ColumnPath, members: tuple[StructField, ...]) -> None:
-        self.path = path
-        self.member = members[-1]
-        self.type = members[-1].type
-        self.is_member = len(members) > 1
-        self.is_widened = members[-1].is_widened
-        self.reader = bound_reader(members[-1])
-        # A collation of a struct's member may be noted on any field above it.
-        if any(member.is_collated for member in members):
-            self.reader = None
-        # A whole struct has no statistics of its own, only its members have.
-        self.keys = () if isinstance(self.type, StructType) else tuple(member.physical_name for member in members)
-        self.attributes: tuple[str, ...] = ()
-
-    def bounds(self, statistics: _Statistics) -> ColumnBounds:
-        """The bounds of this column in the files of `statistics`."""
-        lower = upper = pa.nulls(len(statistics.decoded), arrow_type(self.type))
-        null_count = pa.nulls(len(lower), pa.int64())
-        if self.keys and self.reader is not None:
-            lower, upper = _both_or_neither(
-                _side(self._texts(statistics.min_values), 0, self.reader, self.type),
-                _side(self._texts(statistics.max_values), 1, self.reader, self.type),
-            )
-        if self.keys and not self.is_member:
-            counts = _counts(self._texts(statistics.null_count))
-            null_count = _null_count(counts, statistics.num_records, statistics.is_loose, statistics.has_vector)
-        return self._bounds(lower, upper, null_count, statistics.num_records)
-
-    @property
-    def asked(self) -> AskedColumn | None:
-        """How to ask for this column together with others; None where its texts are to be read one by one."""
-        if len(self.keys) != 1 or self.reader is None or self.is_widened or not can_parse(self.type):
-            return None
-        return AskedColumn(self.keys[0], self.type, self.reader)
-
-    def parsed_bounds(self, parsed: _Parsed) -> ColumnBounds:
-        """The bounds of this column where it was parsed together with others."""
-        statistics, has_vector = parsed
-        column = statistics.columns[self.keys[0]]
-        lower, upper = _both_or_neither(column.lower, column.upper)
-        null_count = _null_count(column.null_count, statistics.num_records, statistics.is_loose, has_vector)
-        return self._bounds(lower, upper, null_count, statistics.num_records)
-
-    def defended(self, found: ColumnBounds, pythons: pa.BooleanArray | None) -> ColumnBounds:
-        """Return the bounds less those that this type's writers are known to get wrong; `pythons`: see `_by_python`."""
-        lower, upper = found.lower, found.upper
-        if self.reader is not None:
-            lower, upper = defended(self.member, lower, upper)
-        if self.type is Primitive.STRING and pythons is not None and pythons.true_count:
-            lower, upper = (pc.if_else(pythons, pa.scalar(None, side.type), side) for side in (lower, upper))
-        return replace(found, lower=lower, upper=upper)
-
-    def _bounds(self, lower: pa.Array, upper: pa.Array, null_count: pa.Array, num_records: pa.Array) -> ColumnBounds:
-        return ColumnBounds(
-            lower=lower,
-            upper=upper,
-            null_count=null_count,
-            num_records=num_records,
-            upper_is_exclusive=self.type is Primitive.STRING,
-            may_hold_nan=self.type in (Primitive.FLOAT, Primitive.DOUBLE),
-        )
-
-    def _texts(self, values: list[Any]) -> list[bytes]:
-        """The JSON texts, one a file; empty where the file has none."""
-        for attribute in self.attributes:
-            values = [None if value is None else getattr(value, attribute) for value in values]
-        return [b"" if value is None else bytes(value) for value in values]
-
-
-class _Statistics:
-    """The statistics of some files, decoded as far as the asked columns need; None where there are none."""
-
-    def __init__(self, decoded: list[Any], has_vector: pa.Array) -> None:
-        self.decoded = decoded
-        self.min_values = [None if one is None else one.min_values for one in decoded]
-        self.max_values = [None if one is None else one.max_values for one in decoded]
-        self.null_count = [None if one is None else one.null_count for one in decoded]
-        self.num_records = _counts([b"" if one is None else bytes(one.num_records) for one in decoded])
-        # Where rows may be deleted without the statistics saying so.
-        self.is_loose = pa.array([one is None or one.tight_bounds is False for one in decoded], pa.bool_())
-        self.has_vector = has_vector
-
-    @classmethod
-    def read(cls, decoder: msgspec.json.Decoder[Any], files: pa.Table) -> _Statistics:
-        """The statistics of every file, in order."""
-        # As bytes: text that is not UTF-8 must spoil its own file only.
-        texts = files.column("stats").cast(pa.large_binary()).to_pylist()
-        decoded = [_decode(decoder, text) for text in texts]
-        return cls(decoded, _array(pc.is_valid(files.column("deletion_vector"))))
-
-
-def _decoder(columns: list[_Column]) -> msgspec.json.Decoder[Any]:
-    """A decoder that keeps only what the columns need, and shows each of them where to find its texts."""
-    tree: dict[str, Any] = {}
-    for column in columns:
-        node = tree
-        for key in column.keys:
-            node = node.setdefault(key, {})
-    for column in columns:
-        column.attributes = _attributes(tree, column.keys)
-    values = _struct(tree)
-    return msgspec.json.Decoder(
-        msgspec.defstruct(
-            "Statistics",
-            [
-                ("num_records", msgspec.Raw, msgspec.Raw()),
-                ("tight_bounds", bool | None, None),
-                ("min_values", values | None, None),
-                ("max_values", values | None, None),
-                ("null_count", values | None, None),
-            ],
-            rename="camel",
-            gc=False,
-        )
-    )
-
-
-def _struct(tree: dict[str, Any]) -> Any:
-    """A msgspec struct of the tree's names. Attributes are `f0`, `f1`, … since names may be any.
-
-    A leaf is Raw, the text as it is, so that no number is ever read as a double.
-    """
-    fields: list[tuple[str, Any, Any]] = [
-        (f"f{i}", _struct(sub) | None, None) if sub else (f"f{i}", msgspec.Raw, msgspec.Raw())
-        for i, sub in enumerate(tree.values())
-    ]
-    return msgspec.defstruct("Values", fields, rename={f"f{i}": name for i, name in enumerate(tree)}, gc=False)
-
-
-def _attributes(tree: dict[str, Any], keys: tuple[str, ...]) -> tuple[str, ...]:
-    found = []
-    for key in keys:
-        found.append(f"f{list(tree).index(key)}")
-        tree = tree[key]
-    return tuple(found)
-
-
-def _decode(decoder: msgspec.json.Decoder[Any], text: bytes | None) -> Any:
-    if not text:
-        return None
-    try:
-        return decoder.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-
-
-def _counts(texts: list[bytes]) -> pa.Array:
-    """Row counts, null where the text is none. The same few counts stand in most files."""
-    counts = {text: int(text) if text.isdigit() and len(text) < _MAX_COUNT_DIGITS else None for text in set(texts)}
-    return pa.array([counts[text] for text in texts], pa.int64())
-
-
-# --- to bounds -------------------------------------------------------------------------------------------------------
-
-
-def _both_or_neither(lower: Side, upper: Side) -> tuple[pa.Array, pa.Array]:
-    """The bounds, where no side is given as something that is no bound (a NaN spoils the other side too), and where
-    they do not contradict each other."""
-    contradict = pc.fill_null(pc.greater(lower.bounds, upper.bounds), False)
-    bad = pc.or_(pc.or_(lower.is_bad, upper.is_bad), contradict)
-    unknown = pa.scalar(None, lower.bounds.type)
-    return pc.if_else(bad, unknown, lower.bounds), pc.if_else(bad, unknown, upper.bounds)
-
-
-def _side(texts: list[bytes], side: int, reader: Reader, data_type: DataType) -> Side:
-    """One side's bounds, and where its text is no value of the type. Each distinct text is read once."""
-    distinct = list(dict.fromkeys(text for text in texts if text not in _ABSENT))
-    read: dict[bytes, Bound | None] = dict.fromkeys(_ABSENT, _NO_BOUND)
-    read.update(zip(distinct, reader(distinct), strict=True))
-    pairs = [read[text] for text in texts]
-    bad = pa.array([pair is None for pair in pairs], pa.bool_())
-    return Side(array_of([None if pair is None else pair[side] for pair in pairs], data_type), bad)
+def _believed(found: ReadColumn, member: StructField, pythons: pa.BooleanArray | None) -> tuple[pa.Array, pa.Array]:
+    """Return both bounds, null where a text of either side is no bound (a NaN), or where they contradict each other."""
+    lower, upper = found.lower.bounds, found.upper.bounds
+    bad = pc.or_(found.lower.is_bad, found.upper.is_bad)
+    bad = pc.or_(bad, pc.fill_null(pc.greater(lower, upper), False))
+    if member.type is Primitive.STRING and pythons is not None:
+        bad = pc.or_(bad, pythons)
+    unknown = pa.scalar(None, lower.type)
+    return defended(member, pc.if_else(bad, unknown, lower), pc.if_else(bad, unknown, upper))
 
 
 def _null_count(
@@ -362,31 +170,39 @@ def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
+# --- kept between questions ------------------------------------------------------------------------------------------
+
+
 @dataclass(slots=True)
 class _KeptColumn:
-    """What is kept of one column, with its bytes."""
+    """A column's bounds by batch, with their bytes."""
 
     member: StructField
     batches: WeakKeyDictionary[PackedBatch, tuple[ColumnBounds, int]] = field(default_factory=WeakKeyDictionary)
 
 
 class KeptBounds:
-    """The bounds of one table's files, by column. Any number of threads may ask; two may parse the same batch."""
+    """The bounds of one table's files, kept so that a statistic is parsed once.
+
+    Bounds are kept by batch of files, which never changes and which versions of a table share, while some version has
+    the batch. Together they take at most `limits.STATISTICS`. Any number of threads may ask; two may parse the same
+    batch.
+    """
 
     def __init__(self) -> None:
-        # By the columns' names; the one that was asked for longest ago stands first.
+        # By name; the column that was asked for longest ago comes first.
         self._columns: dict[str, _KeptColumn] = {}
-        # Held for looking up and noting down, never while statistics are parsed.
+        # Held while looking up and storing, never while parsing.
         self._lock = threading.Lock()
 
     def knows(self, batches: Sequence[PackedBatch], schema: StructType, names: Sequence[str]) -> bool:
-        """Whether nothing would have to be parsed."""
+        """Return whether nothing would have to be parsed."""
         return all(len(found) == len(names) for found in self._known(batches, schema, names))
 
     def of(
         self, batches: Sequence[PackedBatch], schema: StructType, names: Sequence[str]
     ) -> list[dict[str, ColumnBounds]]:
-        """Of each batch (rows of a FILES table) the bounds of these top-level columns over all of its rows."""
+        """Return for each batch (rows of a FILES table) the bounds of these top-level columns over all of its rows."""
         found = self._known(batches, schema, names)
         unknown: dict[tuple[str, ...], list[int]] = {}
         for index, known in enumerate(found):
@@ -394,31 +210,25 @@ class KeptBounds:
             if missing:
                 unknown.setdefault(missing, []).append(index)
         for missing, indices in unknown.items():
-            parsed = bounds(
-                pa.Table.from_batches([batches[index].full() for index in indices]), schema, [(n,) for n in missing]
-            )
+            files = pa.Table.from_batches([batches[index].full() for index in indices])
+            parsed = bounds(files, schema, [(name,) for name in missing])
             start = 0
             for index in indices:
-                rows = batches[index].light.num_rows
-                found[index] |= {name: each.copied(start, rows) for (name,), each in parsed.items()}
-                start += rows
+                count = batches[index].light.num_rows
+                found[index] |= {name: each.copied(start, count) for (name,), each in parsed.items()}
+                start += count
             self._keep([(batches[index], found[index]) for index in indices], schema, names)
         return found
 
     def _known(
         self, batches: Sequence[PackedBatch], schema: StructType, names: Sequence[str]
     ) -> list[dict[str, ColumnBounds]]:
-        found: list[dict[str, ColumnBounds]] = [{} for _ in batches]
         with self._lock:
-            for name in names:
-                column = self._column(name, schema)
-                for known, batch in zip(found, batches, strict=True):
-                    if batch in column.batches:
-                        known[name] = column.batches[batch][0]
-        return found
+            columns = {name: self._column(name, schema).batches for name in names}
+            return [{name: kept[batch][0] for name, kept in columns.items() if batch in kept} for batch in batches]
 
     def _column(self, name: str, schema: StructType) -> _KeptColumn:
-        """What is kept of this column, which now stands last; nothing where the schema asked before was another."""
+        """Return the column and move it to the end; without bounds if the schema has changed it."""
         member, column = schema.find(name), self._columns.pop(name, None)
         assert member is not None
         self._columns[name] = column if column is not None and column.member == member else _KeptColumn(member)
@@ -427,7 +237,7 @@ class KeptBounds:
     def _keep(
         self, parsed: list[tuple[PackedBatch, dict[str, ColumnBounds]]], schema: StructType, names: Sequence[str]
     ) -> None:
-        """As much of it as there is room for; columns that other questions asked for make room."""
+        """Keep what fits; columns of earlier questions make room."""
         allowed = STATISTICS.allowed
         with self._lock:
             columns = {name: self._column(name, schema) for name in names}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.table.columns import statistics
-from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, parse_columns
+from airflow_txlog.engine.table.columns import statistic_columns
+from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, read_together
 from airflow_txlog.engine.table.columns.statistic_values import bound_reader
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
 from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
@@ -106,7 +106,7 @@ def both_ways(files: pa.Table, names: list[str]) -> tuple[dict[Any, ColumnBounds
     paths = [(name,) for name in names]
     together = bounds(files, SCHEMA, paths)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "_asked_together", lambda columns: None)
+        patch.setattr(statistic_columns, "read_together", lambda texts, asked: None)
         return together, bounds(files, SCHEMA, paths)
 
 
@@ -159,8 +159,8 @@ def parsed(texts: list[str | None], *names: str) -> Any:
     for name in names:
         reader = bound_reader(StructField(name, TYPES[name], True, {}))
         assert reader is not None
-        asked.append(AskedColumn(name, TYPES[name], reader))
-    return parse_columns(pa.array(texts, pa.string()), asked)
+        asked.append(AskedColumn((name,), TYPES[name], reader))
+    return read_together(pa.array(texts, pa.string()), asked)
 
 
 def test_what_writers_write_is_read_together() -> None:
@@ -172,12 +172,12 @@ def test_what_writers_write_is_read_together() -> None:
         '{"numRecords":3,"tightBounds":false,"minValues":{"l":null}}',
     ]
     found = parsed(texts, "l", "s")
-    assert found.columns["l"].upper.bounds.to_pylist() == [9007199254740993, None, None, None]
-    assert found.columns["s"].upper.bounds.to_pylist() == ["c", None, None, None]
-    assert found.columns["l"].null_count.to_pylist() == [2, None, None, None]
+    assert found.columns[("l",)].upper.bounds.to_pylist() == [9007199254740993, None, None, None]
+    assert found.columns[("s",)].upper.bounds.to_pylist() == ["c", None, None, None]
+    assert found.columns[("l",)].null_count.to_pylist() == [2, None, None, None]
     assert found.num_records.to_pylist() == [9, None, None, 3]
     assert found.is_loose.to_pylist() == [False, True, True, True]
-    dates = parsed(['{"minValues":{"t":"2024-02-29"},"maxValues":{"t":"no"}}'], "t").columns["t"]
+    dates = parsed(['{"minValues":{"t":"2024-02-29"},"maxValues":{"t":"no"}}'], "t").columns[("t",)]
     assert (dates.lower.bounds[0].as_py().isoformat(), dates.upper.is_bad[0].as_py()) == ("2024-02-29", True)
 
 
@@ -205,4 +205,4 @@ def test_text_that_is_not_utf8_ends_the_attempt() -> None:
     )
     reader = bound_reader(StructField("l", Primitive.LONG, True, {}))
     assert reader is not None
-    assert parse_columns(broken, [AskedColumn("l", Primitive.LONG, reader)]) is None
+    assert read_together(broken, [AskedColumn(("l",), Primitive.LONG, reader)]) is None

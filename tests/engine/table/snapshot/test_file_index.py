@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_adds
 from airflow_txlog.engine.table.columns import statistics
-from airflow_txlog.engine.table.columns.statistic_columns import parse_columns
+from airflow_txlog.engine.table.columns.statistic_columns import read_statistics
 from airflow_txlog.engine.table.predicate import FileQuestion
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
@@ -165,10 +165,10 @@ def parsed_rows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
     seen: list[tuple[int, list[str]]] = []
 
     def parse(texts: pa.StringArray, asked: Any) -> Any:
-        seen.append((len(texts), [column.key for column in asked]))
-        return parse_columns(texts, asked)
+        seen.append((len(texts), [column.keys[0] for column in asked]))
+        return read_statistics(texts, asked)
 
-    monkeypatch.setattr(statistics, "parse_columns", parse)
+    monkeypatch.setattr(statistics, "read_statistics", parse)
     return seen
 
 
