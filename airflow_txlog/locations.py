@@ -11,6 +11,8 @@ decoded once: `engine/log/paths`.) Nothing here touches a file. Standard library
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -28,6 +30,11 @@ ABSOLUTE = r"\A(?:/|[A-Za-z][A-Za-z0-9+.\-]*:/)"
 # A scheme counts only where a slash follows: a file name may hold a colon.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?=/)")
 _SHOWN_CHARACTERS = 300
+GLOB = re.compile(r"[*?\[\]{}\\]")
+# In a class of characters everything but a range is taken as it stands.
+_IN_CLASS, _ESCAPE = re.compile(r"([\[\]\\^&~|])"), r"\\\1"
+# What stands for more to Hadoop than the character itself.
+_ODD_ESCAPE = re.compile(r"\\[A-Za-z0-9]|\[[^\]]*\\")
 _AUTHORITY = re.compile(r"//([^/]*)")
 # Hadoop's names for one store differ in the client, not in the object.
 _ONE_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", **dict.fromkeys(("abfs", "wasbs", "wasb", "az"), "abfss")}
@@ -130,3 +137,77 @@ def readable(root: str, path: str) -> str:
     """What people call a file of a table: `root` is the table's URI, `path` is relative to it or an absolute URI."""
     text = f"{root}/{path}" if is_inside(path) else path
     return text.removeprefix("file://") if text.startswith("file:///") else text
+
+
+# --- globs ----------------------------------------------------------------------------------------------------------
+# As Hadoop reads them: `*`, `?`, `[a-z]`, `[^a]`, `{a,b/c}`, and a backslash before any.
+# Source: Hadoop, GlobPattern and GlobExpander.
+
+
+def is_certain_glob(glob: str, *, is_name: bool) -> bool:
+    """Return whether a glob, of names or of paths, means the same here and to Hadoop."""
+    # A part of a path without a wildcard is taken as it stands, escapes aside.
+    parts = [part for part in glob.split("/") if is_name or set(part) & set("*?[{")]
+    with contextlib.suppress(re.error):
+        glob_patterns(glob)
+        return not any(_ODD_ESCAPE.search(part) for part in parts)
+    return False
+
+
+def glob_patterns(glob: str) -> list[list[re.Pattern[str]]]:
+    """Return the alternatives of a glob, each as the patterns of its parts between slashes. Raises re.error."""
+    return [[_pattern(part) for part in each.split("/")] for each in _alternatives(glob)]
+
+
+def before_glob(path: str) -> str:
+    """Return the folder or file that a path names before its first wildcard."""
+    return "/".join(itertools.takewhile(lambda part: not GLOB.search(part), path.rstrip("/").split("/")))
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """Return the patterns without braces that a pattern stands for: `{a,b/c}/*` is `a/*` and `b/c/*`."""
+    opened = None
+    depth = number = 0
+    commas: list[int] = []
+    while number < len(pattern):
+        char = pattern[number]
+        if char == "\\":
+            number += 1
+        elif char == "{":
+            opened, depth = (number if depth == 0 else opened), depth + 1
+        elif char == "," and depth == 1:
+            commas.append(number)
+        elif char == "}" and depth:
+            depth -= 1
+            if depth == 0 and opened is not None:
+                ends = [opened, *commas, number]
+                choices = [pattern[start + 1 : end] for start, end in itertools.pairwise(ends)]
+                rest = _alternatives(pattern[number + 1 :])
+                return [pattern[:opened] + each + tail for c in choices for each in _alternatives(c) for tail in rest]
+        number += 1
+    return [pattern]
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    """Return a name's glob without braces as an expression."""
+    text = ""
+    number = 0
+    while number < len(glob):
+        char = glob[number]
+        end = glob.find("]", number + 2) if char == "[" else -1
+        if char == "\\" and number + 1 < len(glob):
+            number += 1
+            text += re.escape(glob[number])
+        elif char == "*":
+            text += ".*"
+        elif char == "?":
+            text += "."
+        elif end > 0:
+            inside = glob[number + 1 : end]
+            is_not = inside[0] in "^!"
+            text += f"[{'^' * is_not}{_IN_CLASS.sub(_ESCAPE, inside[is_not:])}]"
+            number = end
+        else:
+            text += re.escape(char)
+        number += 1
+    return re.compile(text, re.DOTALL)

@@ -23,7 +23,7 @@ from airflow_txlog.exactly_once.transactions import remove_saved_work
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, StepTimes
 from airflow_txlog.jobs.executor.base import NeedsSpark
 from airflow_txlog.jobs.executor.local import LocalExecutor
-from airflow_txlog.jobs.source.places import check_reachable
+from airflow_txlog.jobs.source.listing import check_reachable
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting

@@ -33,7 +33,7 @@ from airflow_txlog.contract.operations import (
     View,
     Write,
 )
-from airflow_txlog.lineage.datasets import folder_of_glob
+from airflow_txlog.locations import before_glob
 from airflow_txlog.sql.expression import Literal, Name, Parameter
 from airflow_txlog.sql.sql_text import sql_text
 
@@ -95,7 +95,7 @@ def _of_view(view: View, columns: Sequence[str] | None) -> Origins | None:
         return _copies_of(view.table, columns)
     assert isinstance(view, FileView)
     # Of several places, one may lack the column.
-    return _copies_of(folder_of_glob(view.paths[0]), columns) if len(view.paths) == 1 else None
+    return _copies_of(before_glob(view.paths[0]), columns) if len(view.paths) == 1 else None
 
 
 # --- the clauses of a merge -------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ Source: OpenLineage, "Naming Conventions".
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -22,9 +21,8 @@ from airflow_txlog.contract.operations import (
     TableView,
     View,
 )
-from airflow_txlog.locations import LOCAL, local_path, split, store_kind
+from airflow_txlog.locations import LOCAL, before_glob, local_path, split, store_kind
 
-_GLOB = re.compile(r"[*?\[{]")
 # Their names have no slash at the front.
 _BUCKETS = ("s3", "gs", "abfss")
 
@@ -65,7 +63,7 @@ def datasets_read(operation: Operation, versions: Mapping[str, int | None]) -> d
             found.setdefault(dataset_name(part.table), set()).add(None if version is None else str(version))
         elif isinstance(part, FileView):
             for path in part.paths:
-                found.setdefault(dataset_name(folder_of_glob(path)), set()).add(None)
+                found.setdefault(dataset_name(before_glob(path)), set()).add(None)
     return {name: next(iter(seen)) if len(seen) == 1 else None for name, seen in found.items()}
 
 
@@ -99,11 +97,4 @@ def _source_of(operation: Operation | None) -> AnySource | None:
 
 
 def _places(view: View) -> list[str]:
-    return [view.table] if isinstance(view, TableView) else [folder_of_glob(path) for path in view.paths]
-
-
-def folder_of_glob(path: str) -> str:
-    """The path itself, or the folder before its first glob."""
-    parts = path.split("/")
-    first = next((number for number, part in enumerate(parts) if _GLOB.search(part)), len(parts))
-    return "/".join(parts[:first]) or "/"
+    return [view.table] if isinstance(view, TableView) else [before_glob(path) for path in view.paths]

@@ -1,9 +1,9 @@
-"""The columns of a Parquet source, by the footers of all its files, and what reading each file costs.
+"""The columns of a Parquet source, by the footers of all its files, and the cost of reading each file.
 
 Spark takes the columns from one file, and fails at another one that has a column in a wider type. Here each column gets
-the type in which every file can be read without a loss. The invariant: where Spark reads the source by itself, the rows
-are those that it reads; where it does not, they are the values of the files, or the source is refused by the names of a
-file and a column. Source: Spark 4.2, ParquetFileFormat.inferSchema, ParquetVectorUpdaterFactory, ResolveDefaultColumns.
+the type in which every file can be read without a loss. The invariant: if Spark can read the source, the rows are those
+that it reads; otherwise they are the values of the files, or the source is refused by the names of a file and a column.
+Source: Spark 4.2, ParquetFileFormat.inferSchema, ParquetVectorUpdaterFactory, ResolveDefaultColumns.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from airflow_txlog.storage import Store
 from airflow_txlog.storage.limits import cost_of
 
 MAX_FILES = 2_000
-"""The footers of more files are not looked at: by one of them the columns are known, as Spark knows them."""
+"""If there are more files, one footer gives the columns, as for Spark, and the others are not read."""
 _READERS = 8
-# Which of the two a file holds makes no difference to Spark, and to Arrow it does.
+# Spark reads a file of the one as the other, and Arrow does not.
 _ALIKE_TO_SPARK = (
     frozenset((Primitive.STRING, Primitive.BINARY)),
     frozenset((Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)),
@@ -66,38 +66,45 @@ class _Apart(Exception):
 
 
 class _ForSpark(Exception):
-    """Two types that Spark reads as one in a way of its own, or of which it is not known whether it does."""
+    """Two types that Spark reads as one in its own way, or may."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFooter:
-    """What the footer of one file says. `columns` is None where only Spark may know them, for the reason `why`."""
+    """The footer of one file.
+
+    `columns` is None if only Spark may know them, for the reason `why`. `error`: why there are no columns or no notes.
+    `in_nanoseconds`: names in small letters of the columns with such times. `names`: of all columns in the file,
+    whatever Spark has noted.
+    """
 
     path: str
+    name: str
+    """What people call the file."""
     columns: StructType | None
     why: str | None = None
     error: Exception | None = None
-    """Why there are no columns, or no notes: the file cannot be opened, or only Spark knows how to read it."""
     notes: Notes | None = None
     num_rows: int = 0
     cost: int = 0
     in_nanoseconds: frozenset[str] = frozenset()
-    """The names in small letters of the columns that hold such times."""
     names: tuple[str, ...] = ()
-    """The columns that the file has, whatever Spark has noted of it."""
 
-    def has(self, name: str) -> bool:
-        """Whether the file has a column of this name, in any case."""
-        return name.lower() in map(str.lower, self.names)
+    def held(self, name: str) -> StructField | None:
+        """Return the column of this name, if the file has rows and its columns are known."""
+        return None if self.columns is None or not self.num_rows else self.columns.find(name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceColumns:
     """The columns of a source's files, in types in which every file can be read.
 
-    `left`: why the columns or the rows are left to Spark. `only_here`: why Spark does not read the files,
-    and this package does. Neither: both read the same. `padded` are texts of the type `char(n)`, with n.
-    `defaults`: what a column has where a file lacks it. `costs`: of reading each file whose footer was read, by path.
+    `left`: why the columns or the rows are left to Spark. `only_here`: why Spark does not read the files and this
+    package does. If both are None, both read the same. `costs`: of reading each file whose footer was read, by path.
+    `padded`: the length of each text of the type `char(n)`. `defaults`: the value of a column in a file that lacks it.
+    `lacking`: a column that a file lacks, and whose default only Spark can evaluate. `inferred`: the columns that Spark
+    would infer, and can be given; None if it has notes to follow. `error`: of the file that should give the columns.
+    `apart`: the error for files of which no type holds all values of a column, unless nothing reads that column.
     """
 
     columns: StructType = field(default_factory=lambda: StructType(()))
@@ -107,101 +114,42 @@ class SourceColumns:
     left: OnlySpark | None = None
     only_here: str | None = None
     error: TxlogError | None = None
-    """Of the file that has the columns: it cannot be opened, or has columns or notes that only Spark can read."""
     inferred: StructType | None = None
-    """The columns that Spark would infer, and may be given; None where it has notes to go by, and looks itself."""
     lacking: str | None = None
-    """A column that a file lacks, and whose default only Spark can evaluate."""
     apart: InvalidJobSpec | None = None
-    """The error for files of which no type holds all values of a column, unless nothing reads that column."""
 
 
-def columns_in_footers(found: SourceFiles, argument: str, besides: Iterable[str] = ()) -> SourceColumns:
-    """Return the columns of a source with files that are not empty; `besides`: names of those that folders name.
+def columns_in_footers(found: SourceFiles, besides: Iterable[str] = ()) -> SourceColumns:
+    """Return the columns of a source with files that are not empty; folders name the columns `besides`.
 
-    Raises InvalidJobSpec (`argument`) for a type that no column can have, and what the store raises.
+    Raises InvalidJobSpec for a type that no column can have, and what the store raises.
     """
     files = found.sizes
     # Spark takes the columns from the summary beside the files, or from the first file, as Java orders texts.
     asked = found.summary or min(files, key=lambda path: path.encode("utf-16-be"))
-    footers = _footers_of(found.store, {**(files if len(files) <= MAX_FILES else {}), asked: files.get(asked)})
-    first = next(footer for footer in footers if footer.path == asked)
-    return _columns_of(found.store, [footer for footer in footers if footer.path in files], first, argument, besides)
-
-
-def found_with_columns(context: JobContext, view: FileView, argument: str) -> tuple[SourceFiles, SourceColumns] | None:
-    """Return a view's Parquet files and the columns in their footers, which Spark would start a job to look into.
-
-    None where only Spark can say which files or columns there are. Raises InvalidJobSpec (`argument`) for a type that
-    no column can have.
-    """
-    try:
-        found = find_files(context, view, argument)
-    except (TxlogError, OSError):
-        return None
-    if (
-        isinstance(found, OnlySpark)
-        or not found.files
-        or any(each.values or not each.size_bytes for each in found.files)
-    ):
-        return None
-    with contextlib.suppress(OSError):
-        return found, columns_in_footers(found, argument)
-    return None
-
-
-def columns_as_given(found: SourceFiles, columns: StructType, notes: Notes) -> SourceColumns:
-    """Return these columns, in which Spark reads the files; they are left to it where a file has others."""
-    footers = _footers_of(found.store, found.sizes)
-    for footer in footers:
-        held = None if footer.columns is None or footer.why is not None else without_void(footer.columns)
-        if held is None or not all(_type_in(held, each.name) == each.type for each in columns):
-            return SourceColumns(columns=columns, left=OnlySpark(_not_certain(found.store, footer.path)))
-    costs = {footer.path: footer.cost for footer in footers}
-    return SourceColumns(columns=columns, costs=costs, padded=notes.chars)
-
-
-def _footers_of(store: Store, files: Mapping[str, int | None]) -> list[SourceFooter]:
-    """The footers of these files, of which the sizes are given as far as they are known, in their order.
-
-    A file that cannot be opened, and one that only Spark reads, has no columns. Raises what the store raises.
-    """
-    with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(lambda path: _footer_of(store, path, files[path]), files))
-
-
-def padded_columns(context: JobContext, chars: Mapping[str, int]) -> Mapping[str, int]:
-    """Those of the texts of the type `char(n)` that Spark pads, by its settings: all or none."""
-    is_padded = context.executor.setting("spark.sql.readSideCharPadding", "true").lower() == "true"
-    is_text = context.executor.setting("spark.sql.legacy.charVarcharAsString", "false").lower() == "true"
-    return chars if is_padded and not is_text else {}
-
-
-def _columns_of(
-    store: Store, footers: Sequence[SourceFooter], first: SourceFooter, argument: str, besides: Iterable[str]
-) -> SourceColumns:
-    """The columns of `first` as all files can be read."""
+    read = _footers_of(found.store, {**(files if len(files) <= MAX_FILES else {}), asked: files.get(asked)})
+    first = next(footer for footer in read if footer.path == asked)
     if first.error is not None or first.columns is None or first.notes is None:
-        error = unread(readable(store.root, first.path), first.error or NotSpark(), argument)
+        error = unread(first.name, first.error or NotSpark(), found.argument)
         if isinstance(first.error, NoColumnType):
             raise error
-        left = OnlySpark(first.why or _odd_notes(store, first))
-        return SourceColumns(left=left, error=error)
+        return SourceColumns(left=OnlySpark(first.why or _odd_notes(first)), error=error)
+    footers = [footer for footer in read if footer.path in files]
     reasons = [footer.why for footer in footers if footer.why is not None]
     own, apart = frozenset(name.lower() for name in besides), None
     fields = []
     for column in first.columns:
         kind = column.type
         for footer in footers if column.name.lower() not in own else ():
-            other = None if footer.columns is None or not footer.num_rows else footer.columns.find(column.name)
+            other = footer.held(column.name)
             if other is None:
                 continue
             try:
                 kind = _together(kind, other.type)
             except _Apart:
-                apart = apart or _do_not_go_together(store, first, footer, column, other, argument)
+                apart = apart or _do_not_go_together(first, footer, column, other, found.argument)
             except _ForSpark:
-                name = readable(store.root, footer.path)
+                name = footer.name
                 reasons.append(f"the file {name} has column {column.name!r} as {other.type}, and another as {kind}")
         fields.append(replace(column, type=kind))
     shown = without_void(StructType(tuple(fields)))
@@ -209,18 +157,51 @@ def _columns_of(
     if unknown is not None:
         reasons.append(f"a file lacks column {unknown!r}, whose default only Spark can evaluate")
     if any(_type_in(shown, name) is not Primitive.STRING for name in first.notes.chars):
-        reasons.append(_odd_notes(store, first))
+        reasons.append(_odd_notes(first))
     return SourceColumns(
         columns=shown,
         costs={footer.path: footer.cost for footer in footers},
         padded=first.notes.chars,
         defaults=defaults,
         left=OnlySpark(reasons[0]) if reasons else None,
-        only_here=_why_only_here(store, footers, shown),
+        only_here=_why_only_here(footers, shown),
         lacking=unknown,
         apart=apart,
         inferred=shown if apart is None and tuple(shown.names) == first.names and not first.notes.is_any else None,
     )
+
+
+def found_with_columns(context: JobContext, view: FileView, argument: str) -> tuple[SourceFiles, SourceColumns] | None:
+    """Return a view's Parquet files and the columns in their footers, for which Spark would start a job.
+
+    None if only Spark can know them. Raises InvalidJobSpec (`argument`) for a type that no column can have.
+    """
+    try:
+        found = find_files(context, view, argument)
+    except (TxlogError, OSError):
+        return None
+    if isinstance(found, OnlySpark) or not found.files or found.has_partitions or len(found.filled) < len(found.files):
+        return None
+    with contextlib.suppress(OSError):
+        return found, columns_in_footers(found)
+    return None
+
+
+def columns_as_given(found: SourceFiles, columns: StructType, notes: Notes) -> SourceColumns:
+    """Return these columns, in which Spark reads the files; they are left to it if a file has others."""
+    footers = _footers_of(found.store, found.sizes)
+    for footer in footers:
+        held = None if footer.columns is None or footer.why is not None else without_void(footer.columns)
+        if held is None or not all(_type_in(held, each.name) == each.type for each in columns):
+            return SourceColumns(columns=columns, left=OnlySpark(_not_certain(footer.name)))
+    return SourceColumns(columns=columns, costs={each.path: each.cost for each in footers}, padded=notes.chars)
+
+
+def padded_columns(context: JobContext, chars: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the texts of the type `char(n)` that Spark pads, by its settings: all or none."""
+    is_padded = context.executor.setting("spark.sql.readSideCharPadding", "true").lower() == "true"
+    is_text = context.executor.setting("spark.sql.legacy.charVarcharAsString", "false").lower() == "true"
+    return chars if is_padded and not is_text else {}
 
 
 def _type_in(columns: StructType, name: str) -> DataType | None:
@@ -228,49 +209,54 @@ def _type_in(columns: StructType, name: str) -> DataType | None:
     return None if found is None else found.type
 
 
-def _odd_notes(store: Store, first: SourceFooter) -> str:
-    return f"Spark has noted columns in the file {readable(store.root, first.path)} that only Spark can read"
+def _odd_notes(first: SourceFooter) -> str:
+    return f"Spark has noted columns in the file {first.name} that only Spark can read"
+
+
+def _not_certain(name: str) -> str:
+    return f"it is not certain that Arrow reads the file {name} as Spark does"
+
+
+def _footers_of(store: Store, sizes: Mapping[str, int | None]) -> list[SourceFooter]:
+    """Return the footers of these files, whose sizes may be known, in order. Raises what the store raises."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(lambda path: _footer_of(store, path, sizes[path]), sizes))
 
 
 def _footer_of(store: Store, path: str, size_bytes: int | None) -> SourceFooter:
+    name = readable(store.root, path)
     try:
         with open_data_file(DataFile(store=store, path=path, size_bytes=size_bytes)) as parquet:
-            size_bytes = parquet.source.size()
             columns, notes, odd = columns_of_footer(parquet), None, None
             try:
                 notes = notes_of(parquet)
             except NotSpark as error:
                 odd = error
             held = parquet.schema_arrow
-            is_legacy = calendar_of(parquet).is_legacy
             return SourceFooter(
                 path=path,
+                name=name,
                 columns=columns,
-                why=_not_certain(store, path) if is_legacy else None,
+                why=_not_certain(name) if calendar_of(parquet).is_legacy else None,
                 error=odd,
                 notes=notes,
                 num_rows=parquet.metadata.num_rows,
-                cost=cost_of(size_bytes, decoded_bytes(parquet)),
+                cost=cost_of(parquet.source.size(), decoded_bytes(parquet)),
                 in_nanoseconds=frozenset(each.name.lower() for each in held if is_in_nanoseconds(each.type)),
                 names=tuple(held.names),
             )
     except (TxlogError, NotSpark) as error:
-        return SourceFooter(path=path, columns=None, why=_not_certain(store, path), error=error)
+        return SourceFooter(path=path, name=name, columns=None, why=_not_certain(name), error=error)
 
 
-def _not_certain(store: Store, path: str) -> str:
-    return f"it is not certain that Arrow reads the file {readable(store.root, path)} as Spark does"
-
-
-def _why_only_here(store: Store, footers: Sequence[SourceFooter], columns: StructType) -> str | None:
+def _why_only_here(footers: Sequence[SourceFooter], columns: StructType) -> str | None:
     for footer in footers:
         for column in columns:
-            name = column.name
-            other = None if footer.columns is None or not footer.num_rows else footer.columns.find(name)
-            if name.lower() in footer.in_nanoseconds:
-                return f"the file {readable(store.root, footer.path)} has column {name!r} in nanoseconds"
+            other = footer.held(column.name)
+            if column.name.lower() in footer.in_nanoseconds:
+                return f"the file {footer.name} has column {column.name!r} in nanoseconds"
             if other is not None and any(_is_null_of_another_type(*pair) for pair in pairs_of(column.type, other.type)):
-                return f"the file {readable(store.root, footer.path)} has nothing but null in column {name!r}"
+                return f"the file {footer.name} has nothing but null in column {column.name!r}"
     return None
 
 
@@ -314,11 +300,12 @@ def _together(one: DataType, other: DataType) -> DataType:
 def _defaults(
     notes: Notes, footers: Sequence[SourceFooter], columns: StructType
 ) -> tuple[dict[str, pa.Scalar], str | None]:
-    """The defaults of columns that a file lacks, as values, and the name of a column whose default is no plain one."""
+    """Return the defaults of columns that a file lacks, and the name of a column whose default is no plain constant."""
     found: dict[str, pa.Scalar] = {}
+    read = [{name.lower() for name in footer.names} for footer in footers if footer.columns is not None]
     for name, text in notes.defaults.items():
         column = columns.find(name)
-        if column is None or all(each.has(name) for each in footers if each.columns is not None):
+        if column is None or all(name.lower() in names for names in read):
             continue
         value = default_value(text, column)
         if value is None:
@@ -339,11 +326,11 @@ def default_value(text: str, column: StructField) -> pa.Scalar | None:
 
 
 def _do_not_go_together(
-    store: Store, first: SourceFooter, footer: SourceFooter, column: StructField, other: StructField, argument: str
+    first: SourceFooter, footer: SourceFooter, column: StructField, other: StructField, argument: str
 ) -> InvalidJobSpec:
     return InvalidJobSpec(
-        f"{argument}: the file {readable(store.root, footer.path)} has column {column.name!r} as {other.type}, and "
-        f"others, such as {readable(store.root, first.path)}, as {column.type}. No type holds the values of all. Have "
-        "the files written with one type, or read those of each type by a path of their own. Nothing was read.",
+        f"{argument}: the file {footer.name} has column {column.name!r} as {other.type}, and others, such as "
+        f"{first.name}, as {column.type}. No type holds the values of all. Have the files written with one type, or "
+        "read those of each type by a path of their own. Nothing was read.",
         argument=argument,
     )

@@ -1,7 +1,7 @@
-"""The columns of a Parquet or ORC file with the types that Spark gives them, from its footer, without asking Spark.
+"""The columns of a Parquet or ORC file with the types that Spark gives them, from its footer and without Spark.
 
-Spark's own files state their types; those of others are taken from the file's. The invariant: a type that Spark reads
-in another way than Arrow, or not at all, is refused by name.
+Spark's own files state their types. The invariant: a type that Spark reads in another way than Arrow, or not at all, is
+refused by name.
 Source: Spark, ParquetToSparkSchemaConverter and OrcUtils.toCatalystSchema.
 """
 
@@ -22,6 +22,7 @@ from airflow_txlog.datafiles.tasks.rows_without_log import ORC_TYPE_KEY, reading
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.schema.schema import FROM_ARROW, parse_schema
 from airflow_txlog.engine.table.schema.types import (
+    MAX_DECIMAL_PRECISION,
     ArrayType,
     DataType,
     DecimalType,
@@ -40,24 +41,23 @@ from airflow_txlog.storage import Store
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 # No Parquet file has the first two, and a column of nulls is of no type of its own.
 _NOT_SO = frozenset((pa.float16(), pa.date64(), pa.null()))
-# What ORC keeps of a column's type, where that is not the type's name in the format.
+# ORC's names of types that differ from the format's.
 _ORC_NAMES: dict[DataType, str] = {
     Primitive.BYTE: "tinyint",
     Primitive.SHORT: "smallint",
     Primitive.INTEGER: "int",
     Primitive.LONG: "bigint",
 }
-# Of any other, known or to come, Arrow may show plain bytes or a number, and Spark something else or nothing.
+# For any other type, known or to come, Arrow may show plain bytes or a number, and Spark something else or nothing.
 _KNOWN_LOGICAL_TYPES = frozenset({"NONE", "STRING", "INT", "DECIMAL", "DATE", "TIMESTAMP", "JSON", "UNKNOWN"})
-# Types that neither Spark nor a Delta table has, and as what to write such a column instead.
+# Types that neither Spark nor a Delta table has, and the type to write instead.
 _INSTEAD = {"UUID": "text", "FLOAT16": "float32", "TIME": "text or a whole number", "INTERVAL": "a whole number"}
-_MOST_DIGITS = 38
-# What Spark notes of a column beside its type and goes by when it reads.
+# Spark's note of the value that a column has in a file that lacks it, as SQL.
 _DEFAULT = "EXISTS_DEFAULT"
 _CHAR = re.compile(r"\s*char\s*\(\s*([0-9]{1,9})\s*\)\s*", re.IGNORECASE)
 # A CHAR inside of another column; a VARCHAR changes no value that is read.
 _CHAR_INSIDE = re.compile(r"(?<!var)char\s*\(", re.IGNORECASE)
-# A line of the text of a schema: two spaces a level, and behind the name what a group is annotated with.
+# A line of the text of a schema: two spaces a level, and after the name the annotation of a group.
 _LINE = re.compile(r"( *)(required|optional|repeated) (group )?.*?field_id=-?\d+ (.*)(?: \{|;)")
 
 
@@ -66,7 +66,7 @@ class NotSpark(Exception):
 
 
 class NoColumnType(NotSpark):
-    """A type that no column of Spark's, nor of a Delta table, can have. `instead`: as what to write the column."""
+    """A type that no column of Spark's, nor of a Delta table, can have. `instead`: the type to write."""
 
     def __init__(self, path: str, kind: str, instead: str) -> None:
         super().__init__(f"column {path!r} of the type {kind}")
@@ -75,10 +75,10 @@ class NoColumnType(NotSpark):
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What Spark has noted of columns beside their types, by their names.
+    """Spark's notes of columns beside their types, by their names.
 
-    `chars`: the n of a text that is `char(n)`, which Spark pads when it reads it. `defaults`: as SQL, what a column has
-    in a file that lacks it. `is_any`: there is a note, whether it changes what is read or not.
+    `chars`: the n of a text `char(n)`, which Spark pads on reading. `defaults`: the SQL of a column's value in a file
+    that lacks it. `is_any`: there is a note, whether it matters for reading or not.
     """
 
     chars: Mapping[str, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Notes:
 
 
 def orc_schema(store: Store, path: str, argument: str) -> StructType:
-    """The columns of an ORC file. Raises InvalidJobSpec (`argument`), InvalidInput."""
+    """Return the columns of an ORC file. Raises InvalidJobSpec (`argument`), InvalidInput."""
     file = DataFile(store=store, path=path)
     with reading_source(file.name, "ORC"), store.open_input(path) as source:
         schema = pyarrow.orc.ORCFile(source).schema
@@ -98,7 +98,7 @@ def orc_schema(store: Store, path: str, argument: str) -> StructType:
 
 
 def without_void(columns: StructType) -> StructType:
-    """The columns, of which those that hold nothing but null are numbers, as Spark reads them."""
+    """Return the columns with INT for those that hold nothing but null, as Spark reads them."""
     return StructType(tuple(replace(field, type=_without_void(field.type)) for field in columns))
 
 
@@ -115,25 +115,25 @@ def _without_void(kind: DataType) -> DataType:
 
 
 def is_in_nanoseconds(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds times that Spark refuses to read."""
+    """Return whether a column of this type holds times that Spark refuses to read."""
     if pa.types.is_timestamp(kind):
         return bool(kind.unit == "ns")
     return any(is_in_nanoseconds(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def columns_of_footer(parquet: pq.ParquetFile) -> StructType:
-    """The columns of an open Parquet file, void where it holds nothing but null for any type. Raises NotSpark."""
+    """Return the columns of an open Parquet file, void for those that hold nothing but null. Raises NotSpark."""
     for index in range(parquet.metadata.num_columns):
         leaf = parquet.schema.column(index)
         kind = leaf.logical_type.type
         if kind in _INSTEAD:
             raise NoColumnType(leaf.path, kind, _INSTEAD[kind])
-        if kind == "DECIMAL" and leaf.precision > _MOST_DIGITS:
+        if kind == "DECIMAL" and leaf.precision > MAX_DECIMAL_PRECISION:
             digits = f"DECIMAL({leaf.precision},{leaf.scale})"
-            raise NoColumnType(leaf.path, digits, f"a decimal of at most {_MOST_DIGITS} digits")
+            raise NoColumnType(leaf.path, digits, f"a decimal of at most {MAX_DECIMAL_PRECISION} digits")
         if kind not in _KNOWN_LOGICAL_TYPES:
             raise NotSpark(f"column {leaf.path!r} of the type {kind}")
-        # Spark reads the longer ones, and Arrow does not; of a small one in bytes of any length, the other way about.
+        # Spark alone reads the longer ones; Arrow alone reads a small one in bytes of any length.
         is_small = leaf.physical_type == "BYTE_ARRAY" and leaf.precision <= 18
         if kind == "DECIMAL" and (is_small or leaf.length > 16):
             raise NotSpark(f"column {leaf.path!r}, a decimal as {leaf.physical_type}")
@@ -160,7 +160,7 @@ def columns_of_footer(parquet: pq.ParquetFile) -> StructType:
 
 
 def notes_of(parquet: pq.ParquetFile) -> Notes:
-    """What Spark goes by of the notes in a file. Raises NotSpark for those that only Spark can follow."""
+    """Return the notes in a file that Spark follows. Raises NotSpark for those that only Spark can follow."""
     written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
     if written is None:
         return Notes()
@@ -170,7 +170,7 @@ def notes_of(parquet: pq.ParquetFile) -> Notes:
 
 
 def notes_in(metadata: Mapping[str, Mapping[str, Any]]) -> Notes:
-    """What Spark goes by of the metadata of columns, by their names. Raises NotSpark, as `notes_of`."""
+    """Return the same of the metadata of columns, by their names. Raises NotSpark."""
     chars, defaults = {}, {}
     for name, noted in metadata.items():
         mark = str(noted.get(CHAR_VARCHAR_KEY, ""))
@@ -195,10 +195,10 @@ class _Node:
 
 
 def _check_groups(schema: pq.ParquetSchema) -> None:
-    """Raises NotSpark for groups that Spark and Arrow take for other types.
+    """Raise NotSpark for groups that Spark and Arrow take for other types.
 
-    Arrow shows what groups are annotated with in the text of a schema alone, where a name may look like an annotation:
-    the paths of the leaves, which come in the same order, say which it is.
+    Only the text of a schema shows the annotations of groups, and a name may look like an annotation there. The paths
+    of the leaves, in the same order, tell them apart.
     Source: parquet-format, LogicalTypes, "Backward-compatibility rules"; Arrow follows later ones than Spark.
     """
     leaves = iter([schema.column(index).path for index in range(len(schema))])
@@ -233,7 +233,7 @@ def _check_groups(schema: pq.ParquetSchema) -> None:
 
 
 def _close(above: list[_Node], depth: int) -> None:
-    """Leave the fields from this depth on, each of whose members are known now. Raises NotSpark."""
+    """Leave the fields from this depth on, whose members are all known now. Raises NotSpark."""
     while len(above) > depth:
         node = above.pop()
         around = above[-1].kind if above else ""
@@ -244,8 +244,9 @@ def _close(above: list[_Node], depth: int) -> None:
 
 
 def _is_held(stated: DataType, held: DataType, *, has_int96: bool) -> bool:
-    """Whether a file holds what Spark's schema states, or less: its columns may be those of a later writer, who copied
-    the schema from a file of Spark's. What the file lacks is null to Spark and to Arrow.
+    """Return whether a file holds what Spark's schema states, or less: a later writer may have copied the schema.
+
+    A column that the file lacks is null to Spark and to Arrow.
     """
     for one, other in pairs_of(stated, held):
         # INT96 is an instant to Spark; Arrow shows it as a time without a zone. A column of nulls has no type.
@@ -279,7 +280,6 @@ def _noted(text: bytes) -> StructType:
 
 
 def _written_by_spark(text: bytes) -> StructType:
-    """The columns that Spark has written down in a file of its own."""
     found = _noted(text)
     if any(field.is_collated for field in walk_fields(found)):
         raise NotSpark("a column of text with a collation")
@@ -312,7 +312,7 @@ def _type(field: pa.Field, *, is_orc: bool) -> DataType:
         return _type(field.with_type(kind.value_type), is_orc=is_orc)
     if is_a.is_fixed_size_binary(kind):
         return Primitive.BINARY
-    if is_a.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+    if is_a.is_decimal(kind) and kind.precision <= MAX_DECIMAL_PRECISION and 0 <= kind.scale <= kind.precision:
         return DecimalType(kind.precision, kind.scale)
     if is_a.is_null(kind) and not is_orc:
         return Primitive.VOID
@@ -337,7 +337,7 @@ def _inner(field: pa.Field, is_orc: bool) -> DataType:
 
 
 def unread(name: str, error: Exception, argument: str) -> TxlogError:
-    """Return the error for the file of this name of a source, whose footer, or what it says, raised `error`."""
+    """Return the error for a file of a source whose footer raised `error`."""
     if isinstance(error, NoColumnType):
         return InvalidJobSpec(
             f"{argument}: the file {name} has {error}, which neither Spark nor a Delta table has. Have the column "

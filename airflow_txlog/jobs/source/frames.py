@@ -1,5 +1,6 @@
-"""The source of a job with Spark: built from its description, and materialized (`inputs`) where it is needed more than
-once. The invariant: nothing after `materialize` evaluates the author's query again. Source: soundness A2.
+"""The source of a job with Spark: a frame built from its description, materialized if it is needed more than once.
+
+The invariant: nothing after `materialize` evaluates the author's query again. Source: soundness A2.
 """
 
 from __future__ import annotations
@@ -61,9 +62,8 @@ from airflow_txlog.storage.local_files import stat_linked
 class Source:
     """The author's source as a frame that was not evaluated yet. `reads_target`: a row of it may be the target's.
 
-    `size`: of what it reads, as `Lineage.sizes` has it; empty where it is not known, and of a query.
-    `scan` gives what reads the same columns and rows without Spark; None where only Spark can. `is_read_here`: of
-    files, which this package reads and Spark does not.
+    `size`: of the files, as `Lineage.sizes` has it; empty if it is not known, and for a query. `scan` returns the scan
+    of the same columns and rows without Spark; None if only Spark can. `is_read_here`: this package reads the files.
     """
 
     frame: DataFrame
@@ -80,11 +80,10 @@ def build_source(
     described: AnySource | None = None,
     argument: str = "source",
 ) -> Source:
-    """The frame of a described source (None: the operation's); views of our own tables are read at one version each.
+    """Return a described source (None: the operation's); views of our own tables are read at one version each.
 
-    `target` is the version of the job's table that a source reading it sees; `argument` is how errors call the source.
-    Raises InvalidJobSpec, also for a source that reads a Delta table's files as raw files, and what opening another
-    table raises.
+    `target` is the version of the job's table that a source reading it sees; errors call the source `argument`. Raises
+    InvalidJobSpec, also for a source that reads a Delta table's files as raw files, and what opening a table raises.
     """
     described = context.record(SourceOperation).source if described is None else described
     lineage = context.lineage
@@ -97,7 +96,12 @@ def build_source(
             reads_target |= source.reads_target
             if source.is_read_here:
                 check_no_file_functions(described.sql, argument)
-            _register(context, source.frame, name)
+            try:
+                source.frame.createOrReplaceTempView(name)
+            except PySparkException as error:
+                message = f"source.views: {name!r} is no name for a view."
+                raise InvalidJobSpec(message, argument="source.views") from error
+            context.views.append(name)
         source = Source(frame=gate.query(described.sql), reads_target=reads_target)
     else:
         # Of keys one column is read, and of any other source all of them.
@@ -108,9 +112,9 @@ def build_source(
 
 
 def materialize(context: JobContext, source: Source, parameters: Collection[str]) -> MaterializedSource:
-    """The source evaluated, once, and written down in the job's inputs folder. Its SQL has used the `parameters`.
+    """Evaluate the source, once, into files of the job's inputs folder. Its SQL has used the `parameters`.
 
-    Raises SchemaMismatch for columns that cannot be written down, InvalidInput where the query fails on its data.
+    Raises SchemaMismatch for columns that cannot be written, InvalidInput if the query fails on its data.
     """
     wanted = source.frame.schema
     check_names(wanted.names)
@@ -121,8 +125,8 @@ def materialize(context: JobContext, source: Source, parameters: Collection[str]
     # A column that holds nothing but null is in no file of ours.
     if scan is None or [*scan.schema.names, ROW_ID_COLUMN] != schema.names:
         rows = source.frame.select(*(source.frame[quoted(name)] for name in stored.names))
-        # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part
-        # of its rows' numbers, so it is taken after that.
+        # Twice as many tasks as run at once: more cost more than they bring. The task's number is part of its rows'
+        # numbers, so it comes after that.
         rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
         staged = collect_records(context, [records_of(rows, layout, numbers_rows=True)], WRITING_SOURCE)
     else:
@@ -131,7 +135,7 @@ def materialize(context: JobContext, source: Source, parameters: Collection[str]
 
 
 def schema_of(source: MaterializedSource) -> StructType:
-    """The source's own columns as Spark reads them back."""
+    """Return the source's own columns as Spark reads them back."""
     held = {field.name: field for field in spark_schema(source.stored)}
     return StructType([held.get(name, StructField(name, NullType())) for name in source.names])
 
@@ -139,7 +143,7 @@ def schema_of(source: MaterializedSource) -> StructType:
 def unmatched_rows(
     context: JobContext, source: MaterializedSource, matched: Mapping[int, RowPositions], buckets: Collection[int]
 ) -> DataFrame:
-    """The rows of that plan, with all columns, and the bucket as SEGMENT_COLUMN."""
+    """Return the rows of `unmatched_plan` with all columns, and the bucket as SEGMENT_COLUMN."""
     plan = unmatched_plan(context, source, source.names, matched, buckets)
     task = MaterializedScan(bins=bins_for(context, plan), schema=plan.schema, with_segment=True)
     frame = scan_frame(context, task)
@@ -147,10 +151,7 @@ def unmatched_rows(
 
 
 def frame_of(context: JobContext, source: MaterializedSource, names: Collection[str] | None = None) -> DataFrame:
-    """The rows of a materialized source with these of its columns, None for all, and ROW_ID_COLUMN.
-
-    They are read as the table's own are: by Arrow, from the store that they were staged in.
-    """
+    """Return the rows of a materialized source with these of its columns (None: all) and ROW_ID_COLUMN."""
     chosen = [name for name in source.names if names is None or name in names]
     schema = with_row_id(stored_of(source, chosen))
     frame = scan_frame(context, input_scan(context, source.files, schema))
@@ -164,7 +165,7 @@ def _view(
         return _table_view(context, view, target)
     try:
         if is_listed_here(view.paths, argument):
-            return _read_here(context, view, files_in_store(context, view, argument), argument)
+            return _read_here(context, files_in_store(context, view, argument))
         return _on_disk(context, view, argument, reads_all=reads_all)
     except PySparkException as error:
         refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
@@ -189,7 +190,7 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
             context.log(f"warning: {source.apart.message.removesuffix(' Nothing was read.')}")
         elif source.only_here is not None and source.left is None:
             context.log(f"{argument}: this package reads the files, and not Spark: {source.only_here}")
-            return _read_here(context, view, found, argument, source)
+            return _read_here(context, found, source)
         columns = None if source.inferred is None else as_spark_schema(source.inferred)
     reader = context.spark.read.format(view.format).options(**view.options)
     if columns is not None:
@@ -206,7 +207,7 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
 def _scan_of(
     context: JobContext, view: FileView, frame: DataFrame, known: tuple[SourceFiles, SourceColumns] | None
 ) -> FileScan | None:
-    """What reads the rows of a frame over Parquet files of a disk without Spark; None where only Spark can."""
+    """Return the scan without Spark of a frame over Parquet files of a disk; None if only Spark can read it."""
     if context.arrow_error is not None or (known is None and view.schema is None):
         return None
     try:
@@ -218,7 +219,8 @@ def _scan_of(
             source = columns_as_given(found, columns, notes_in({each.name: each.metadata for each in frame.schema}))
         else:
             found, source = known
-            if why_spark_reads(found) is not None or not _are_alike(as_spark_schema(source.columns), frame.schema):
+            one, other = (without_metadata(s, nullable=True) for s in (as_spark_schema(source.columns), frame.schema))
+            if why_spark_reads(found) is not None or one != other:
                 return None
     except (TxlogError, NotSpark, OSError):
         return None
@@ -226,12 +228,8 @@ def _scan_of(
     return rows.scan(context) if isinstance(rows, RowsHere) else None
 
 
-def _are_alike(one: StructType, other: StructType) -> bool:
-    return without_metadata(one, nullable=True) == without_metadata(other, nullable=True)
-
-
 def _size_of(frame: DataFrame) -> dict[str, int]:
-    """The number of `files` that Spark has listed and their `bytes`; none where one is elsewhere, or they are many."""
+    """Return the `bytes` and number of `files` that Spark has listed; nothing if one is elsewhere or they are many."""
     places = [urlsplit(uri) for uri in frame.inputFiles()]
     if len(places) > MAX_FILES or any(place.scheme != LOCAL or place.netloc for place in places):
         return {}
@@ -239,12 +237,10 @@ def _size_of(frame: DataFrame) -> dict[str, int]:
     return {"bytes": sum(sizes), "files": len(sizes)} if sizes and len(sizes) == len(places) else {}
 
 
-def _read_here(
-    context: JobContext, view: FileView, found: SourceFiles, argument: str, source: SourceColumns | None = None
-) -> Source:
-    check_no_table(found, context.root, argument)
-    frame, scan = read_files(context, view, found, argument, source)
-    size = {"bytes": sum(file.size_bytes for file in found.files), "files": len(found.files)}
+def _read_here(context: JobContext, found: SourceFiles, source: SourceColumns | None = None) -> Source:
+    check_no_table(found, context.root)
+    frame, scan = read_files(context, found, source)
+    size = {"bytes": sum(file.size_bytes for file in found.filled), "files": len(found.files)}
     return Source(frame=frame, reads_target=False, size=size, scan=lambda: scan, is_read_here=True)
 
 
@@ -255,36 +251,24 @@ def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -
     return Source(frame=frame, reads_target=reads_target, size=plan.size)
 
 
-def _register(context: JobContext, frame: DataFrame, name: str) -> None:
-    try:
-        frame.createOrReplaceTempView(name)
-    except PySparkException as error:
-        raise InvalidJobSpec(f"source.views: {name!r} is no name for a view.", argument="source.views") from error
-    context.views.append(name)
+def _columns(frame: DataFrame, names: Collection[str]) -> list[Column]:
+    """Return the columns of a frame over materialized rows; one that holds nothing but null is in no file."""
+    have = set(frame.schema.names)
+    return [frame[quoted(name)] if name in have else F.lit(None).alias(name) for name in names]
 
 
-def _arrow_schema(schema: StructType) -> pa.Schema:
+def stored_columns(schema: StructType) -> pa.Schema:
+    """Return the columns that files of a source with this schema hold.
+
+    A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.
+    """
+    kept = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
     try:
-        return to_arrow_schema(schema, timezone="UTC")
+        # The elements of `array()` are NOT NULL and have no type, which no Arrow type is.
+        return to_arrow_schema(nullable_columns(kept), timezone="UTC")
     except (PySparkException, TypeError) as error:
         raise SchemaMismatch(
             f"The source has a column of a type that no table can hold: {describe(error)}. Cast it in the source's "
             "SQL. Nothing was staged.",
             columns=[],
         ) from error
-
-
-def _columns(frame: DataFrame, names: Collection[str]) -> list[Column]:
-    """The columns of a frame over materialized rows; one that holds nothing but null is in no file."""
-    have = set(frame.schema.names)
-    return [frame[quoted(name)] if name in have else F.lit(None).alias(name) for name in names]
-
-
-def stored_columns(schema: StructType) -> pa.Schema:
-    """The columns that are written down of a source with this schema.
-
-    A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.
-    """
-    kept = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
-    # The elements of `array()` are NOT NULL and have no type, which no Arrow type is.
-    return _arrow_schema(nullable_columns(kept))

@@ -1,9 +1,9 @@
 """The files of a source, in any store, found by the source's paths and options as Spark finds them.
 
-A path is a file, a folder or a glob. Of a folder the files directly in it are read, and those in folders named
+A path is a file, a folder or a glob. A folder stands for the files directly in it and those in folders named
 `column=value` below it; names that begin with "_" or "." are hidden. Files on a disk are left to Spark where it may
-find others; files in another store it does not reach, and what may differ there is refused. The invariant: the files
-are listed once, and every step of the source reads exactly those.
+find others. Spark does not reach files in another store, so options and globs that may differ there are refused. The
+invariant: the files are listed once, and every step of the source reads exactly those.
 Source: Spark, InMemoryFileIndex and HadoopFSUtils.
 """
 
@@ -20,26 +20,33 @@ from airflow_txlog.contract.operations import FileView
 from airflow_txlog.contract.restrictions import OPTIONS
 from airflow_txlog.datafiles.partitioning import NULL_DIRECTORY
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
-from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
+from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, UnsupportedStore
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import has_settings_of_its_own
-from airflow_txlog.jobs.source.globs import GLOB, fixed_part, is_certain, patterns_of
-from airflow_txlog.jobs.source.places import check_reachable, with_folders_above
-from airflow_txlog.locations import LOCAL, local_path, scheme_of, split
+from airflow_txlog.locations import (
+    GLOB,
+    LOCAL,
+    before_glob,
+    glob_patterns,
+    is_certain_glob,
+    local_path,
+    scheme_of,
+    split,
+)
 from airflow_txlog.storage import STORES, Access, Store, open_store
 from airflow_txlog.storage.local_files import holds_nothing, names_below
 
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 # As Spark's own check of names.
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
-# Files that hold the footers of the files beside them and no rows, the first to be asked first.
+# Files that hold the footers of the files beside them and no rows. Spark prefers the first.
 _SUMMARIES = ("_common_metadata", "_metadata")
 # Where a stream of Spark's notes which files it has finished: Spark reads these alone, and their columns from there.
 _STREAM_LOG = "_spark_metadata"
-# What Hadoop reads of a glob on a disk in ways of its own.
+# Hadoop reads these in its own way in a glob on a disk.
 _ODD_IN_GLOB = frozenset("\\{}[]")
 
-# Options by their names in small letters. Those that look for files are honoured here, those of the parsers by Spark's.
+# Options by their names in small letters. The listing honours those that look for files, Spark's parsers the others.
 LOOKUP_OPTIONS = frozenset({"pathglobfilter", "recursivefilelookup", "basepath"})
 _NOT_HONOURED = """columnpruning datetimerebasemode enforceschema ignorecorruptfiles ignoreinvalidpartitionpaths
     ignoremissingfiles int96rebasemode mergeschema modifiedafter modifiedbefore samplingratio singlevariantcolumn
@@ -100,12 +107,14 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFiles:
-    """The files of a source by path, and a store that opens each of them.
+    """The files of a view, and a store that opens each of them by its path. Errors call the source `argument`.
 
-    `roots`: what was named, globs expanded. `table`: the folder of a Delta table that one of the files lies in.
-    `summary`: the file, none of `files`, by whose columns Spark reads all of them where they are Parquet.
+    `roots`: the named files and folders, globs expanded. `table`: the folder of a Delta table that one of the files
+    lies in. `summary`: the file, none of `files`, by whose columns Spark reads all of them where they are Parquet.
     """
 
+    view: FileView
+    argument: str
     store: Store
     roots: tuple[str, ...]
     files: tuple[SourceFile, ...]
@@ -113,16 +122,28 @@ class SourceFiles:
     summary: str | None
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The size of each file that is not empty, by its path, in order; Spark passes over empty ones."""
-        return {
-            file.path: file.size_bytes for file in sorted(self.files, key=lambda each: each.path) if file.size_bytes
-        }
+    def filled(self) -> list[SourceFile]:
+        """The files that are not empty; Spark passes over empty ones."""
+        return [file for file in self.files if file.size_bytes]
 
     @property
-    def folders(self) -> frozenset[str]:
-        """The folders that the files lie in."""
-        return frozenset(file.path.rpartition("/")[0] for file in self.files)
+    def has_partitions(self) -> bool:
+        """Whether folders name values of columns."""
+        return any(file.values for file in self.files)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each file that is not empty, by its path, in order."""
+        return {file.path: file.size_bytes for file in sorted(self.filled, key=lambda each: each.path)}
+
+    def no_rows(self) -> SourceNotFound:
+        """Return the error for a source whose columns would be those of its files, and all of them are empty."""
+        paths, names = ", ".join(self.view.paths), options_of(self.view).get("pathglobfilter")
+        if self.files:
+            what = f"the files at {paths} are empty"
+        else:
+            what = f"there are no files at {paths}" + (f" that match pathGlobFilter={names}" if names else "")
+        return SourceNotFound(f"{self.argument}: {what} (yet). Nothing was changed.", argument=self.argument)
 
 
 class _Listed(NamedTuple):
@@ -134,9 +155,9 @@ class _Listed(NamedTuple):
 
 
 def is_listed_here(paths: Sequence[str], argument: str) -> bool:
-    """Whether the paths lie in stores that this package reads by itself, and not in Spark's.
+    """Return whether the paths lie in stores that this package reads by itself, and not in Spark's.
 
-    Raises InvalidJobSpec (`argument`) for a list of both kinds, UnsupportedStore for what lies in a process's memory.
+    Raises InvalidJobSpec (`argument`) for a list of both kinds, UnsupportedStore for a process's memory.
     """
     ours = [path for path in paths if scheme_of(path) in STORES and scheme_of(path) != LOCAL]
     if ours and len(ours) < len(paths):
@@ -150,11 +171,21 @@ def is_listed_here(paths: Sequence[str], argument: str) -> bool:
     return bool(ours)
 
 
-def find_files(context: JobContext, view: FileView, argument: str) -> SourceFiles | OnlySpark:
-    """Return the files of a view, or why Spark may find others; nothing of them is read yet.
+def check_reachable(root: str) -> None:
+    """Raise UnsupportedStore for a place in this process's memory: executors could not see it."""
+    if scheme_of(root) == "memory":
+        raise UnsupportedStore(
+            f"{root} is in this process's memory, where Spark's workers cannot read or write it. Use a path.",
+            uri=root,
+            filesystem="memory",
+        )
 
-    Raises SourceNotFound (`argument`) where there is nothing at a path, and what the store raises. Of files that are
-    not on a disk it raises InvalidJobSpec for options that cannot be honoured.
+
+def find_files(context: JobContext, view: FileView, argument: str) -> SourceFiles | OnlySpark:
+    """Return the files of a view, or why Spark may find others; no file is read.
+
+    Raises SourceNotFound (`argument`) if there is nothing at a path, InvalidJobSpec for options of files in other
+    stores that cannot be honoured, and what the store raises.
     """
     if not context.executor.knows_settings:
         return OnlySpark("Spark is installed with settings of its own, which may say how files are read")
@@ -169,7 +200,7 @@ def find_files(context: JobContext, view: FileView, argument: str) -> SourceFile
 
 def _why_spark_finds(context: JobContext, view: FileView) -> OnlySpark | None:
     """Return why Spark may find other files than this process at paths of which one is on a disk. Raises OSError."""
-    folders = [local_path(fixed_part(path)) if scheme_of(path) == LOCAL else None for path in view.paths]
+    folders = [local_path(before_glob(path)) if scheme_of(path) == LOCAL else None for path in view.paths]
     if None in folders or not context.is_spark_here:
         return OnlySpark("the source lies on the disk of the machine that Spark runs on")
     if _reads_other_disks(context, view):
@@ -187,7 +218,7 @@ def _why_spark_finds(context: JobContext, view: FileView) -> OnlySpark | None:
 
 
 def _reads_other_disks(context: JobContext, view: FileView) -> bool:
-    """Whether a path without a scheme may be none of this machine's for the Spark of the job."""
+    """Return whether a path without a scheme may be none of this machine's for the Spark of the job."""
     is_set = "HADOOP_CONF_DIR" in os.environ or any("defaultfs" in name.lower() for name in context.spec.spark_conf)
     return is_set and any(path.startswith("/") for path in view.paths)
 
@@ -195,9 +226,10 @@ def _reads_other_disks(context: JobContext, view: FileView) -> bool:
 def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
     """Raise SourceNotFound (`argument`) where Spark would certainly find no file at a path of the view.
 
-    Nothing is read; of a glob only the folder is looked for that it begins in."""
+    Nothing is read. A glob is looked for by the folder before its first wildcard.
+    """
     for path in view.paths:
-        fixed = fixed_part(path)
+        fixed = before_glob(path)
         if (_ODD_IN_GLOB | {"%"}) & set(path):
             continue
         if scheme_of(path) != LOCAL:
@@ -206,20 +238,49 @@ def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
             continue
         else:
             on_disk = local_path(fixed)
-            # A schema is all that Spark wants of an empty folder on a disk.
+            # Spark reads an empty folder on a disk if it is given a schema.
             is_missing = on_disk is not None and holds_nothing(on_disk, may_be_empty=view.schema is not None)
         if is_missing:
             raise _nothing_there(path, argument)
 
 
-def files_in_store(context: JobContext, view: FileView, argument: str) -> SourceFiles:
-    """Return the files of a view in a store that Spark does not reach. Raises as `find_files`."""
-    check_honoured(context, view, argument)
-    return list_source(view, context.store.access, argument)
+def _is_nothing_at(path: str, access: Access) -> bool:
+    """Return whether a store has neither a file of this path nor one below it, by one request or two."""
+    anywhere = replace(access, allow_absolute_paths=True)
+    folder, _, name = path.rpartition("/")
+    if split(folder).path.strip("/") and open_store(folder, anywhere).stat(name) is not None:
+        return False
+    return bool(split(path).path.strip("/")) and next(iter(open_store(path, anywhere).walk()), None) is None
 
 
-def check_honoured(context: JobContext, view: FileView, argument: str) -> None:
-    """Raises InvalidJobSpec (`argument`) for an option or a setting under which Spark reads files in another way."""
+def _nothing_there(path: str, argument: str) -> SourceNotFound:
+    return SourceNotFound(f"{argument}: there is nothing at {path} (yet). Nothing was changed.", argument=argument)
+
+
+# --- options and settings -------------------------------------------------------------------------------------------
+
+
+def options_of(view: FileView) -> dict[str, str]:
+    """Return a view's options by their names in small letters, as Spark compares them."""
+    return {name.lower(): value for name, value in view.options.items()}
+
+
+def is_true(options: Mapping[str, str], name: str) -> bool:
+    """Return whether an option of `options_of` is switched on."""
+    return options.get(name, "false").lower() == "true"
+
+
+def refused(argument: str, what: str, advice: str) -> InvalidJobSpec:
+    """Return the error for what no reader of this package honours."""
+    return InvalidJobSpec(
+        f"{argument}: files in an object store are read by this package and not by Spark, and {what} cannot be "
+        f"honoured. {advice}, or copy the files to a disk that Spark's workers share. Nothing was read.",
+        argument=argument,
+    )
+
+
+def _check_honoured(context: JobContext, view: FileView, argument: str) -> None:
+    """Raise InvalidJobSpec (`argument`) for an option or a setting under which Spark reads files in another way."""
     options = options_of(view)
     for name, value in options.items():
         if name in ("compression", "codec"):
@@ -237,44 +298,33 @@ def check_honoured(context: JobContext, view: FileView, argument: str) -> None:
             raise refused(argument, f"the setting {name}", f"Set it to {value}")
 
 
-def refused(argument: str, what: str, advice: str) -> InvalidJobSpec:
-    """The error for what no reader of this package honours."""
-    return InvalidJobSpec(
-        f"{argument}: files in an object store are read by this package and not by Spark, and {what} cannot be "
-        f"honoured. {advice}, or copy the files to a disk that Spark's workers share. Nothing was read.",
-        argument=argument,
-    )
+# --- the files of a store -------------------------------------------------------------------------------------------
 
 
-def options_of(view: FileView) -> dict[str, str]:
-    """A view's options by their names in small letters: Spark goes by no case."""
-    return {name.lower(): value for name, value in view.options.items()}
-
-
-def is_true(options: Mapping[str, str], name: str) -> bool:
-    """Whether an option of `options_of` is switched on."""
-    return options.get(name, "false").lower() == "true"
+def files_in_store(context: JobContext, view: FileView, argument: str) -> SourceFiles:
+    """Return the files of a view in a store that Spark does not reach. Raises as `find_files`."""
+    _check_honoured(context, view, argument)
+    return list_source(view, context.store.access, argument)
 
 
 def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
     """Return the files that the paths and options of a view name.
 
-    Raises SourceNotFound (`argument`) where there is nothing at a path, InvalidJobSpec for a base that does not hold
+    Raises SourceNotFound (`argument`) if there is nothing at a path, InvalidJobSpec for a base that does not hold
     them, and what the store raises.
     """
     # As data files that a log names by their URI: a source may lie in several folders or buckets.
-    anywhere, paths, options = replace(access, allow_absolute_paths=True), view.paths, options_of(view)
+    anywhere, options = replace(access, allow_absolute_paths=True), options_of(view)
     names, recurses = options.get("pathglobfilter"), is_true(options, "recursivefilelookup")
     # The folder below which folders name partition values; by default each root itself.
     base = open_store(options["basepath"], anywhere).root if "basepath" in options else None
-    odd = [path for path in paths if not is_certain(path, is_name=False)]
-    if names is not None and not is_certain(names, is_name=True):
-        odd.append(names)
+    odd = [path for path in view.paths if not is_certain_glob(path, is_name=False)]
+    odd += [names] if names is not None and not is_certain_glob(names, is_name=True) else []
     if odd:
         raise refused(argument, f"the glob {odd[0]}", "Write it with *, ?, [a-z] and {a,b}")
-    listed = [_listed(path, anywhere, argument) for path in paths]
+    listed = [_listed(path, anywhere, argument) for path in view.paths]
     found: list[tuple[SourceFile, bool]] = []
-    for path, each in zip(paths, listed, strict=True):
+    for path, each in zip(view.paths, listed, strict=True):
         if not each.roots:
             raise _nothing_there(path, argument)
         for root in each.roots:
@@ -286,7 +336,7 @@ def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
     chosen = [file for file, is_direct in found if is_deep or is_direct]
     if names is not None:
         values = {file.values for file in chosen if file.values}
-        patterns = [parts[0] for parts in patterns_of(names) if len(parts) == 1]
+        patterns = [parts[0] for parts in glob_patterns(names) if len(parts) == 1]
         chosen = [file for file in chosen if any(pattern.fullmatch(file.name) for pattern in patterns)]
         # Spark makes columns of folders before it filters names.
         if values - {file.values for file in chosen}:
@@ -294,6 +344,8 @@ def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
     summaries = sorted((_SUMMARIES.index(file.name), file.path) for file in chosen if file.name in _SUMMARIES)
     files = [file for file in chosen if file.name not in _SUMMARIES]
     return SourceFiles(
+        view=view,
+        argument=argument,
         store=listed[0].store,
         roots=tuple(root for each in listed for root in each.roots),
         files=tuple(files),
@@ -302,22 +354,8 @@ def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
     )
 
 
-def _nothing_there(path: str, argument: str) -> SourceNotFound:
-    """The error for a path of a source at which there is no file."""
-    return SourceNotFound(f"{argument}: there is nothing at {path} (yet). Nothing was changed.", argument=argument)
-
-
-def _is_nothing_at(path: str, access: Access) -> bool:
-    """Whether a store has neither a file of this path nor one below it. One request or two, however many there are."""
-    anywhere = replace(access, allow_absolute_paths=True)
-    folder, _, name = path.rpartition("/")
-    if split(folder).path.strip("/") and open_store(folder, anywhere).stat(name) is not None:
-        return False
-    return bool(split(path).path.strip("/")) and next(iter(open_store(path, anywhere).walk()), None) is None
-
-
 def _listed(path: str, access: Access, argument: str) -> _Listed:
-    fixed = fixed_part(path)
+    fixed = before_glob(path)
     pattern = path.rstrip("/")[len(fixed) + 1 :]
     folder, _, name = fixed.rpartition("/")
     if not pattern and split(folder).path.strip("/"):
@@ -332,13 +370,13 @@ def _listed(path: str, access: Access, argument: str) -> _Listed:
             argument=argument,
         )
     store = open_store(fixed, access)
-    # Of `2024-*/x` what begins with "2024-" alone: a folder of logs may hold years of them.
+    # For `2024-*/x` only names that begin with "2024-": a folder of logs may hold years of them.
     literal = GLOB.split(pattern, maxsplit=1)[0]
     sizes = {f"{store.root}/{info.path}": info.size_bytes for info in store.walk(prefix=literal)}
     if not pattern:
         return _Listed(store, sizes, [store.root] if sizes else [])
     matched = set()
-    for parts in patterns_of(pattern):
+    for parts in glob_patterns(pattern):
         for file_path in sizes:
             names = file_path[len(store.root) + 1 :].split("/")[: len(parts)]
             if len(names) == len(parts) and all(map(re.Pattern.fullmatch, parts, names)):
@@ -349,7 +387,7 @@ def _listed(path: str, access: Access, argument: str) -> _Listed:
 def _files_of(
     root: str, sizes: Mapping[str, int], base: str | None, argument: str, *, recurses: bool
 ) -> Iterator[tuple[SourceFile, bool]]:
-    """The files that a root stands for, summaries among them, each with whether it lies directly in it or is it."""
+    """Yield the files that a root stands for, summaries too, each with whether it lies directly in it or is it."""
     folder = root.rpartition("/")[0] if root in sizes else root
     if base is not None and not f"{folder}/".startswith(f"{base}/"):
         raise InvalidJobSpec(
@@ -369,7 +407,7 @@ def _files_of(
 
 
 def _values_in(folder: str) -> Values:
-    """The partition values of files in a folder, by its path below the base.
+    """Return the partition values of files in a folder, by its path below the base.
 
     `sub` below the last `name=value` is passed over; what stands above a folder without a value is none.
     """
@@ -401,3 +439,11 @@ def _table_of(files: Sequence[SourceFile], listed: Sequence[_Listed]) -> str | N
             if open_store(folder, listed[0].store.access).list(LOG_DIRECTORY):
                 return folder
     return None
+
+
+def with_folders_above(place: str) -> Iterator[str]:
+    """Yield a path or a URI, and every folder above it, up to the root of its store."""
+    scheme, separator, rest = place.rpartition("://")
+    parts = rest.split("/")
+    for end in range(len(parts), 0, -1):
+        yield scheme + separator + "/".join(parts[:end])

@@ -1,10 +1,9 @@
-"""Files of the job's inputs folder: rows that were evaluated once, written down with a number each, and read back.
+"""Materialized rows: evaluated once, numbered, written to files of the job's inputs folder, and read back.
 
-*Materialized* means just that: a source with rand(), current_timestamp() or a moving table would otherwise give the
-finding and the writing different rows. Keys of a DELETE are encrypted: a process that is killed deletes nothing, and
-they may name the persons that the table is to forget. Rows of other sources are not, as the data files that they become
-are not. The invariant: they are read by the same task wherever it runs, so that a file that is not what the job has
-written is found out. Source: soundness A2.
+Without it a source with rand(), current_timestamp() or a moving table could give the finding and the writing different
+rows. Keys of a DELETE are encrypted, because a killed process leaves its files and the keys may name persons that the
+table is to forget. Rows of other sources are not, as they become data files. The invariant: one task reads the files
+wherever it runs, and detects a file that the job has not written. Source: soundness A2.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ WRITING_SOURCE = "write down the source's rows"
 
 # A slot in a table that is half full, and the head of the row in its page.
 _HASHED_ROW_BYTES = 48
-# What Arrow holds of each value by its type in the file, where Parquet has less: a null takes it too.
+# Bytes in Arrow of each value, null or not, by its type in the file.
 _HELD_BYTES = {"INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4, "INT64": 8, "DOUBLE": 8, "FIXED_LEN_BYTE_ARRAY": 16}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaterializedSource:
-    """A source's rows, written down in `files` of a store, numbered by ROW_ID_COLUMN.
+    """A source's rows in `files` of a store, numbered by ROW_ID_COLUMN.
 
-    `described` is Spark's JSON of the source's own columns, and `stored` those of them that the files hold: one that
-    holds nothing but null is in none. `reads_target`: a row may be the target's.
+    `described` is Spark's JSON of the source's own columns. `stored` are those in the files: a column without a type,
+    which holds nothing but null, is in none. `reads_target`: a row may be the target's.
     """
 
     files: tuple[StagedFile, ...]
@@ -61,12 +60,11 @@ class MaterializedSource:
 
     @property
     def names(self) -> list[str]:
-        """The source's own columns."""
         return [field["name"] for field in self.described["fields"]]
 
     @cached_property
     def columns(self) -> StructType:
-        """The same with their types; void for a type that no table can have."""
+        """The source's own columns; void for a type that no table can have."""
         return columns_of(self.described)
 
     @property
@@ -75,17 +73,16 @@ class MaterializedSource:
 
     @property
     def num_buckets(self) -> int:
-        """Into how many parts the rows are cut where they are staged part by part: each gives a file of good size."""
+        """The number of parts for rows that are staged part by part: each gives a file of good size."""
         size_bytes = sum(file.size_bytes for file in self.files)
         return max(1, min(len(self.files), round(size_bytes / self.store.limits.bucket_bytes)))
 
     def bucket_of(self, number: int) -> int:
-        """The bucket of the rows of a file: those that one task has written share it."""
+        """Return the bucket of the rows of a file. Files of one task share it."""
         return (self._numbers[number][0] >> POSITION_BITS) % self.num_buckets
 
     def among(self, rows: Mapping[int, RowPositions]) -> list[bytes | None]:
-        """For each file the bitmap of its rows that are among `rows`, a bitmap for each part of the source's; None for
-        none."""
+        """Return the bitmap of each file's rows that are among `rows`, by part of the source; None for no row."""
         found: list[bytes | None] = []
         for first, count in self._numbers:
             of_part, start = rows.get(first >> POSITION_BITS), first & ((1 << POSITION_BITS) - 1)
@@ -103,7 +100,7 @@ class MaterializedSource:
 
     @cached_property
     def _numbers(self) -> list[tuple[int, int]]:
-        """The number of the first row of each file, and how many rows follow it."""
+        """The number of the first row of each file, and the number of its rows."""
         found = []
         for file, footer in zip(self.files, self._footers, strict=True):
             groups = range(footer.num_row_groups)
@@ -115,8 +112,10 @@ class MaterializedSource:
         return found
 
     def distinct(self, column: str, most: int) -> tuple[pa.Array, bool]:
-        """The values of one of the source's columns, once each and in no order, and whether these are all: where there
-        are more than `most`, the least and the greatest are among them. Null is where there is one."""
+        """Return the distinct values of a column, null too, in no order, and whether these are all.
+
+        If there are more than `most`, the least and the greatest are among them.
+        """
         found, are_all = pa.array([], pa.null()), True
         for file in self.files:
             with self.store.open_input(file.store_path) as source:
@@ -131,7 +130,7 @@ class MaterializedSource:
         return found, are_all
 
     def bytes_of(self, columns: Iterable[str]) -> int:
-        """Bytes of the values of these columns, by the footers of the files, and no less than Arrow takes for nulls."""
+        """Return the bytes of the values of these columns by the files' footers, at least those of nulls in Arrow."""
         wanted = {name.lower() for name in columns}
         total = 0
         for metadata in self._footers:
@@ -144,36 +143,34 @@ class MaterializedSource:
         return total
 
     def memory_bytes(self, columns: Iterable[str]) -> int:
-        """About what these columns take in a hash table of Spark's, and no less than their values."""
+        """Return about the bytes of these columns in a hash table of Spark's, at least those of their values."""
         names = list(columns)
         return hashed_bytes(self.num_rows, len(names)) + self.bytes_of(names)
 
 
 def hashed_bytes(rows: int, columns: int) -> int:
-    """What so many rows take in a hash table of Spark's, their texts and nested values aside."""
+    """Return the bytes of so many rows in a hash table of Spark's, without their texts and nested values."""
     return rows * (_HASHED_ROW_BYTES + 8 * columns)
 
 
 def columns_of(described: Mapping[str, Any]) -> StructType:
     """Return the columns of this JSON of Spark's; void for a type that no table can have."""
-    return StructType(tuple(map(_field_of, described["fields"])))
-
-
-def _field_of(described: Mapping[str, Any]) -> StructField:
-    try:
-        (field,) = parse_schema(json.dumps({"type": "struct", "fields": [described]}))
-    except TxlogError:
-        return StructField(name=described["name"], type=Primitive.VOID, nullable=True)
-    return field
+    fields: list[StructField] = []
+    for each in described["fields"]:
+        try:
+            fields += parse_schema(json.dumps({"type": "struct", "fields": [each]}))
+        except TxlogError:
+            fields.append(StructField(name=each["name"], type=Primitive.VOID, nullable=True))
+    return StructType(tuple(fields))
 
 
 def with_row_id(schema: pa.Schema) -> pa.Schema:
-    """The columns of a file of such rows."""
+    """Return the columns of a file of such rows."""
     return schema.append(pa.field(ROW_ID_COLUMN, pa.int64()))
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises SchemaMismatch for names by which the columns of a source cannot be written down."""
+    """Raise SchemaMismatch for column names of a source that cannot be in a file of ours."""
     check_distinct(names, "The source")
     check_names_are_free(names, "The source")
 
@@ -181,14 +178,13 @@ def check_names(names: Sequence[str]) -> None:
 def materialize_scan(
     context: JobContext, scan: FileScan, columns: StructType, parameters: Iterable[str], *, reads_target: bool = False
 ) -> MaterializedSource:
-    """What a scan reads, a source with these columns, written down without Spark. `parameters`: as `materialized` has
-    them. Raises SchemaMismatch."""
+    """Materialize the rows of a scan with these columns without Spark. Raises SchemaMismatch."""
     check_names(columns.names)
-    layout = input_layout(context, with_row_id(to_arrow(columns)))
+    stored = to_arrow(columns)
+    layout = input_layout(context, with_row_id(stored))
     staged = load(context, Task(source=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
-    return materialized(
-        context, staged, json.loads(schema_to_json(columns)), to_arrow(columns), parameters, reads_target=reads_target
-    )
+    described = json.loads(schema_to_json(columns))
+    return materialized(context, staged, described, stored, parameters, reads_target=reads_target)
 
 
 def materialized(
@@ -200,23 +196,19 @@ def materialized(
     *,
     reads_target: bool,
 ) -> MaterializedSource:
-    """A source that was written down in these files, which the saved work keeps. `parameters` were used by its SQL."""
-    context.saved_inputs.source = SavedSource(
-        files=tuple(staged), schema=described, parameters=tuple(sorted(parameters))
-    )
-    context.saved_inputs.reads_target = reads_target
-    return MaterializedSource(
-        files=tuple(staged), store=context.store, described=described, stored=stored, reads_target=reads_target
-    )
+    """Return the source in these files, which the saved work keeps. Its SQL has used the `parameters`."""
+    saved = SavedSource(files=tuple(staged), schema=described, parameters=tuple(sorted(parameters)))
+    context.saved_inputs.source, context.saved_inputs.reads_target = saved, reads_target
+    return replace(read_again(context, saved, stored), reads_target=reads_target)
 
 
 def saved_source(context: JobContext) -> SavedSource | None:
-    """What an earlier try of this work has written down of its source, if it may be used again."""
+    """Return the source that an earlier try of this work has materialized, if it can be used again."""
     return None if context.saved_inputs.reads_target else context.saved_inputs.source
 
 
 def plain_columns_of(described: Mapping[str, Any]) -> StructType | None:
-    """The columns of this JSON of Spark's as a table may have them; None where one has another type, or none."""
+    """Return the columns of this JSON of Spark's; None if one has a type that no table can have, or none."""
     try:
         columns = parse_schema(json.dumps(described))
     except TxlogError:
@@ -225,17 +217,17 @@ def plain_columns_of(described: Mapping[str, Any]) -> StructType | None:
 
 
 def read_again(context: JobContext, saved: SavedSource, stored: pa.Schema) -> MaterializedSource:
-    """The source that an earlier try has written down."""
+    """Return the rows of a saved source, whose files hold the columns `stored`."""
     return MaterializedSource(files=saved.files, store=context.store, described=saved.schema, stored=stored)
 
 
 def scan_of(context: JobContext, source: MaterializedSource, names: Collection[str]) -> MaterializedScan:
-    """What reads these of the source's columns and ROW_ID_COLUMN."""
+    """Return the scan of these columns of the source and of ROW_ID_COLUMN."""
     return input_scan(context, source.files, with_row_id(stored_of(source, names)))
 
 
 def stored_of(source: MaterializedSource, names: Collection[str]) -> pa.Schema:
-    """Those of the columns that the files hold."""
+    """Return those of the columns that the files hold."""
     return pa.schema([field for field in source.stored if field.name in names])
 
 
@@ -246,8 +238,10 @@ def unmatched_plan(
     matched: Mapping[int, RowPositions],
     buckets: Collection[int],
 ) -> FilePlan:
-    """The files of these buckets, of these columns, without the rows that are among `matched` (a bitmap for each part
-    of the source's); the bucket is the segment."""
+    """Return the plan that reads these columns of the buckets' files without the `matched` rows, by part of the source.
+
+    The segment of a file is its bucket.
+    """
     files, skipped = source.files, source.among(matched)
     counts = [0 if data is None else RowPositions(data, "of rows that matched").num_rows for data in skipped]
     chosen = [
@@ -262,7 +256,7 @@ def unmatched_plan(
 
 
 def input_layout(context: JobContext, schema: pa.Schema) -> Layout:
-    """How rows with these columns, ROW_ID_COLUMN among them, are written down."""
+    """Return the layout of files with these columns, ROW_ID_COLUMN among them."""
     return Layout(
         store=StoreReference.of(context.store),
         folder=context.inputs_folder,
@@ -270,15 +264,15 @@ def input_layout(context: JobContext, schema: pa.Schema) -> Layout:
         partition_columns=(),
         job_id=context.job_id,
         indexed_columns=(),
-        # These files are read back at once and then deleted: small is not worth slow. Without dictionaries the footers
-        # say how many bytes the values take, however often they repeat.
+        # Read back at once and then deleted: small is not worth slow. Without dictionaries the footers tell the bytes
+        # of the values, however often they repeat.
         parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
         with_digests=context.seal is not None,
     )
 
 
 def write_input(context: JobContext, rows: pa.Table, what: str) -> tuple[StagedFile, ...]:
-    """Files with keys that this process has, numbered from 0 in their order; none where there is no key."""
+    """Write keys that this process has, numbered from 0 in their order; no file if there is no key."""
     if not rows.num_rows:
         return ()
     one_part = rows.append_column(PART_COLUMN, pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
@@ -291,7 +285,7 @@ def write_input(context: JobContext, rows: pa.Table, what: str) -> tuple[StagedF
 def read_input(
     context: JobContext, files: Sequence[StagedFile], schema: pa.Schema, what: str, key: bytes | None = None
 ) -> pa.Table:
-    """The rows of these files, with these columns and ROW_ID_COLUMN, in this process. Raises JobError, retryable."""
+    """Return these columns and ROW_ID_COLUMN of the files' rows, read in this process. Raises JobError, retryable."""
     scan = input_scan(context, files, with_row_id(schema), key)
     return run_here(work_of([Task(source=scan)]), scan.output_schema, what, context.parallelism)
 
@@ -299,6 +293,6 @@ def read_input(
 def input_scan(
     context: JobContext, files: Sequence[StagedFile], schema: pa.Schema, key: bytes | None = None
 ) -> MaterializedScan:
-    """What reads these files, which were encrypted with the key."""
+    """Return the scan of these files, encrypted with the key if there is one."""
     plan = plan_of(context.store, schema, [file.store_path for file in files], [file.size_bytes for file in files])
     return MaterializedScan(bins=bins_for(context, plan), schema=schema, key=key)

@@ -1,7 +1,7 @@
-"""What reads the rows of a source without Spark: Parquet files, or a version of a table of ours.
+"""The rows of a source without Spark: Parquet files, or a version of one of our tables.
 
-With a Spark it spares the rows of files the way through the JVM. The invariant: the rows are those that Spark would
-read. Where that is not certain of every file, the answer is why, and Spark reads them all.
+Rows of files that are read so need not cross the JVM in a job with Spark either. The invariant: the rows are those that
+Spark would read. If that is not certain of every file, Spark reads them all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
 from airflow_txlog.engine.table.schema.types import Primitive, bare_columns, walk_fields
-from airflow_txlog.errors import SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, sent_bins
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns
@@ -30,8 +29,8 @@ from airflow_txlog.jobs.source.tables import check_no_table, snapshot_of_view
 class RowsHere:
     """The rows of a source as tasks read them without Spark.
 
-    `columns` are the source's, in their order. `plan` has its files, and `make_scan` reads them, given their bins.
-    `reads_target`: a row may be the target's.
+    `make_scan` makes the scan that reads the files of `plan`, given their bins. `reads_target`: a row may be the
+    target's.
     """
 
     columns: StructType
@@ -41,10 +40,9 @@ class RowsHere:
     reads_target: bool = False
 
     def scan(self, context: JobContext, *, in_one: bool = False) -> FileScan:
-        """Return what reads the rows; `in_one` task, all of them."""
-        bins: Bins
+        """Return the scan of all rows, if asked as the work of one task."""
         if in_one:
-            bins = sent_bins(context, self.plan, [list(range(self.plan.num_files))])
+            bins: Bins = sent_bins(context, self.plan, [list(range(self.plan.num_files))])
         else:
             bins = bins_for(context, self.plan, in_pieces=self.in_pieces)
         return self.make_scan(bins=bins, schema=self.plan.schema)
@@ -53,11 +51,11 @@ class RowsHere:
 def rows_here(
     context: JobContext, described: AnySource, argument: str, target: Snapshot | None, *, reads_all: bool = True
 ) -> RowsHere | OnlySpark:
-    """Return what reads the rows of a source in this process, or why only Spark can.
+    """Return the rows of a source as this process reads them, or why only Spark can.
 
     `reads_all`: the caller reads every column. `target` is the version of the job's table that a source reading it
-    sees. Raises InvalidJobSpec (`argument`) for the files of a Delta table, SourceNotFound where there is nothing, and
-    what `snapshot_of_view` raises.
+    sees. Raises InvalidJobSpec (`argument`) for the files of a Delta table, SourceNotFound, and what `snapshot_of_view`
+    raises.
     """
     context.lineage.forget_source()
     if isinstance(described, TableView):
@@ -92,16 +90,13 @@ def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_a
     found = find_files(context, view, argument)
     if isinstance(found, OnlySpark):
         return found
-    check_no_table(found, context.root, argument)
-    if not found.sizes:
-        raise SourceNotFound(
-            f"{argument}: the files at {', '.join(view.paths)} are empty (yet). Nothing was changed.",
-            argument=argument,
-        )
+    check_no_table(found, context.root)
+    if not found.filled:
+        raise found.no_rows()
     refusal = why_spark_reads(found) or _if_small(context, list(found.sizes.values()))
     if refusal is not None:
         return refusal
-    source = columns_in_footers(found, argument)
+    source = columns_in_footers(found)
     if source.left is None and source.apart is not None and reads_all:
         raise source.apart
     return rows_of_files(context, found, source)
@@ -109,14 +104,14 @@ def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_a
 
 def why_spark_reads(found: SourceFiles) -> OnlySpark | None:
     """Return why only Spark reads such files, whatever their columns."""
-    sizes = [file.size_bytes for file in found.files if file.size_bytes]
-    if any(file.values for file in found.files) or len(sizes) > MAX_FILES or len(found.sizes) < len(sizes):
+    number = len(found.filled)
+    if found.has_partitions or number > MAX_FILES or len(found.sizes) < number:
         return OnlySpark("the source has columns that folders name, or very many files, or files that are named twice")
     return None
 
 
 def rows_of_files(context: JobContext, found: SourceFiles, source: SourceColumns) -> RowsHere | OnlySpark:
-    """Return what reads Parquet files in these columns, or why only Spark can."""
+    """Return the rows of Parquet files in these columns, or why only Spark reads them."""
     if source.left is not None:
         return source.left
     if source.apart is not None:
@@ -133,5 +128,5 @@ def rows_of_files(context: JobContext, found: SourceFiles, source: SourceColumns
 
 
 def _of_folders(path: str) -> set[str]:
-    """The names, in small letters, of the columns that Spark may find in the folders of a path."""
+    """Return the names, in small letters, of the columns that Spark may find in the folders of a path."""
     return {unquote(part.partition("=")[0]).lower() for part in path.split("/")[:-1] if "=" in part}

@@ -1,14 +1,15 @@
-"""Files of a source that Spark cannot open by itself, read in its Python workers: no connector of Hadoop's is needed.
+"""Files of a source that Spark cannot open by itself, read in its Python workers without a connector of Hadoop's.
 
-Parquet and ORC are read by Arrow. Of CSV and JSON the workers cut the lines, and Spark's own readers parse them, with
-their options, modes and inference. The invariant: the rows and the schema are those that Spark would read from the same
-files on a local disk; where that cannot be had, the source is refused by the name of what is in the way.
+Arrow reads Parquet and ORC. For CSV and JSON the workers cut the lines, and Spark's own readers parse them, with their
+options, modes and inference. The invariant: the rows and the schema are those that Spark would read from the same files
+on a local disk; a source for which that is not possible is refused, with the reason.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -17,14 +18,24 @@ import pyspark
 from pyspark.sql import Column, DataFrame, DataFrameReader
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import NullType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesScan, OrcScan, ParquetScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encoding_named
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
-from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
+from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import bins_for, over_bins, plan_of, scan_frame
 from airflow_txlog.jobs.source.columns import (
@@ -43,37 +54,47 @@ from airflow_txlog.jobs.source.listing import (
     options_of,
     refused,
 )
-from airflow_txlog.jobs.source.partition_folders import partition_types
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, spark_schema, without_metadata
 
-# Each partition of a CSV or JSON source is a part of Spark's plan.
+# Each partition folder of a CSV or JSON source is a part of Spark's plan.
 MAX_TEXT_PARTITIONS = 200
-# Text takes long to parse, and is cut anywhere: a task is worth it for less than a row group has.
+# Text takes long to parse and can be cut anywhere: a task is worth it for less than a row group.
 TEXT_PIECE_BYTES = 16 * 1024 * 1024
 # The first whose readers take a frame of lines.
 FIRST_SPARK_FOR_TEXT = (4, 2)
 LINES = spark_schema(LINE_SCHEMA)
 
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_FRACTION = re.compile(r"[+-]?[0-9]+\.[0-9]+")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?")
+# Texts that Java, or Spark's parsers of dates and times, may read as other numbers, dates or times of a day.
+_DOUBTFUL = re.compile(
+    r"\s.*|.*\s|[+-]?(?:NaN|Infinity|0[xX].*|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?)"
+    r"|[+-]?\d+-\d{1,2}-\d{1,2}(?: \d.*|T.*:.*)?|\d{1,2}:\d.*",
+    re.DOTALL,
+)
+
 _FILE_FUNCTIONS = re.compile(r"\binput_file_(?:name|block_start|block_length)\b", re.IGNORECASE)
 
 
 def read_files(
-    context: JobContext, view: FileView, found: SourceFiles, argument: str, source: SourceColumns | None = None
+    context: JobContext, found: SourceFiles, source: SourceColumns | None = None
 ) -> tuple[DataFrame, FileScan | None]:
-    """The rows of a view's files, as a frame that was not evaluated yet, and the scan that alone gives the same rows.
+    """Return the rows of a view's files as a frame that was not evaluated yet, and the scan that gives the same rows.
 
-    There is none where Spark computes some of them. `source`: the columns in the files' footers, where they are known.
+    There is no scan if Spark computes some of them. `source`: the columns in the files' footers, if they are known.
 
-    Raises InvalidJobSpec (`argument`) for what cannot be read as Spark would read it, SourceNotFound where there is no
-    file to infer a schema from, and PySparkException where Spark refuses an option or the schema.
+    Raises InvalidJobSpec for what cannot be read as Spark would read it, SourceNotFound if there is no file to infer a
+    schema from, and PySparkException if Spark refuses an option or the schema.
     """
-    read = _Read(context, view, found, argument)
-    return read.columns(source) if view.format in ("parquet", "orc") else (read.texts(), None)
+    read = _Read(context, found)
+    return read.columns(source) if found.view.format in ("parquet", "orc") else (read.texts(), None)
 
 
 def check_no_file_functions(sql: str, argument: str) -> None:
-    """Raises InvalidJobSpec for a query that asks Spark which file a row is of, where some files are read here."""
+    """Raise InvalidJobSpec for a query that asks Spark which file a row is of, if this package reads some files."""
     found = _FILE_FUNCTIONS.search(sql)
     if found is not None:
         raise InvalidJobSpec(
@@ -84,111 +105,87 @@ def check_no_file_functions(sql: str, argument: str) -> None:
 
 
 def _marked(schema: pa.Schema, padded: Mapping[str, int]) -> pa.Schema:
-    """The schema with the marks by which Spark compares padded texts as those of its own."""
+    """Return the schema with the marks by which Spark compares padded texts as its own."""
     marks = {name: {CHAR_VARCHAR_KEY: f"char({length})"} for name, length in padded.items()}
     return pa.schema([each.with_metadata(marks[each.name]) if each.name in marks else each for each in schema])
 
 
 def _as_partition(text: Column, field: StructField) -> Column:
-    """The value of a folder, as its column's type."""
     return (F.lit(None) if isinstance(field.dataType, NullType) else text.cast(field.dataType)).alias(field.name)
 
 
 def _nullable(text: str | None) -> Column:
-    """A constant that Spark takes for one that may be null, as it does with what folders say."""
+    """Return a constant that may be null to Spark, as the values of folders may."""
     return F.nullif(F.lit(text), F.lit(None).cast("string"))
 
 
 class _Read:
-    """One view being read: its options by their names in small letters, its files and the types of its partitions."""
+    """One view being read: its options, its files that are not empty, and the types of its partition columns."""
 
-    def __init__(self, context: JobContext, view: FileView, found: SourceFiles, argument: str) -> None:
-        self._context, self._view, self._found, self._argument = context, view, found, argument
-        self._options = options_of(view)
-        # Spark passes over files without a byte.
-        self._files = [file for file in found.files if file.size_bytes]
+    def __init__(self, context: JobContext, found: SourceFiles) -> None:
+        self._context, self._view, self._found, self._argument = context, found.view, found, found.argument
+        self._options, self._files = options_of(found.view), found.filled
         self._given: StructType | None = None
-        if view.schema is not None:
-            frame = context.spark.createDataFrame([], view.schema)
+        if found.view.schema is not None:
+            frame = context.spark.createDataFrame([], found.view.schema)
             self._given = without_metadata(frame.schema, nullable=True)
         elif not found.files:
-            raise SourceNotFound(
-                f"{argument}: there are no files at {', '.join(view.paths)} (yet) from which a schema could be "
-                "inferred. Nothing was changed.",
-                argument=argument,
-            )
+            raise found.no_rows()
         infers = context.spark.conf.get("spark.sql.sources.partitionColumnTypeInference.enabled", "true") == "true"
         types = {field.name.lower(): field.dataType for field in self._given or ()}
-        self._types = partition_types((file.values for file in found.files), types, argument, infers=infers)
+        self._types = _partition_types((file.values for file in found.files), types, found.argument, infers=infers)
 
     # --- Parquet and ORC --------------------------------------------------------------------------------------------
 
     def columns(self, source: SourceColumns | None) -> tuple[DataFrame, FileScan | None]:
-        """Rows of Parquet or ORC files; see `read_files`."""
+        """Return the rows of Parquet or ORC files; see `read_files`."""
         if source is None:
             source = self._in_footers() if self._given is None else SourceColumns()
         columns = self._with_partitions(as_spark_schema(source.columns) if self._given is None else self._given)
-        # A partition's value is brought as the folder has it, and becomes its type by Spark's own cast.
-        stored = to_arrow_schema(
-            StructType(
-                [field if folder is None else StructField(field.name, StringType()) for field, folder in columns]
-            ),
-            timezone="UTC",
-        )
-        in_file = [field.name for field, folder in columns if folder is None]
+        of_folders = {field.name: folder for field, folder in columns if folder is not None}
+        # A partition's value comes as the folder has it, and becomes its type by Spark's own cast.
+        stored = [StructField(f.name, StringType()) if f.name in of_folders else f for f, _ in columns]
         padded = padded_columns(self._context, source.padded)
-        padded = {name: length for name, length in padded.items() if name in in_file}
+        padded = {f.name: padded[f.name] for f, folder in columns if folder is None and f.name in padded}
+        files = self._files
         plan = plan_of(
             self._found.store,
-            _marked(stored, padded),
-            [file.path for file in self._files],
-            [file.size_bytes for file in self._files],
-            {
-                field.name: [dict(file.values)[folder] for file in self._files]
-                for field, folder in columns
-                if folder is not None
-            },
-            [source.costs.get(file.path, 0) for file in self._files],
+            _marked(to_arrow_schema(StructType(stored), timezone="UTC"), padded),
+            [file.path for file in files],
+            [file.size_bytes for file in files],
+            {name: [dict(file.values)[folder] for file in files] for name, folder in of_folders.items()},
+            [source.costs.get(file.path, 0) for file in files],
         )
         bins = bins_for(self._context, plan, in_pieces=True)
         task: FileScan
         if self._view.format == "parquet":
-            defaults = {name: value for name, value in source.defaults.items() if name in in_file}
+            defaults = {name: value for name, value in source.defaults.items() if name not in of_folders}
             task = ParquetScan(bins=bins, schema=plan.schema, padded=padded, defaults=defaults)
         else:
             task = OrcScan(bins=bins, schema=plan.schema)
         frame = scan_frame(self._context, task)
-        if all(folder is None for _, folder in columns):
+        if not of_folders:
             return frame, task
-        typed = frame.select(
-            *(
-                frame[quoted(field.name)] if folder is None else _as_partition(frame[quoted(field.name)], field)
-                for field, folder in columns
-            )
-        )
-        return typed, None
+        found = [(frame[quoted(field.name)], field) for field, _ in columns]
+        return frame.select(*(_as_partition(c, f) if f.name in of_folders else c for c, f in found)), None
 
     def _in_footers(self) -> SourceColumns:
         if not self._files:
-            raise SourceNotFound(
-                f"{self._argument}: the files at {', '.join(self._view.paths)} are empty (yet). Nothing was changed.",
-                argument=self._argument,
-            )
-        store, argument = self._found.store, self._argument
+            raise self._found.no_rows()
         if self._view.format == "orc":
-            return SourceColumns(columns=orc_schema(store, self._files[0].path, argument))
-        source = columns_in_footers(self._found, argument, self._types)
+            return SourceColumns(columns=orc_schema(self._found.store, self._files[0].path, self._argument))
+        source = columns_in_footers(self._found, self._types)
         if source.error is not None:
             raise source.error
         if source.apart is not None:
             raise source.apart
         if source.lacking is not None:
             what = f"the default of column {source.lacking!r}, which a file lacks and only Spark can evaluate,"
-            raise refused(argument, what, "Have the column written")
+            raise refused(self._argument, what, "Have the column written")
         return source
 
     def _with_partitions(self, schema: StructType) -> list[tuple[StructField, str | None]]:
-        """The columns of the files and those of their folders, in Spark's order; beside these their folders' name."""
+        """Return the columns of files (with None) and of folders (with the name there), in Spark's order."""
         folders = {name.lower(): name for name in self._types}
         of_folders = {name: StructField(folder, self._types[folder]) for name, folder in folders.items()}
         columns: list[tuple[StructField, str | None]] = []
@@ -206,7 +203,7 @@ class _Read:
     # --- CSV and JSON -----------------------------------------------------------------------------------------------
 
     def texts(self) -> DataFrame:
-        """Rows of CSV or JSON files, whose lines Spark parses."""
+        """Return the rows of CSV or JSON files, whose lines Spark parses."""
         if tuple(map(int, pyspark.__version__.split(".")[:2])) < FIRST_SPARK_FOR_TEXT:
             what = f"{self._view.format} by PySpark {pyspark.__version__}"
             raise refused(self._argument, what, "Install PySpark 4.2 or later")
@@ -233,16 +230,11 @@ class _Read:
         for values, members in (by_values or {(): []}).items():
             rows = self._parsed(self._reader(header="false").schema(in_files), self._lines(members, text))
             texts = dict(values)
-            frames.append(
-                rows.select(
-                    *(
-                        rows[quoted(field.name)]
-                        if folder is None
-                        else _as_partition(_nullable(texts.get(folder)), field)
-                        for field, folder in columns
-                    )
-                )
-            )
+            shown = [
+                rows[quoted(field.name)] if folder is None else _as_partition(_nullable(texts.get(folder)), field)
+                for field, folder in columns
+            ]
+            frames.append(rows.select(*shown))
         return reduce(DataFrame.union, frames)
 
     def _reader(self, **more: str) -> DataFrameReader:
@@ -261,7 +253,7 @@ class _Read:
         return over_bins(self._context.spark, Task(source=lines), lines.output_schema)
 
     def _text_format(self) -> TextFormat:
-        """How the files are cut into lines. Raises InvalidJobSpec for a way that is not read here."""
+        """Return how the files are cut into lines. Raises InvalidJobSpec for a way that is not read here."""
         options = self._options
         asked = options.get("encoding", options.get("charset", "UTF-8"))
         encoding, line_end = encoding_named(asked), options.get("linesep")
@@ -280,3 +272,77 @@ class _Read:
             comment=(options.get("comment") or None) if is_csv else None,
             is_whole=is_true(options, "multiline"),
         )
+
+
+# --- partition columns in the names of folders ------------------------------------------------------------------------
+# Spark's own inference reads a folder's name as the first of a row of types that can take it. Here are the spellings
+# that writers use. A name that Spark might read in another way is refused, and the author gives the column's type.
+# Source: Spark, PartitioningUtils.parsePartitions and inferPartitionColumnValue.
+
+
+def _partition_types(
+    folders: Iterable[Values], given: dict[str, DataType], argument: str, *, infers: bool = True
+) -> dict[str, DataType]:
+    """Return the types of the partition columns of these folders, by name, in order.
+
+    `given`: types by the name in small letters. Without `infers` all others are texts. Raises InvalidJobSpec
+    (`argument`) for folders that do not agree in their columns, and for values whose type is not certain.
+    """
+    distinct = list(dict.fromkeys(folders))
+    names = {tuple(name for name, _ in values) for values in distinct}
+    if len(names) > 1:
+        raise InvalidJobSpec(
+            f"{argument}: the files lie in folders with different partition columns: "
+            f"{'; '.join(sorted(', '.join(each) or 'none' for each in names))}. Name the folders of one kind, or set "
+            "the option recursiveFileLookup, which reads no columns from folders. Nothing was read.",
+            argument=argument,
+        )
+    columns = names.pop() if names else ()
+    types = {}
+    for number, name in enumerate(columns):
+        texts = [text for values in distinct if (text := values[number][1]) is not None]
+        if name.lower() in given:
+            types[name] = given[name.lower()]
+        else:
+            types[name] = _inferred(name, texts, argument) if infers else StringType()
+    return types
+
+
+def _inferred(name: str, texts: Sequence[str], argument: str) -> DataType:
+    if not texts:
+        return NullType()
+    kinds = {_kind(text) for text in texts}
+    if None in kinds or (LongType in kinds and DoubleType in kinds and StringType not in kinds):
+        raise InvalidJobSpec(
+            f"{argument}: it is not certain as which type Spark would read the partition column {name!r}, by the names "
+            "of its folders. Give the column a type in schema. Nothing was read.",
+            argument=argument,
+        )
+    for wider in (
+        [IntegerType],
+        [IntegerType, LongType],
+        [IntegerType, DoubleType],
+        [DateType],
+        [DateType, TimestampType],
+    ):
+        if kinds <= set(wider):
+            return wider[-1]()
+    return StringType()
+
+
+def _kind(text: str) -> type[DataType] | None:
+    """Return the type of one value; None if it is not certain."""
+    if _WHOLE.fullmatch(text):
+        number = int(text)
+        if -(2**31) <= number < 2**31:
+            return IntegerType
+        return LongType if -(2**63) <= number < 2**63 else None
+    if _FRACTION.fullmatch(text):
+        return DoubleType
+    if _DATE.fullmatch(text) or _TIMESTAMP.fullmatch(text):
+        try:
+            dt.datetime.fromisoformat(text[:19])
+        except ValueError:
+            return None
+        return DateType if _DATE.fullmatch(text) else TimestampType
+    return None if _DOUBTFUL.fullmatch(text) else StringType

@@ -1,9 +1,9 @@
 """The Delta tables of a source: read at one version by their log, and never as the files that lie in their folders.
 
-Such files hold deleted rows, and what this job has staged. A text, a view of the catalog, a glob or a parameter may
-lead to a table's folder, so Spark's plan is asked, and the plan as it was analysed: the optimised one leaves out
-subqueries, cached views and what a Python function reads. The invariant: rows of a Delta table are read by `table()`,
-or by an engine that reads its log. Source: soundness A2, C7.
+Such files hold deleted rows, and rows that this job has staged. A text, a view of the catalog, a glob or a parameter
+may lead to a table's folder, so Spark's analysed plan is examined: the optimised one leaves out subqueries, cached
+views and the files of Python functions. The invariant: rows of a Delta table are read by `table()`, or by an engine
+that reads its log. Source: soundness A2, C7.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.source.listing import SourceFiles
-from airflow_txlog.jobs.source.places import canonical, place_of, resolved, with_folders_above
+from airflow_txlog.jobs.source.listing import SourceFiles, with_folders_above
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.locations import local_path, split
-from airflow_txlog.storage.local_files import stat_linked
+from airflow_txlog.locations import local_path, split, store_kind
+from airflow_txlog.storage.local_files import real_path, stat_linked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,51 +33,44 @@ if TYPE_CHECKING:
 _SOURCES = "org.apache.spark.sql.execution.datasources."
 # The package of delta-spark, whose relations read the files that a version of the table names.
 _DELTA = "org.apache.spark.sql.delta."
-# What its relations are called in the text of a plan, which is all that Connect gives.
+# Its relations in the text of a plan, which is all that Connect gives.
 _DELTA_INDEXES = ("DeltaFileIndex", "TahoeLogFileIndex", "TahoeBatchFileIndex")
-# Folders of another store that are asked for a log at the same time.
-_PARALLELISM = 16
-# Folders that a Connect server is asked for in one question.
-_ASKED_AT_ONCE = 500
+# Requests for logs in folders of another store at the same time; folders in one request to a Connect server.
+_PARALLELISM, _ASKED_AT_ONCE = 16, 500
 
 
 def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | None) -> tuple[Snapshot, bool]:
-    """The version of a source's table that the job reads, and whether its rows may be the target's.
+    """Return the version of a source's table that the job reads, and whether its rows may be the target's.
 
     `target` is the version of the job's table that a source reading it sees. Raises SourceNotFound, and InvalidJobSpec
     for a source that reads what the job is to create.
     """
     try:
         table = Table.at(view.table, context.store.access)
-        table.snapshot()
+        newest = table.snapshot()
     except TableNotFound as error:
         raise _not_there(view) from error
-    version = view.version
-    is_target = canonical(table.uri) == canonical(context.root)
-    if is_target and version is None:
-        if target is None:
-            raise InvalidJobSpec(
-                f"The source reads {view.table}, which this job is to create.", argument="source.table"
-            )
-        snapshot = target
-    else:
-        snapshot = table.snapshot(version)
-        if version is None:
-            context.tables_read.append((table, snapshot))
-    if version is None:
-        seen = context.lineage.versions
-        seen[view.table] = snapshot.version if seen.get(view.table, snapshot.version) == snapshot.version else None
-    # A version that was named is the same for ever: reading it is no reading of what may change.
-    return snapshot, is_target and version is None
+    if view.version is not None:
+        # A version that is named never changes.
+        return table.snapshot(view.version), False
+    is_target = _canonical(table.uri) == _canonical(context.root)
+    if is_target and target is None:
+        raise InvalidJobSpec(f"The source reads {view.table}, which this job is to create.", argument="source.table")
+    snapshot = target if is_target and target is not None else newest
+    if not is_target:
+        context.tables_read.append((table, snapshot))
+    seen = context.lineage.versions
+    seen[view.table] = snapshot.version if seen.get(view.table, snapshot.version) == snapshot.version else None
+    return snapshot, is_target
 
 
 def check_table_is_there(context: JobContext, view: TableView, target: Snapshot | None) -> None:
-    """Raises SourceNotFound for a source's table that is not there; its log is listed, and not read.
+    """Raise SourceNotFound for a source's table that is not there; its log is listed, and not read.
 
-    `target`: the job's table, which a source may read. None: the job is to make it.
+    `target`: the job's table, which a source may read; None if the job is to make it.
     """
     table = Table.at(view.table, context.store.access)
-    if target is None and canonical(table.uri) == canonical(context.root):
+    if target is None and _canonical(table.uri) == _canonical(context.root):
         return
     try:
         table.latest_version()
@@ -94,7 +86,7 @@ def _not_there(view: TableView) -> SourceNotFound:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesRead:
-    """What one relation of a plan reads: the paths that it was given, and the folders that its files lie in.
+    """The paths that one relation of a plan was given, and the folders that its files lie in.
 
     `by_log`: an engine that reads Delta tables chose the files.
     """
@@ -105,34 +97,35 @@ class FilesRead:
 
 
 def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: str) -> bool:
-    """Whether a frame that was not evaluated yet reads rows of the table at this URI, through an engine that knows it.
+    """Return whether a frame, not yet evaluated, reads rows of the table at this URI through an engine that knows it.
 
-    Raises InvalidJobSpec (`argument`) where it reads the files of a Delta table, this or another, as raw files.
+    Raises InvalidJobSpec (`argument`) if it reads the files of any Delta table as raw files.
     """
     reads = list(files_read(spark, frame))
     raw = [read for read in reads if not read.by_log]
     table = _raw_table(spark, raw, target)
     if table is not None and (table == target or not _is_read_by_delta(spark, frame)):
         raise _is_raw(table, argument)
-    return any(_lies_in(place_of(root), canonical(target)) for read in reads for root in read.roots)
+    return any(_lies_in(_place_of(root), _canonical(target)) for read in reads for root in read.roots)
 
 
 def check_view(spark: SparkSession, frame: DataFrame, paths: Sequence[str], target: str, argument: str) -> None:
-    """Raises InvalidJobSpec (`argument`) for a view of files, as Spark reads them, that are those of a Delta table.
+    """Raise InvalidJobSpec (`argument`) for a view of files, as Spark reads them, that are those of a Delta table.
 
-    On Connect, where a query's files show neither by which relation it reads them nor those of its subqueries;
-    elsewhere the plan of the whole source shows both, and is asked once.
+    Only on Connect, where a query shows neither its relations nor the files of its subqueries; elsewhere the plan of
+    the whole source shows both.
     """
     if not is_classic(spark):
-        read = FilesRead(roots=_on_server(paths), folders=_listed_by_server(frame))
+        read = FilesRead(roots=_on_server(paths), folders=_on_server(_folders(frame.inputFiles())))
         table = _raw_table(spark, [read], target)
         if table is not None:
             raise _is_raw(table, argument)
 
 
-def check_no_table(found: SourceFiles, target: str, argument: str) -> None:
-    """Raises InvalidJobSpec (`argument`) for files listed here that are those of a Delta table, this or another."""
-    roots, folders = (frozenset(map(resolved, paths)) for paths in (found.roots, found.folders))
+def check_no_table(found: SourceFiles, target: str) -> None:
+    """Raise InvalidJobSpec for files listed here that are those of a Delta table, the target or another."""
+    in_folders = {file.path.rpartition("/")[0] for file in found.files}
+    roots, folders = (frozenset(map(_resolved, paths)) for paths in (found.roots, in_folders))
     table = found.table
     if _overlaps([FilesRead(roots=roots, folders=folders)], target):
         table = target
@@ -141,7 +134,7 @@ def check_no_table(found: SourceFiles, target: str, argument: str) -> None:
         above = sorted({folder for path in roots | folders for folder in with_folders_above(path)})
         table = next(filter(_has_log, above), None)
     if table is not None:
-        raise _is_raw(table, argument)
+        raise _is_raw(table, found.argument)
 
 
 def _is_raw(table: str, argument: str) -> InvalidJobSpec:
@@ -155,9 +148,9 @@ def _is_raw(table: str, argument: str) -> InvalidJobSpec:
 
 
 def files_read(spark: SparkSession, frame: DataFrame) -> Iterator[FilesRead]:
-    """The files of every relation in the frame's analysed plan; on Connect, those that the server lists."""
+    """Yield the files of every relation in the frame's analysed plan; on Connect, those that the server lists."""
     if not is_classic(spark):
-        yield FilesRead(roots=frozenset(), folders=_listed_by_server(frame))
+        yield FilesRead(roots=frozenset(), folders=_on_server(_folders(frame.inputFiles())))
         return
     plan: Any = frame._jdf.queryExecution().analyzed()
     for each in (plan, *_items(plan.subqueriesAll())):
@@ -166,7 +159,7 @@ def files_read(spark: SparkSession, frame: DataFrame) -> Iterator[FilesRead]:
 
 
 def _is_read_by_delta(spark: SparkSession, frame: DataFrame) -> bool:
-    """Whether a query on Connect has a relation of delta-spark's, which may be what reads a table's files."""
+    """Return whether a query on Connect has a relation of delta-spark's, which may read the table's files."""
     if is_classic(spark):
         return False
     connected: Any = frame
@@ -175,12 +168,10 @@ def _is_read_by_delta(spark: SparkSession, frame: DataFrame) -> bool:
 
 
 def _lies_in(path: str, folder: str) -> bool:
-    """Whether a path is the folder, or something in it; both are canonical."""
     return path == folder or path.startswith(f"{folder}/")
 
 
 def _items(found: Any) -> list[Any]:
-    """The items of a Scala sequence."""
     return [found.apply(index) for index in range(found.size())]
 
 
@@ -190,7 +181,7 @@ def _read_by(spark: SparkSession, leaf: Any) -> Iterator[FilesRead]:
     gateway: Any = spark.sparkContext._gateway
     kind = leaf.getClass().getSimpleName()
     if kind == "HiveTableRelation":
-        root = resolved(unquote(leaf.tableMeta().location().toString()))
+        root = _resolved(unquote(leaf.tableMeta().location().toString()))
         yield FilesRead(roots=frozenset({root}), folders=frozenset({root}))
     elif kind == "LogicalRelation" and is_instance_of(gateway, leaf.relation(), f"{_SOURCES}HadoopFsRelation"):
         yield _listed(spark, leaf.relation().location())
@@ -199,34 +190,28 @@ def _read_by(spark: SparkSession, leaf: Any) -> Iterator[FilesRead]:
 
 
 def _listed(spark: SparkSession, index: Any) -> FilesRead:
-    """What Spark's index of files has."""
-    roots = frozenset(map(resolved, filter(None, index.rootPaths().mkString("\n").split("\n"))))
+    roots = frozenset(map(_resolved, filter(None, index.rootPaths().mkString("\n").split("\n"))))
     if index.getClass().getName().startswith(_DELTA):
         return FilesRead(roots=roots, folders=frozenset(), by_log=True)
     jvm: Any = spark._jvm
     # One answer with all files: each item of a Java array is a question of its own.
     files = json.loads(jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(index.inputFiles()))
-    return FilesRead(roots=roots, folders=_folders(files))
+    return FilesRead(roots=roots, folders=frozenset(map(_resolved, _folders(files))))
 
 
-def _folders(files: Iterable[str]) -> frozenset[str]:
-    """The folders of files, which Spark lists as encoded URIs."""
-    return frozenset(resolved(unquote(folder)) for folder in {file.rpartition("/")[0] for file in files})
-
-
-def _listed_by_server(frame: DataFrame) -> frozenset[str]:
-    """The folders of the files that a Connect server lists."""
-    return _on_server(unquote(folder) for folder in {file.rpartition("/")[0] for file in frame.inputFiles()})
+def _folders(files: Iterable[str]) -> set[str]:
+    """Return the folders of files, which Spark lists as encoded URIs."""
+    return {unquote(folder) for folder in {file.rpartition("/")[0] for file in files}}
 
 
 def _on_server(paths: Iterable[str]) -> frozenset[str]:
-    """Paths as a Connect server knows them, and as they are here, where it may be: its links are known here alone."""
+    """Return paths as a Connect server knows them and as they are here, where it may be, without links."""
     paths = {path.rstrip("/") for path in paths}
-    return frozenset(paths | {local_path(path) or path for path in paths} | set(map(resolved, paths)))
+    return frozenset(paths | {local_path(path) or path for path in paths} | set(map(_resolved, paths)))
 
 
 def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> str | None:
-    """The Delta table, by its folder, that these reads of raw files overlap; None where there is none."""
+    """Return the folder of the Delta table that these reads of raw files overlap, if there is one."""
     reads = list(reads)
     if _overlaps(reads, target):
         return target
@@ -234,8 +219,7 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
     folders = sorted({folder for path in paths for folder in with_folders_above(path)})
     if not is_classic(spark):
         return _table_of_server(spark, folders, paths)
-    # A source may have tens of thousands of folders. Those of this machine are asked without the JVM, where each
-    # question takes most of a millisecond.
+    # A source may have tens of thousands of folders, and each question to the JVM takes most of a millisecond.
     here = next(filter(_has_log, folders), None)
     elsewhere = [folder for folder in folders if not folder.startswith("/")]
     if here is not None or not elsewhere:
@@ -260,10 +244,10 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
 
 
 def _table_of_server(spark: SparkSession, folders: Sequence[str], read: Collection[str]) -> str | None:
-    """The first of the folders that a Connect server sees commits in, whatever this machine has of that name.
+    """Return the first of the folders in which a Connect server sees commits.
 
-    Many are asked at once, by a pattern of their names; a server that refuses one of them is asked for each. Raises
-    what the server answers for a folder of `read`; above what it has read, a folder may be closed to it.
+    One request has a pattern of many names; if the server refuses one of them, each gets a request. Raises the server's
+    error for a folder of `read`; a folder above these may be closed to it.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415 - only with Spark
 
@@ -297,12 +281,11 @@ def _table_of_server(spark: SparkSession, folders: Sequence[str], read: Collecti
 
 
 def _escaped(path: str) -> str:
-    """A path as Hadoop's patterns write it."""
     return re.sub(r"([\\{}\[\]*?,^])", r"\\\1", path)
 
 
 def _has_log(folder: str) -> bool:
-    """Whether it is a folder of this machine and a Delta table's, as far as this job may look."""
+    """Return whether this is a Delta table's folder on this machine, as far as this job may look."""
     try:
         return folder.startswith("/") and stat_linked(f"{folder}/{LOG_DIRECTORY}") is not None
     except OSError:
@@ -310,9 +293,26 @@ def _has_log(folder: str) -> bool:
 
 
 def _overlaps(reads: Sequence[FilesRead], target: str) -> bool:
-    """Whether files are read in the target's folder, or what is read may come to hold it."""
-    place, roots = canonical(target), frozenset[str]().union(*(read.roots for read in reads))
+    """Return whether files are read in the target's folder, or a root may come to hold it."""
+    place, roots = _canonical(target), frozenset[str]().union(*(read.roots for read in reads))
     paths = roots.union(*(read.folders for read in reads))
-    # A root is read as far down as it goes, now or by the next attempt; a folder only has files that are read.
-    inside = (_lies_in(place_of(path), place) for path in paths)
-    return any(inside) or any(_lies_in(place, place_of(root)) for root in roots)
+    # A root is read down to its last folder, now or by the next attempt; of a folder only its own files are read.
+    inside = (_lies_in(_place_of(path), place) for path in paths)
+    return any(inside) or any(_lies_in(place, _place_of(root)) for root in roots)
+
+
+def _canonical(uri: str) -> str:
+    """Return a URI that two names of one folder have in common, symbolic links of this machine included (C7)."""
+    return _place_of(_resolved(uri))
+
+
+def _place_of(uri: str) -> str:
+    """Return the canonical form of what `_resolved` gave, without another look at the file system."""
+    scheme, authority, path = split(uri)
+    return path if scheme is None else f"{store_kind(uri)}://{authority}{path}"
+
+
+def _resolved(uri: str) -> str:
+    """Return the same place without links, under a scheme that Spark knows."""
+    path = local_path(uri)
+    return uri.rstrip("/") if path is None else real_path(path)

@@ -1,9 +1,9 @@
-"""What an exception of Spark is reported as: the conditions, classes and places of its whole chain, and no value.
+"""The causes of an exception of Spark as reports show them: conditions, classes and places of its chain, and no value.
 
-Spark's sentences quote what a row holds, or what a parameter is bound to. The invariant: no sentence of an exception is
-copied. What is shown is Spark's name of the condition, those facts of it that are names, types and counts (`FACTS`),
-the class of an exception as the JVM gives it, sentences that are written down here, and for a worker what
-`datafiles.failures` shows. The one exception is `analysis_text`, for a text to which no value is bound.
+Spark's sentences quote the values of rows and parameters. The invariant: no sentence of an exception is copied. A
+report has Spark's name of the condition, those of its facts that are names, types and counts (`FACTS`), the class of
+the exception in the JVM, sentences that are written down here, and for a worker what `datafiles.failures` shows. The
+one exception is `analysis_text`, for a text to which no value is bound.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ _MAX_CHAIN = 16
 _FACT_CHARS = 300
 _TEXT_CHARS = 2_000
 
-# Of the facts of Spark's conditions those that are names, types and counts in every condition that has them.
+# Facts that are names, types or counts in every condition of Spark that has them.
 _NAMES = """objectName proposal relationName routineName functionName funcName className methodName parameter columnName
     colName column tableName viewName name configName confName confType"""
 _TYPES = """dataType data_type requiredType inputType inputDataType left right leftType rightType srcType sourceType
@@ -33,7 +32,7 @@ _TYPES = """dataType data_type requiredType inputType inputDataType left right l
 _COUNTS = """actualNum expectedNum arraySize numberOfElements maxRoundedArrayLength precision scale maxPrecision
     requestedBytes receivedBytes"""
 FACTS = frozenset(f"{_NAMES} {_TYPES} {_COUNTS}".split())
-# Facts that are a value in other conditions.
+# Facts that are values in other conditions.
 _FACTS_OF = {
     "FAILED_READ_FILE": frozenset({"path", "logicalType", "physicalType"}),
     "PATH_NOT_FOUND": frozenset({"path"}),
@@ -47,12 +46,12 @@ _DEATH = re.compile(
     r"Python worker exited unexpectedly(?: \(crashed\))?|Python worker failed to connect back|ExecutorLostFailure"
     r"|SparkContext (?:was|has been) shut ?down|Master removed our application|All masters are unresponsive"
 )
-# What an executor lacks, in names and numbers alone.
+# What is missing on an executor, in names and numbers alone.
 _NO_PYTHON = re.compile(r'Cannot run program "([^"\n]{1,300})"')
 _OTHER_PYTHON = re.compile(r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)")
 _NO_MODULE = re.compile(r"No module named '?(pyspark|pyarrow|fsspec|botocore|google|azure|airflow_txlog)\b")
 _ON_HOST = re.compile(r"\(TID \d+\) \(([\w.:-]{1,255}) executor \w+\)")
-# What Spark puts before the text of an exception that it could not bring to the driver.
+# Spark puts this before the text of an exception that it could not bring to the driver.
 _OF_A_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \(\S+ executor \S+\): ((?:\w+\.)+\w+)")
 # How Spark Connect gives a stage's failure: one text, with the machine and the exception of its last task.
 _OF_A_STAGE = re.compile(
@@ -69,7 +68,11 @@ _PLACE = re.compile(r'^  File "([^"\n]+)", line (\d+), in (\w+)$', re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One exception of a chain. `words` is what there is to show beside its names."""
+    """One exception of a chain. `words` can be shown beside its names.
+
+    `found`: the error of ours that a worker raised. `death`: the words that report the death of a process of Spark.
+    `lacks`: what is missing on the executor, if that is why the task failed. `host`: the executor's machine, if named.
+    """
 
     name: str
     condition: str | None = None
@@ -77,16 +80,12 @@ class Cause:
     facts: dict[str, str] = field(default_factory=dict)
     words: str = ""
     found: TxlogError | None = None
-    """The error of ours that a worker raised."""
     death: str | None = None
-    """What says that a process of Spark died."""
     lacks: str | None = None
-    """What is missing on the executor that ran the task, where that is why it failed."""
     host: str | None = None
-    """The executor's machine, where the exception names it."""
 
     def text(self) -> str:
-        """`CAST_INVALID_INPUT (sourceType: "STRING", targetType: "INT")`."""
+        """Return `CAST_INVALID_INPUT (sourceType: "STRING", targetType: "INT")`."""
         shown = ", ".join(f"{name}: {value}" for name, value in self.facts.items())
         head = f"{self.condition or self.name}{f' ({shown})' if shown else ''}"
         return f"{head}: {self.words}" if self.words else head
@@ -97,24 +96,29 @@ class Cause:
 
 
 def causes_of(error: BaseException) -> list[Cause]:
-    """The exception and its causes, outermost first, as the JVM has them where there is one."""
+    """Return the exception and its causes, outermost first, as the JVM has them if there is one."""
+    name = type(error).__name__
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     if java is not None:
+        causes: list[Cause] = []
         try:
-            return [_java_cause(each) for each in _java_chain(java)]
-        except Exception:  # the JVM is gone, and with it what it knew
-            return [Cause(name=type(error).__name__)]
+            while java is not None and len(causes) < _MAX_CHAIN:
+                causes.append(_java_cause(java))
+                java = java.getCause()
+        except Exception:  # the JVM is gone
+            return [Cause(name=name)]
+        return causes
     from pyspark.errors import PySparkException  # noqa: PLC0415 - a job without Spark imports no PySpark
 
     if isinstance(error, PySparkException):
         return [_spark_cause(error)]
-    return [Cause(name=type(error).__name__, words=_words_after_class(error))]
+    return [Cause(name=name, words=text_of(error).removeprefix(name).lstrip(": "))]
 
 
 def describe(error: BaseException) -> str:
-    """The chain in one line: `FAILED_READ_FILE.NO_HINT (path: …): MALFORMED_RECORD_IN_PARSING: JsonParseException`.
+    """Return the chain in one line: `FAILED_READ_FILE (path: …): MALFORMED_RECORD_IN_PARSING: JsonParseException`.
 
-    An exception that says nothing of its own, such as "Exception thrown in awaitResult", is left out.
+    An exception without condition or words, such as "Exception thrown in awaitResult", is left out.
     """
     causes = causes_of(error)
     shown = [cause for cause in causes[:-1] if cause.says_something] + causes[-1:]
@@ -122,24 +126,24 @@ def describe(error: BaseException) -> str:
 
 
 def condition_of(error: BaseException) -> str | None:
-    """Spark's name of the error, such as `UNRESOLVED_COLUMN.WITH_SUGGESTION`, of the outermost cause that has one."""
+    """Return Spark's name of the error, such as `UNRESOLVED_COLUMN.WITH_SUGGESTION`, by the outermost cause."""
     return next((cause.condition for cause in causes_of(error) if cause.condition is not None), None)
 
 
 def is_denied(error: BaseException) -> bool:
-    """Whether it says that a process of Spark may not read or write what it is asked for."""
+    """Return whether a process of Spark was not permitted to read or write."""
     return any("Permission denied" in cause.words for cause in causes_of(error))
 
 
 def facts_of(error: BaseException) -> dict[str, str]:
-    """What of the facts of the error's own condition may be shown."""
+    """Return the facts of the error's own condition that can be shown."""
     return causes_of(error)[0].facts
 
 
 def analysis_text(error: PySparkException) -> str:
-    """Spark's own message about a text, which quotes that text: only for one that no value is bound to.
+    """Return Spark's own message about a text to which no value is bound: it quotes that text.
 
-    Of an exception that is none of Spark's analysis it is `describe`.
+    For an exception that is not of Spark's analysis, return `describe`.
     """
     from pyspark.errors import AnalysisException  # noqa: PLC0415
 
@@ -153,15 +157,6 @@ def analysis_text(error: PySparkException) -> str:
 # --- in the JVM -----------------------------------------------------------------------------------------------------
 
 
-def _java_chain(java: Any) -> Iterator[Any]:
-    found = java
-    for _ in range(_MAX_CHAIN):
-        if found is None:
-            return
-        yield found
-        found = found.getCause()
-
-
 def _java_cause(java: Any) -> Cause:
     full = str(java.getClass().getName())
     message = str(java.getMessage() or "")
@@ -171,7 +166,7 @@ def _java_cause(java: Any) -> Cause:
 
 
 def _lacks(full: str, message: str) -> str | None:
-    """What an exception of a worker's start says to be missing."""
+    """Return what is missing for a worker to start, by the text of an exception."""
     program = _NO_PYTHON.match(message) if full == "java.io.IOException" else None
     if program is not None:
         return f"there is no {program[1]}"
@@ -186,10 +181,10 @@ def _lacks(full: str, message: str) -> str | None:
 def _cause_of(java: Any, full: str, message: str) -> Cause:
     name = full.rsplit(".", 1)[-1].rsplit("$", 1)[-1]
     # A SparkThrowable has these; of another class py4j finds no such method.
-    condition = _call(java, "getCondition")
+    condition = _ask(java, "getCondition")
     if condition is not None:
-        raw = {str(key): str(value) for key, value in dict(_call(java, "getMessageParameters") or {}).items()}
-        return _with_condition(name, str(condition), _call(java, "getSqlState"), raw, message)
+        raw = {str(key): str(value) for key, value in dict(_ask(java, "getMessageParameters") or {}).items()}
+        return _with_condition(name, str(condition), _ask(java, "getSqlState"), raw, message)
     if _TRACEBACK in message and full.startswith("org.apache.spark."):
         return _of_worker(Cause(name=name), message)
     words = _sentences_in(message, _CLOSED.match(message) if full == _ACCESS_DENIED else None)
@@ -208,19 +203,15 @@ def _cause_of(java: Any, full: str, message: str) -> Cause:
     return Cause(name=name, words="; ".join(words))
 
 
-def _call(java: Any, method: str) -> Any:
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
-
+def _ask(error: Any, method: str) -> Any:
     try:
-        return getattr(java, method)()
-    except Py4JJavaError:
-        raise
-    except Exception:  # py4j raises its own class for a method that there is none of
+        return getattr(error, method)()
+    except Exception:  # it has no such method, or no answer
         return None
 
 
 def _sentences_in(text: str, closed: re.Match[str] | None = None) -> list[str]:
-    """What of a text is known to hold no value; with the path where it is that of a file that is closed."""
+    """Return the sentences in a text that hold no value, or the path of a file that is closed to the process."""
     if closed is not None:
         return [f"Permission denied: {closed[1]!r}"]
     return [sentence for sentence in SENTENCES if sentence in text]
@@ -230,15 +221,14 @@ def _sentences_in(text: str, closed: re.Match[str] | None = None) -> list[str]:
 
 
 def _spark_cause(error: PySparkException) -> Cause:
-    """An exception of PySpark without one of the JVM: of its own, or of Spark Connect."""
+    """Return the cause of an exception of PySpark without one of the JVM: of its own, or of Spark Connect."""
     text = str(error)
-    # On Connect the first line is the name of the exception's class, and what follows has the texts of its causes.
+    # On Connect the first line names the exception's class, and the texts of its causes follow.
     full, _, chain = str(_ask(error, "getStackTrace") or "").partition("\n")
     task = _OF_A_STAGE.match(text)
     lacks = _lacks(full, text) if task is None else _lacks(task[2], text[task.end() :])
-    return dataclasses.replace(
-        _spark_cause_of(error, text, full, chain), lacks=lacks, host=None if task is None else task[1]
-    )
+    cause = _spark_cause_of(error, text, full, chain)
+    return dataclasses.replace(cause, lacks=lacks, host=None if task is None else task[1])
 
 
 def _spark_cause_of(error: PySparkException, text: str, full: str, chain: str) -> Cause:
@@ -254,11 +244,9 @@ def _spark_cause_of(error: PySparkException, text: str, full: str, chain: str) -
     words = _sentences_in(f"{text}\n{chain}", _CLOSED.match(text) if full == _ACCESS_DENIED else None)
     if _JAVA_CLASS.fullmatch(full):
         name = re.split(r"[.$]", full)[-1]
-    return Cause(
-        name=name,
-        words="; ".join(words if death is None else [death[0], *words]),
-        death=None if death is None else death[0],
-    )
+    if death is None:
+        return Cause(name=name, words="; ".join(words))
+    return Cause(name=name, words="; ".join([death[0], *words]), death=death[0])
 
 
 def _with_condition(name: str, condition: str, state: Any, raw: dict[str, str], message: str) -> Cause:
@@ -270,35 +258,17 @@ def _with_condition(name: str, condition: str, state: Any, raw: dict[str, str], 
 
 
 def _of_worker(cause: Cause, message: str) -> Cause:
-    """A cause whose message has the traceback of a Python worker."""
+    """Return the cause with the error in a message that has the traceback of a Python worker."""
     trace = message[message.find(_TRACEBACK) :]
     found = error_in(trace)
-    return Cause(
-        name=cause.name,
-        condition=cause.condition,
-        state=cause.state,
-        words=_raised(trace) if found is None else found.message,
-        found=found,
-    )
+    return dataclasses.replace(cause, facts={}, words=_raised(trace) if found is None else found.message, found=found)
 
 
 def _raised(trace: str) -> str:
-    """The class of the exception that closes a traceback, and the place in this package where it was raised."""
+    """Return the class of the exception that closes a traceback, and the place in this package that raised it."""
     named = [match for match in _RAISED.finditer(trace) if is_exception(match[1])]
     words = named[-1][1].rsplit(".", 1)[-1] if named else "an exception"
     if named and named[-1][2] is not None:
         words += f": {os.strerror(int(named[-1][2]))}"
     places = [(path, match[2]) for match in _PLACE.finditer(trace) if (path := is_own_source(match[1])) is not None]
     return f"{words} in a Python worker{f' at {places[-1][0]}:{places[-1][1]}' if places else ''}"
-
-
-def _words_after_class(error: BaseException) -> str:
-    """What `text_of` shows beside the name of the class."""
-    return text_of(error).removeprefix(type(error).__name__).lstrip(": ")
-
-
-def _ask(error: PySparkException, method: str) -> Any:
-    try:
-        return getattr(error, method)()
-    except Exception:  # of an error that Spark did not make
-        return None

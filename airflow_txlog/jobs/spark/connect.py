@@ -1,11 +1,9 @@
 """A session on a Spark Connect server, for one job whose driver side is this process.
 
-Which server and which session stand in the environment of this process (`ConnectTarget`), because the URL may hold a
-token. The invariants: a server that does not answer is an error within seconds; what earlier tries of the same work
-left running there is cancelled before the job starts; a setting that the server would ignore is an error. The session
-is released when the job ends, unless it belongs to a pool (`is_pooled`).
-
-A process that has opened such a session is in Connect mode for good: PySpark says so in its environment.
+The environment of this process names the server and the session (`ConnectTarget`), because the URL may hold a token.
+The invariants: a server that does not answer is an error within seconds; work that earlier tries left running there is
+cancelled before the job starts; a setting that the server would ignore is an error. The session is released when the
+job ends, unless it belongs to a pool (`is_pooled`). A process that has opened such a session stays in Connect mode.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import ParseResult, quote, unquote, urlparse
+from urllib.parse import quote, unquote, urlparse
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import InvalidJobSpec, SparkUnavailable, TxlogError
@@ -31,9 +29,9 @@ if TYPE_CHECKING:
 TARGET = "TXLOG_CONNECT"
 """The variable of the environment that holds a ConnectTarget as JSON."""
 
-# PySpark's own policy goes on for ten minutes, at every call anew.
+# PySpark's own policy retries for ten minutes at every call.
 _RETRY_S, _LONGEST_WAIT_MS = 8.0, 1_000
-# Failures that lie further apart are not of one outage.
+# Failures further apart are not of one outage.
 _APART_S = 60.0
 # A server that is stopped, and not dead, accepts a connection and never answers.
 OPEN_S = "TXLOG_CONNECT_OPEN_S"
@@ -46,22 +44,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectTarget:
-    """A session of a Spark Connect server. `url` may hold a token, so this stands in no command line and no log."""
+    """A session of a Spark Connect server. `url` may hold a token, so this is in no command line and no log.
+
+    `abandoned`: sessions of tries that did not end by themselves, to be cancelled and released before the job starts.
+    `is_pooled`: the session stays when the job ends, for another job.
+    """
 
     url: str
     session_id: str
     abandoned: tuple[str, ...] = ()
-    """Sessions of tries that did not end by themselves: cancelled and released before the job starts."""
     is_pooled: bool = False
-    """Whether the session stays when the job ends, for another job."""
 
     def environment(self) -> dict[str, str]:
-        """What the driver's process needs in its environment."""
+        """Return the variables for the driver's process."""
         return {TARGET: json.dumps(asdict(self))}
 
     @classmethod
     def of_environment(cls) -> ConnectTarget:
-        """The one that this process was given. Raises InvalidJobSpec where there is none."""
+        """Return the target that this process was given. Raises InvalidJobSpec if there is none."""
         given = os.environ.get(TARGET)
         if given is None:
             raise InvalidJobSpec(f"No Spark Connect server is named ({TARGET} in the environment).", argument="runner")
@@ -70,15 +70,15 @@ class ConnectTarget:
 
 
 def connect_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session that the environment names, in which nothing runs. A job's settings are `session.job_settings`.
+    """Return the session that the environment names, in which nothing runs yet.
 
-    Raises SparkUnavailable where the server does not answer, or refuses the token, and JobError where PySpark lacks a
-    package for it; nothing has begun then.
+    Raises SparkUnavailable if the server does not answer or refuses the token, and JobError if PySpark lacks a package
+    for it.
     """
     check_one_version()
     target = ConnectTarget.of_environment()
     url = checked_url(target.url)
-    # What stands before the host, or after it, may be a secret.
+    # The text before and after the host may be a secret.
     place = urlparse(f"http{url[2:]}").netloc.rpartition("@")[2].partition(";")[0]
     log.info("connecting to Spark: sc://%s", place)
     try:
@@ -94,10 +94,10 @@ def connect_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession
 
 
 def checked_url(url: str) -> str:
-    """The URL, with `localhost` for an address of this machine. Raises InvalidJobSpec.
+    """Return the URL, with `localhost` for an address of this machine. Raises InvalidJobSpec.
 
-    With a token PySpark encrypts unless the host is `localhost` by name: a server without TLS never answers that, and
-    the client would wait for ten minutes.
+    With a token PySpark encrypts unless the host is `localhost` by name; a server without TLS never answers, and the
+    client would wait for ten minutes.
     """
     # As PySpark reads it.
     parts = urlparse(f"http{url[2:]}")
@@ -114,11 +114,12 @@ def checked_url(url: str) -> str:
             "or take the token out. Nothing was sent.",
             argument="spark_conn_id",
         )
-    return f"sc{_at_localhost(parts).geturl()[4:]}"
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"sc{parts._replace(netloc=f'localhost{port}').geturl()[4:]}"
 
 
 def with_parameter(url: str, name: str, value: str) -> str:
-    """The URL of a server with one parameter more."""
+    """Return the URL of a server with one more parameter."""
     has_path = "/" in url.removeprefix("sc://")
     return f"{url}{';' if has_path else '/;'}{name}={quote(value, safe='')}"
 
@@ -130,17 +131,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _at_localhost(parts: ParseResult) -> ParseResult:
-    return parts._replace(netloc="localhost" if parts.port is None else f"localhost:{parts.port}")
-
-
 # --- opening --------------------------------------------------------------------------------------------------------
 
 
 def _opened(url: str, target: ConnectTarget) -> SparkSession:
     for session_id in target.abandoned:
         left = _session(url, session_id)
-        # One that the server has forgotten, or released, has nothing left to cancel.
+        # The server may have forgotten or released it.
         with contextlib.suppress(Exception):
             _end(left)
         left.client.close()
@@ -151,8 +148,8 @@ def _opened(url: str, target: ConnectTarget) -> SparkSession:
 
 
 def _session(url: str, session_id: str) -> Any:
-    """A session object of this id. No request has been sent."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - so that what is missing of PySpark is an error of the job
+    """Return a session object of this id, without a request to the server."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - so that a missing part of PySpark is an error of the job
     from pyspark.sql.types import UserDefinedType  # noqa: PLC0415
 
     # PySpark asks the server for a schema and loads, or unpickles, the class that a file's footer names in it.
@@ -164,7 +161,7 @@ def _session(url: str, session_id: str) -> Any:
 
 
 def _retry_policy() -> Any:
-    """Retries what PySpark would, for some seconds an outage: a server that is gone fails every later call at once."""
+    """Return PySpark's policy for some seconds of an outage: then a server that is gone fails every call at once."""
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
     class Policy(DefaultPolicy):
@@ -191,13 +188,12 @@ def _no_class(cls: type, json: Any) -> Any:
 
 
 def _end(spark: Any) -> None:
-    """Cancel what runs in a session, and release it."""
     spark.client.interrupt_all()
     spark.client.release_session()
 
 
 def _within(seconds: float, call: Callable[[], T]) -> T:
-    """What a call gives; raises TimeoutError when it takes longer, and what it raises."""
+    """Return the result of a call. Raises TimeoutError if it takes longer, and what the call raises."""
     found: list[T] = []
     raised: list[BaseException] = []
 
@@ -235,7 +231,7 @@ def _unavailable(place: str, error: Exception) -> TxlogError:
 
 
 def status_of(error: BaseException) -> str | None:
-    """The name of gRPC's status of an error, such as UNAVAILABLE; None for an error that is not Connect's."""
+    """Return the name of gRPC's status of an error, such as UNAVAILABLE; None for an error that is not Connect's."""
     ask = getattr(error, "getGrpcStatusCode", None) or getattr(error, "code", None)
     try:
         return str(ask().name) if ask is not None else None
@@ -249,7 +245,7 @@ _open: list[Any] = []
 
 
 def end_sessions() -> None:
-    """Cancel what runs on the server for this process, and release the session: this process ends now."""
+    """Cancel the work of this process on the server and release the session: the process ends now."""
     for spark in _open:
         with contextlib.suppress(Exception):
             _end(spark)
@@ -259,7 +255,7 @@ def end_sessions() -> None:
 
 
 def settings_of(spark: Any, names: Iterable[str]) -> dict[str, str | None]:
-    """What the session has set of these settings, in one request; None: nothing."""
+    """Return the session's values of these settings, None for one that is not set, in one request."""
     names = list(names)
     return dict(zip(names, spark.client.get_config_with_defaults(*((name, None) for name in names)), strict=True))
 

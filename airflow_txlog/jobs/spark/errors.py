@@ -1,8 +1,8 @@
-"""Spark jobs run, and whose error it is when one fails: ours, the author's, and the machine's.
+"""Spark jobs run, and whose error it is when one fails: ours, the author's, or the machine's.
 
 The invariant: an error that a worker of ours raised comes out as itself; one that Spark blames on the data or the SQL
-is the author's and is not retried; a process of Spark that died is `JobLost`; whatever is left is a `JobError` that
-names Spark's own class.
+is the author's and is not retried; a process of Spark that died is `JobLost`; anything else is a `JobError` that names
+Spark's own class.
 """
 
 from __future__ import annotations
@@ -35,132 +35,18 @@ if TYPE_CHECKING:
 
 _SQL_CHARS = 200
 _EVENTS_MS, _MOST_TASKS = 2_000, 1_000
-# One whose end was cut off runs to the end of the text.
+# A literal whose end was cut off runs to the end of the text.
 _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re.DOTALL)
+
+# --- what a cause means: the first entry that fits ------------------------------------------------------------------
+
 # SQLSTATE classes that blame the data: cardinality ("more than one row"), data exception (a cast that fails, a division
 # by zero, a value that overflows), integrity (a map key twice), an error that the SQL itself raises.
 _DATA_EXCEPTIONS = ("21", "22", "23", "P0")
-
-
-def collect(frame: DataFrame, what: str) -> pa.Table:
-    """The rows of a frame, evaluated once. `what` says in an error what was being done.
-
-    Raises the TxlogError of a worker, InvalidInput for values that the SQL cannot handle, JobLost where a process of
-    Spark died, JobError for the rest.
-    """
-    try:
-        return frame.toArrow()
-    except Exception as error:
-        raise translate(error, what) from error
-
-
-def translate(error: Exception, what: str) -> TxlogError:
-    """The error of ours that an exception amounts to. Its first line names the cause, and none a value."""
-    if isinstance(error, TxlogError):
-        return error
-    if "pyspark" not in sys.modules:
-        # None of Spark's: it was never started.
-        return _job_error(f"Cannot {what}: {text_of(error)}", type(error).__name__)
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - a job without Spark imports no PySpark
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
-    causes = causes_of(error)
-    found = next((cause.found for cause in causes if cause.found is not None), None)
-    if found is not None:
-        return of_worker(found, what)
-    # First what Spark blames on the data: its message quotes a value, which may read like any other failure.
-    blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
-    if blamed is not None:
-        return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
-    mismatch = _mismatch(causes)
-    if mismatch is not None:
-        return InvalidInput(f"Cannot {what}: {mismatch}. Nothing was committed.")
-    lacks = next((cause.lacks for cause in causes if cause.lacks is not None), None)
-    if lacks is not None:
-        host = next((cause.host for cause in causes if cause.host is not None), None)
-        return unfit_executor(host or _host_of_failed_task(), None, (lacks,))
-    died = _what_died(error, causes)
-    if died is not None:
-        kind, advice = next((found for mark, found in _DEATHS.items() if mark in died), _DEATHS[""])
-        return kind(f"Spark failed to {what}: {died}. {advice}", cause_type=type(error).__name__)
-    is_of_spark = isinstance(error, PySparkException | Py4JError)
-    cause = f"Spark raised {causes[-1].name}: {describe(error)}" if is_of_spark else text_of(error)
-    condition = next((each.condition for each in causes if each.condition is not None), None)
-    return _job_error(f"Cannot {what}: {cause}", condition or type(error).__name__)
-
-
-def _host_of_failed_task() -> str | None:
-    """The machine of a task of the last stage that failed, where this process has a Spark that knows it.
-
-    Spark raises the exception of a Python worker as it came, without the executor that it came from.
-    """
-    from pyspark import SparkContext  # noqa: PLC0415
-
-    context: Any = SparkContext._active_spark_context
-    try:
-        spark = context._jsc.sc()
-        # Events reach the store by this queue.
-        spark.listenerBus().waitUntilEmpty(_EVENTS_MS)
-        store, no_quantiles = spark.statusStore(), context._gateway.new_array(context._jvm.double, 0)
-        stages = store.stageList(None, False, False, no_quantiles, context._jvm.java.util.ArrayList())
-        failed = next(stage for stage in map(stages.apply, range(stages.size())) if stage.status().name() == "FAILED")
-        tasks = store.taskList(failed.stageId(), failed.attemptId(), _MOST_TASKS)
-        return next(str(task.host()) for task in map(tasks.apply, range(tasks.size())) if task.status() == "FAILED")
-    except Exception:  # there is no such Spark, or it has ended
-        return None
-
-
-def of_worker(found: TxlogError, what: str) -> TxlogError:
-    """The error of a worker; one outside our rules says what failed."""
-    if type(found) is not JobError or found.facts.get("cause_type") is None:
-        return found
-    return _job_error(f"Cannot {what}: {found.message}", found.facts["cause_type"])
-
-
-def _job_error(cause: str, cause_type: str) -> JobError:
-    """The error of a cause that is no class of ours, with what to do about it."""
-    advice = _advice(cause)
-    return (OutOfMemory if advice == _MORE_MEMORY else JobError)(f"{cause}.{advice}", cause_type=cause_type)
-
-
-def _data_exception(error: Exception, blamed: Cause, causes: Sequence[Cause]) -> str:
-    """What the data is blamed for, and in which SQL. Spark's own message holds the value, which may be a key."""
-    if "sourceType" in blamed.facts and "targetType" in blamed.facts:
-        found, wanted = (blamed.facts[name].strip('"') for name in ("sourceType", "targetType"))
-        what = f"a value of type {found} cannot be cast to {wanted}"
-    else:
-        # The causes around it say where: the file that was read.
-        shown = ": ".join(cause.text() for cause in causes if cause.says_something)
-        what = f"{shown} (SQLSTATE {blamed.state})"
-    sql = _sql_of(error)
-    if sql is None:
-        return f"{what}. The value is not shown."
-    names = [f":{name}" for name in dict.fromkeys(re.findall(r"(?<!:):(\w+)", sql))]
-    given = f" Give {' or '.join(names)} in parameters a value of that type." if names else ""
-    return f"{what} in {sql!r}.{given} The value is not shown."
-
-
-def _sql_of(error: Exception) -> str | None:
-    """The part of the author's SQL that Spark blames, without literals; None where Spark names none."""
-    try:
-        context = error.getQueryContext()[0]  # type: ignore[attr-defined]
-        fragment, summary = context.fragment(), context.summary()
-    except Exception:  # there is none, or it is of the DataFrame API
-        return None
-    # The fragment ends before the name of a last parameter, and begins behind the left side of an IN.
-    around = rf"(?:[\w.`]+\s+(?:NOT\s+)?(?=(?:IN|BETWEEN|LIKE)\b))?{re.escape(fragment)}\w*"
-    found = re.search(around, summary, re.IGNORECASE)
-    text = fragment if found is None else found[0]
-    return " ".join(_LITERAL.sub("'…'", text).split())[:_SQL_CHARS]
-
-
-def _advice(cause: str) -> str:
-    """What to do about a cause, where that is plain."""
-    return next((advice for marks, advice in _ADVICE.items() if any(mark in cause for mark in marks)), "")
-
-
-_ENDED_APPLICATION = "its application has ended"
-# By what a cause says; the first that fits.
+_OTHER_TYPE = "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH"
+# Conditions of Spark Connect: cancelled, or of a session that was released or that a new server does not know.
+_ENDED = ("OPERATION_CANCELED", "INVALID_HANDLE.")
+_JVM_GONE, _ENDED_APPLICATION = "the driver's JVM is gone", "its application has ended"
 _DEATHS: dict[str, tuple[type[JobLost], str]] = {
     "ExecutorLostFailure": (
         ExecutorsLost,
@@ -182,7 +68,6 @@ _MORE_MEMORY = (
     " Spark's memory ran out: give the job more of it (spark.driver.memory where Spark is local, spark.executor.memory "
     "on a cluster), or run fewer tasks at a time."
 )
-# By what a cause says; the first that fits.
 _ADVICE = {
     ("Not a directory",): " A file lies where the table's folder, or one above it, must be: correct the path.",
     ("Read-only file system",): " The disk is mounted read-only on the machine that runs the job.",
@@ -199,19 +84,26 @@ _ADVICE = {
     ),
     ("maxResultSize",): " More came back to the driver than spark.driver.maxResultSize allows: raise it.",
     (
-        "OutOfMemoryError",
-        "UNABLE_TO_ACQUIRE_MEMORY",
-        "CANNOT_ACQUIRE_MEMORY",
-        "Java heap space",
-        "GC overhead limit exceeded",
-        "Direct buffer memory",
-        "Cannot broadcast the table",
+        *("OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY", "CANNOT_ACQUIRE_MEMORY", "Java heap space"),
+        *("GC overhead limit exceeded", "Direct buffer memory", "Cannot broadcast the table"),
     ): _MORE_MEMORY,
 }
 
 
+def collect(frame: DataFrame, what: str) -> pa.Table:
+    """Return the rows of a frame, evaluated once. `what` names the work in errors.
+
+    Raises the TxlogError of a worker, InvalidInput for values that the SQL cannot handle, JobLost if a process of Spark
+    died, JobError for the rest.
+    """
+    try:
+        return frame.toArrow()
+    except Exception as error:
+        raise translate(error, what) from error
+
+
 def failure_of(spec: JobSpec, error: Exception) -> TxlogError:
-    """The error with which a job ends. A lost one knows whether its commit could be recognised."""
+    """Return the error with which a job ends. A lost one knows whether its commit could be recognised."""
     found = translate(error, f"run the {spec.operation.name} job")
     if isinstance(found, JobLost):
         known = found.facts | {"has_application_transaction": spec.application is not None}
@@ -219,44 +111,132 @@ def failure_of(spec: JobSpec, error: Exception) -> TxlogError:
     return found
 
 
-def _mismatch(causes: Sequence[Cause]) -> str | None:
-    """What Spark says of a file that has a column in another type than the source; None where it does not."""
-    found = next((cause.facts for cause in causes if cause.condition == _OTHER_TYPE), None)
-    if found is None:
+def translate(error: Exception, what: str) -> TxlogError:
+    """Return the error of ours for an exception. Its first line names the cause, and no value."""
+    if isinstance(error, TxlogError):
+        return error
+    if "pyspark" not in sys.modules:
+        # Spark was never started.
+        return _job_error(f"Cannot {what}: {text_of(error)}", type(error).__name__)
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - a job without Spark imports no PySpark
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    causes = causes_of(error)
+    found = _first(causes, "found")
+    if found is not None:
+        return of_worker(found, what)
+    # Before anything else is matched: Spark's message about the data quotes a value, which may read like any failure.
+    blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
+    if blamed is not None:
+        return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
+    mismatch = next((cause.facts for cause in causes if cause.condition == _OTHER_TYPE), None)
+    if mismatch is not None:
+        return InvalidInput(f"Cannot {what}: {_mismatch(mismatch)}. Nothing was committed.")
+    lacks = _first(causes, "lacks")
+    if lacks is not None:
+        return unfit_executor(_first(causes, "host") or _host_of_failed_task(), None, (lacks,))
+    died = _what_died(error, causes)
+    if died is not None:
+        kind, advice = next(found for mark, found in _DEATHS.items() if mark in died)
+        return kind(f"Spark failed to {what}: {died}. {advice}", cause_type=type(error).__name__)
+    is_of_spark = isinstance(error, PySparkException | Py4JError)
+    cause = f"Spark raised {causes[-1].name}: {describe(error)}" if is_of_spark else text_of(error)
+    return _job_error(f"Cannot {what}: {cause}", _first(causes, "condition") or type(error).__name__)
+
+
+def _first(causes: Sequence[Cause], name: str) -> Any:
+    """Return this attribute of the outermost cause that has one."""
+    return next((value for cause in causes if (value := getattr(cause, name)) is not None), None)
+
+
+def of_worker(found: TxlogError, what: str) -> TxlogError:
+    """Return the error of a worker; one outside our rules says what failed."""
+    if type(found) is not JobError or found.facts.get("cause_type") is None:
+        return found
+    return _job_error(f"Cannot {what}: {found.message}", found.facts["cause_type"])
+
+
+def _job_error(cause: str, cause_type: str) -> JobError:
+    advice = next((advice for marks, advice in _ADVICE.items() if any(mark in cause for mark in marks)), "")
+    return (OutOfMemory if advice == _MORE_MEMORY else JobError)(f"{cause}.{advice}", cause_type=cause_type)
+
+
+# --- the data's fault -----------------------------------------------------------------------------------------------
+
+
+def _data_exception(error: Exception, blamed: Cause, causes: Sequence[Cause]) -> str:
+    """Return what the data is blamed for, and in which SQL, without Spark's own message: it holds the value."""
+    if "sourceType" in blamed.facts and "targetType" in blamed.facts:
+        found, wanted = (blamed.facts[name].strip('"') for name in ("sourceType", "targetType"))
+        what = f"a value of type {found} cannot be cast to {wanted}"
+    else:
+        # The causes around it say where: the file that was read.
+        shown = ": ".join(cause.text() for cause in causes if cause.says_something)
+        what = f"{shown} (SQLSTATE {blamed.state})"
+    sql = _sql_of(error)
+    if sql is None:
+        return f"{what}. The value is not shown."
+    names = [f":{name}" for name in dict.fromkeys(re.findall(r"(?<!:):(\w+)", sql))]
+    given = f" Give {' or '.join(names)} in parameters a value of that type." if names else ""
+    return f"{what} in {sql!r}.{given} The value is not shown."
+
+
+def _sql_of(error: Exception) -> str | None:
+    """Return the part of the author's SQL that Spark blames, without literals; None if Spark names none."""
+    try:
+        context = error.getQueryContext()[0]  # type: ignore[attr-defined]
+        fragment, summary = context.fragment(), context.summary()
+    except Exception:  # there is none, or it is of the DataFrame API
         return None
+    # The fragment ends before the name of a last parameter, and begins behind the left side of an IN.
+    around = rf"(?:[\w.`]+\s+(?:NOT\s+)?(?=(?:IN|BETWEEN|LIKE)\b))?{re.escape(fragment)}\w*"
+    found = re.search(around, summary, re.IGNORECASE)
+    text = fragment if found is None else found[0]
+    return " ".join(_LITERAL.sub("'…'", text).split())[:_SQL_CHARS]
+
+
+def _mismatch(facts: dict[str, str]) -> str:
     return (
-        f"the file {found.get('path')} of the source has column {found.get('column')} as {found.get('physicalType')}, "
-        f"and it is read as {found.get('logicalType')}. Have the files written with one type, leave the column out, or "
+        f"the file {facts.get('path')} of the source has column {facts.get('column')} as {facts.get('physicalType')}, "
+        f"and it is read as {facts.get('logicalType')}. Have the files written with one type, leave the column out, or "
         "read the files of each type by a path of their own"
     )
 
 
-_OTHER_TYPE = "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH"
+# --- processes of Spark ---------------------------------------------------------------------------------------------
 
 
 def _what_died(error: Exception, causes: Sequence[Cause]) -> str | None:
-    """The process of Spark whose death an exception reports; None for any other exception."""
-    death = next((cause.death for cause in causes if cause.death is not None), None)
+    """Return the process of Spark whose death an exception reports; None for any other exception."""
+    death: str | None = _first(causes, "death")
     if death is not None:
         return death
-    chain = (error, error.__cause__, error.__context__)
-    if any(_is_of_gateway(cause) for cause in chain):
-        return "the driver's JVM is gone"
-    if any(status_of(cause) == "UNAVAILABLE" for cause in chain if cause is not None):
+    chain = [each for each in (error, error.__cause__, error.__context__) if each is not None]
+    if any(map(_is_of_gateway, chain)):
+        return _JVM_GONE
+    if any(status_of(each) == "UNAVAILABLE" for each in chain):
         return "the Spark Connect server is gone"
     if any((cause.condition or "").startswith(_ENDED) for cause in causes):
         return "its session on the Spark Connect server was ended, as a later try of the same work does"
     return _end_of_driver()
 
 
-# Conditions of Spark Connect: cancelled, or of a session that was released or that a new server does not know.
-_ENDED = ("OPERATION_CANCELED", "INVALID_HANDLE.")
+def _is_of_gateway(error: BaseException) -> bool:
+    """Return whether the connection to the driver's JVM broke, and not one to a store."""
+    # By name: a Spark Connect client has no JVM, and need not have py4j.
+    if type(error).__name__ == "Py4JNetworkError":
+        return True
+    if not isinstance(error, ConnectionError):
+        return False
+    frames = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(name.startswith("py4j.") for name in frames)
 
 
 def _end_of_driver() -> str | None:
-    """What this process's own Spark ended by, if it has: py4j has no class for a call that found no JVM any more.
+    """Return how this process's own Spark ended, if it has.
 
-    Whatever is called on a context that was stopped fails in a way of its own, too: both are asked, not read off.
+    The exception does not tell: py4j has no class for a call that finds no JVM, and a call on a stopped context fails
+    in a way of its own.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark import SparkContext  # noqa: PLC0415
@@ -269,17 +249,27 @@ def _end_of_driver() -> str | None:
         context: Any = SparkContext._active_spark_context
         ended = context is not None and context._jsc.sc().isStopped()
     except (Py4JError, ConnectionError):
-        return "the driver's JVM is gone"
-    # A local one is stopped by its own process alone.
+        return _JVM_GONE
+    # Only its own process stops a local one.
     return _ENDED_APPLICATION if ended and not context.master.startswith("local[") else None
 
 
-def _is_of_gateway(error: BaseException | None) -> bool:
-    """Whether it is the connection to the driver's JVM that broke, and not one to a store."""
-    # By name: a Spark Connect client has no JVM, and need not have py4j.
-    if type(error).__name__ == "Py4JNetworkError":
-        return True
-    if not isinstance(error, ConnectionError):
-        return False
-    frames = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(name.startswith("py4j.") for name in frames)
+def _host_of_failed_task() -> str | None:
+    """Return the machine of a failed task of the last failed stage, if this process's Spark knows it.
+
+    Spark raises the exception of a Python worker as it came, without its executor.
+    """
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    context: Any = SparkContext._active_spark_context
+    try:
+        spark = context._jsc.sc()
+        # Events reach the store by this queue.
+        spark.listenerBus().waitUntilEmpty(_EVENTS_MS)
+        store, no_quantiles = spark.statusStore(), context._gateway.new_array(context._jvm.double, 0)
+        stages = store.stageList(None, False, False, no_quantiles, context._jvm.java.util.ArrayList())
+        failed = next(stage for stage in map(stages.apply, range(stages.size())) if stage.status().name() == "FAILED")
+        tasks = store.taskList(failed.stageId(), failed.attemptId(), _MOST_TASKS)
+        return next(str(task.host()) for task in map(tasks.apply, range(tasks.size())) if task.status() == "FAILED")
+    except Exception:  # there is no such Spark, or it has ended
+        return None

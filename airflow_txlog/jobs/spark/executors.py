@@ -1,7 +1,7 @@
-"""Executors before a job's first stage: waited for, and asked whether they can run its tasks.
+"""Executors before a job's first stage: wait for one, and check that they can run the job's tasks.
 
-One small job on a cluster, nothing on a local Spark. The invariant: an executor that lacks Python or a package is named
-before anything is read; one that comes later is found out by its own tasks (`datafiles.installed.check_worker`).
+This takes one small job on a cluster, and nothing on a local Spark. The invariant: the error names an executor that
+lacks Python or a package before anything is read; tasks check one that comes later (`installed.check_worker`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _EVERY_S = 0.5
 _SAY_EVERY_S = 15.0
 _PAUSE_S = 0.2
 
-# What a task takes outside the JVM: Python with Arrow, the buffers of its files (`Limits.buffered_bytes`),
-# and a row group on its way in and out.
+# A task's memory outside the JVM: Python with Arrow, the buffers of its files (`Limits.buffered_bytes`), and a row
+# group on its way in and out.
 TASK_MEMORY_MIB = 768
-# A merge's task may hold the source's keys too, where they are few enough to be sent, and rows that it inserts.
+# A merge's task may hold the source's keys too, if they are few enough to be sent, and rows that it inserts.
 MERGE_MEMORY_MIB = 1_536
 
 _checked: set[tuple[str, tuple[str, ...], int]] = set()
@@ -51,8 +51,8 @@ def check_executors(
 ) -> None:
     """Log where the application runs, wait for an executor, and check those that are there.
 
-    `scheme`: of the store that tasks open; `task_memory_mib`: what each may take outside the JVM; `conf`: the job's
-    settings. Raises NoExecutors, and UnfitExecutor with what is missing on which host.
+    `scheme`: of the store that tasks open; `task_memory_mib`: the memory of each outside the JVM; `conf`: the job's
+    settings. Raises NoExecutors, and UnfitExecutor with the host and what is missing there.
     """
     master = str(spark.sparkContext.master if is_classic(spark) else spark.conf.get("spark.master", "local"))
     if master == "local" or master.startswith("local["):
@@ -70,7 +70,7 @@ def check_executors(
     probe = F.udf(Probe(packages=packages, pause_s=_PAUSE_S), "string", useArrow=False)
     tasks = 2 * parallelism
     frame = spark.range(0, tasks, 1, tasks).select(probe("id").alias("answer"))
-    # An application of the job's own may have it from elsewhere too; a server knows no setting of this name.
+    # The defaults of a cluster may set it for an application; a server does not know a setting of this name.
     given = spark.sparkContext.getConf().get(WAIT_SETTING) if is_classic(spark) else conf.get(WAIT_SETTING)
     with _waiting(spark, master, WAIT_S if given is None else wait_of(given), log):
         answers = [
@@ -110,7 +110,7 @@ _MEMORY_SETTINGS = (
 
 
 def memory_warning(master: str, conf: Mapping[str, str], task_memory_mib: int) -> str | None:
-    """What to raise where executors have less memory outside the JVM than their tasks may take; None where it fits.
+    """Return a warning if executors have less memory outside the JVM than their tasks may take.
 
     None on a standalone cluster, which bounds the JVM's memory alone.
     """
@@ -139,7 +139,7 @@ def _mib(conf: Mapping[str, str], name: str, default: str = "0") -> int:
 
 
 def _memory_settings(spark: SparkSession) -> dict[str, str]:
-    """What of the settings that `memory_warning` reads the application was given."""
+    """Return the settings of the application that `memory_warning` reads."""
     if is_classic(spark):
         return dict(spark.sparkContext.getConf().getAll())
     return {name: value for name, value in settings_of(spark, _MEMORY_SETTINGS).items() if value is not None}
@@ -147,7 +147,7 @@ def _memory_settings(spark: SparkSession) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _waiting(spark: SparkSession, master: str, wait_s: float, log: Callable[[str], None]) -> Iterator[None]:
-    """Says that no executor has run a task yet; after `wait_s` cancels what is inside, which raises NoExecutors."""
+    """Log that no executor has run a task yet; after `wait_s` cancel the work inside and raise NoExecutors."""
     over, given_up, began_s = threading.Event(), threading.Event(), SYSTEM_CLOCK.monotonic_s()
 
     def watch(has_run_a_task: Callable[[], bool], cancel: Callable[[], object]) -> None:
@@ -186,7 +186,7 @@ def _waiting(spark: SparkSession, master: str, wait_s: float, log: Callable[[str
 
 @contextlib.contextmanager
 def _tagged(spark: SparkSession) -> Iterator[tuple[Callable[[], bool], Callable[[], object]]]:
-    """Whether a task of the application has run, and what cancels the Spark jobs of the block."""
+    """Yield a check whether a task of the application has run, and a call that cancels the Spark jobs inside."""
     context: Any = spark.sparkContext
     tag = f"airflow_txlog-{SYSTEM_CLOCK.unique_id()}"
     context.addJobTag(tag)

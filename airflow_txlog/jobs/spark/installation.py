@@ -1,7 +1,8 @@
-"""The Spark that is installed: with what it starts, and whether it can: one PySpark, of one version.
+"""The Spark that is installed, and whether it can start.
 
 `pyspark` and `pyspark-client` own the same files. At two versions the Python side of one calls the JVM side of the
-other, and a job dies deep inside Spark. Invariant: nothing of PySpark is imported here, so that a broken one is named.
+other, and a job dies deep inside Spark. Invariant: nothing of PySpark is imported here, so that errors name a broken
+one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ INSTALL_CLIENT = "pip install 'airflow-provider-txlog[connect]'"
 
 
 def check_one_version() -> None:
-    """Raise JobError where pyspark and pyspark-client are both installed, at different versions."""
+    """Raise JobError if pyspark and pyspark-client are both installed, at different versions."""
     full, client = _version("pyspark"), _version("pyspark-client")
     if full is not None and client is not None and full != client:
         raise JobError(
@@ -34,7 +35,7 @@ def check_one_version() -> None:
 
 
 def check_has_jvm_side() -> None:
-    """Raise JobError where only pyspark-client is installed, which holds no Spark that could be started here."""
+    """Raise JobError if only pyspark-client is installed, which holds no Spark that could be started here."""
     if _version("pyspark") is None and _version("pyspark-client") is not None and "SPARK_HOME" not in os.environ:
         raise JobError(
             f"pyspark-client is installed without pyspark, and it holds no Spark that could be started here: {INSTALL} "
@@ -44,14 +45,14 @@ def check_has_jvm_side() -> None:
 
 
 def check_has_client() -> None:
-    """Raise JobError where PySpark's client of Spark Connect lacks a package, before a Spark starts for it."""
+    """Raise JobError if PySpark's client of Spark Connect lacks a package, before a Spark starts for it."""
     absent = next((name for name in ("pyspark", "grpc", "grpc_status") if find_spec(name) is None), None)
     if absent is not None:
         raise no_client(ModuleNotFoundError(f"No module named {absent!r}"))
 
 
 def no_client(error: ImportError) -> JobError:
-    """The error of a job whose client of Spark Connect cannot be imported."""
+    """Return the error of a job whose client of Spark Connect cannot be imported."""
     return JobError(
         f"PySpark's client of Spark Connect cannot be imported ({type(error).__name__}: {error}). The runners warm and "
         f"connect need it where tasks run: {INSTALL_CLIENT}. Nothing was read.",
@@ -60,7 +61,7 @@ def no_client(error: ImportError) -> JobError:
 
 
 def not_started(error: Exception) -> TxlogError:
-    """The error of a job whose Spark did not start."""
+    """Return the error of a job whose Spark did not start."""
     if isinstance(error, TxlogError):
         return error
     if isinstance(error, ImportError):
@@ -73,7 +74,7 @@ def not_started(error: Exception) -> TxlogError:
 
 
 def start_advice(cause: str) -> str:
-    """What to look at where a JVM did not start here, from what was said of it."""
+    """Return the advice for a JVM that did not start here, by the cause."""
     if os.strerror(errno.ENOSPC) in cause:
         return DISK_FULL
     try:

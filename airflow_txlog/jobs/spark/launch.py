@@ -1,20 +1,19 @@
-"""The Spark that this package starts on this machine: with what, how large, with closed ports, and how.
+"""The Spark that this package starts on this machine: its defaults, its closed ports, its memory and its start.
 
-Its driver and executors are one process, and no other process can connect to them. Spark listens for executors even if
-it has none. A process that connects could read blocks, with the values that a query binds, or have an object
-deserialized. A secret (`spark.authenticate`) refuses both, but an open port still answers some requests first. So the
-ports speak TLS with an empty key store: no connection is ever made. With a key in it every user could connect, as Spark
-asks none for a certificate there. A Spark in one process would connect to itself for three things: results of tasks
-above 1 MB, which are handed over directly instead; jars, which it reads where they lie (`jars_in_place`); and the
-artifacts of a Connect session, which has none here (`shipping`).
+*Closed ports.* Driver and executors are one process, and no other process can connect to it. Spark listens for
+executors even if it has none. A process that connects could read blocks, with the values that a query binds, or have an
+object deserialized. A secret (`spark.authenticate`) refuses both, but an open port still answers some requests first.
+So the ports speak TLS with an empty key store: no connection is ever made. With a key in it every user could connect,
+as Spark asks for no certificate. Spark would connect to itself for three things: results of tasks above 1 MB, which go
+directly instead; jars, which it reads in place (`jars_in_place`); and the artifacts of a Connect session, which has
+none here (`shipping`). Every JVM that this package starts here has these settings, and no job changes them.
 
-PySpark would write every setting into the arguments of `spark-submit` and of the JVM, which every user of the machine
-can read. Here they stand in a properties file without a name: it is gone when it was read, and when this process is
-killed. Options of the JVM itself stay visible: its memory, Java options and class path, and the variables
-(`spark.executorEnv.*`) that it gives its workers.
+*Start.* PySpark would write every setting into the arguments of `spark-submit` and of the JVM, which every user of the
+machine can read. Here they are in a properties file without a name, which ends with its reading or with this process.
+Options of the JVM itself stay visible: its memory, Java options and class path, and the variables that it gives its
+workers (`spark.executorEnv.*`).
 
-The invariant: every JVM that this package starts for a Spark of this machine has these settings, and no job changes
-them. Imports nothing of PySpark before a JVM starts.
+The invariant: nothing of PySpark is imported before a JVM starts.
 Source: Spark 4.2, TransportContext, SSLFactory, TaskResultGetter, SparkContext.addJar, ArtifactManager.
 """
 
@@ -33,7 +32,7 @@ from airflow_txlog.errors import InvalidJobSpec
 
 log = logging.getLogger(__name__)
 
-# What a local Spark starts with unless the job's own settings say otherwise.
+# The settings of a local Spark, unless the job has others.
 LOCAL_DEFAULTS = {
     "spark.master": "local[*]",
     "spark.app.name": "airflow_txlog",
@@ -41,17 +40,17 @@ LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # It keeps plans with the values that are bound in them, where the defaults of the machine turn it on.
+    # The defaults of the machine may turn it on, and it keeps plans with the values that are bound in them.
     "spark.eventLog.enabled": "false",
     # The bar is drawn over the lines of the task's log.
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
-    # Where the UI or the event log is turned on: settings so named are not shown there. Spark's own default is shorter.
+    # The UI and the event log hide settings with such names. Spark's own default is shorter.
     "spark.redaction.regex": "(?i)secret|passw|token|credential|access[.]?key|account[.]?key|api[.]?key|sas|signature",
 }
 
-# A thread of Spark's that ends for want of memory leaves Python waiting for its answer for ever. A JVM that ends is a
-# lost job, which is known at once.
+# Without this, a thread of Spark that runs out of memory leaves Python waiting for ever. A JVM that ends is noticed at
+# once as a lost job.
 JVM_OPTIONS = "-XX:+ExitOnOutOfMemoryError"
 
 _OURS = ("spark.authenticate", "spark.ssl.rpc.")
@@ -61,22 +60,20 @@ _NO_KEYS = bytes.fromhex("3016020103301106092a864886f70d010701a00404023000")
 
 JARS = "spark.jars"
 LARGEST_RESULTS = {"spark.task.maxDirectResultSize": "2047m", "spark.rpc.message.maxSize": "2047"}
-"""The most that Spark takes, whatever a job asks for: Spark would fetch a larger result of a task through its port."""
+"""The most that Spark accepts, whatever a job asks for: it would fetch a larger result through its port."""
 
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-# What Spark itself counts beside the heap of a driver.
+# Spark's own estimate of a driver's memory beside its heap.
 _LEAST_OVERHEAD, _OVERHEAD = 384 * 1024**2, 0.1
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
-_DEFAULT_ARGUMENTS = "pyspark-shell"
-_PROPERTIES = "--properties-file"
 
 
 # --- closed ports -----------------------------------------------------------------------------------------------------
 
 
 def is_one_process(master: str) -> bool:
-    """Whether driver and executors of a Spark on this master are one process."""
+    """Return whether driver and executors of a Spark on this master are one process."""
     return master == "local" or master.startswith("local[")
 
 
@@ -114,8 +111,8 @@ def _in_place(jar: str) -> str:
 
 
 def check_stays_closed(spark_conf: Mapping[str, str]) -> None:
-    """Raise InvalidJobSpec (argument `spark_conf.<name>`) for settings under which others would connect to Spark: the
-    master of a cluster, whose executors do, and those that decide who may.
+    """Raise InvalidJobSpec (argument `spark_conf.<name>`) for settings that let others connect: a cluster's master, and
+    those that decide who may.
     """
     master = spark_conf.get("spark.master", "local")
     if not is_one_process(master):
@@ -138,7 +135,7 @@ def check_stays_closed(spark_conf: Mapping[str, str]) -> None:
 
 
 def log_start(spark_conf: Mapping[str, str], say: Callable[[str], None], note: str = "") -> None:
-    """Say what starts with these settings, and warn where the machine has less memory than it may take."""
+    """Log the Spark that starts with these settings, and warn if the machine may have too little memory for it."""
     conf = {**LOCAL_DEFAULTS, **spark_conf}
     heap = conf["spark.driver.memory"]
     say(f"starting Spark: {conf['spark.master']}, {heap} of heap{note}")
@@ -149,20 +146,24 @@ def log_start(spark_conf: Mapping[str, str], say: Callable[[str], None], note: s
             "a Spark with %s of heap can take %s of memory, and there are %s here: the kernel ends it where it does. "
             "Give it less heap ([txlog] heap, or spark.driver.memory), or the worker more memory",
             heap,
-            _megabytes(needed),
-            _megabytes(found),
+            f"{needed // 1024**2} MiB",
+            f"{found // 1024**2} MiB",
         )
 
 
 def size_bytes(text: str) -> int | None:
-    """A size of memory as Spark reads it (`512m`, `2g`, a bare number is MiB); None for what it refuses."""
+    """Return a size of memory as Spark reads it (`512m`, `2g`, a bare number is MiB); None if Spark refuses it."""
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
     # `2b` is two bytes, and a number alone MiB.
     return None if found is None else int(found[1]) * (_UNITS[found[2]] if not text.strip().isdecimal() else 1024**2)
 
 
 def memory_bytes(root: Path = Path("/")) -> int | None:
-    """The memory of this machine, or less where a cgroup of this process may take less; None where it is not known."""
+    """Return the memory of this machine, or of this process's cgroup if that is less; None if it is not known.
+
+    A JVM takes more than its heap, and the kernel kills a process that takes too much, without a line in our logs.
+    Source: Linux, "Control Group v2", memory.max; Spark, "Configuration", spark.driver.memoryOverhead.
+    """
     found = list(_limits(root))
     with contextlib.suppress(OSError, ValueError):
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -170,7 +171,7 @@ def memory_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _limits(root: Path) -> Iterator[int]:
-    """The limit of each cgroup that this process is in, and of those around it."""
+    """Yield the limits of this process's cgroups and of those around them."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -183,7 +184,7 @@ def _limits(root: Path) -> Iterator[int]:
             base, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
         else:
             continue
-        # In a container the path may be the machine's, where only its own end is to be seen: at the base.
+        # In a container the path may be the machine's, of which only the end is visible, at the base.
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts), -1, -1):
             # A file that is not there, and the word `max`, are no limit.
@@ -191,19 +192,15 @@ def _limits(root: Path) -> Iterator[int]:
                 yield int((base.joinpath(*parts[:depth]) / name).read_text())
 
 
-def _megabytes(size: int) -> str:
-    return f"{size // 1024**2} MiB"
-
-
 # --- its start --------------------------------------------------------------------------------------------------------
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process with these settings, where there is none yet.
+    """Start the JVM of this process with these settings, if there is none yet.
 
-    Where PYSPARK_SUBMIT_ARGS names a properties file too, Spark reads that one for its start.
+    If PYSPARK_SUBMIT_ARGS names a properties file too, Spark reads that one for its start.
     """
-    from pyspark import SparkContext  # noqa: PLC0415 - what else is here is used without PySpark
+    from pyspark import SparkContext  # noqa: PLC0415 - the rest of this module is used without PySpark
 
     if SparkContext._gateway is not None:
         return
@@ -213,8 +210,8 @@ def start_jvm(settings: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def _properties_file(settings: Mapping[str, str]) -> Iterator[str]:
-    """The path of a file with the settings, which this user alone can read (mode 0600), while the context lasts."""
-    # On Linux it has no name, so that nothing is left of it even after SIGKILL; only this user may open it by /proc.
+    """Yield the path of a file with the settings that only this user can read (mode 0600)."""
+    # On Linux it has no name, so that nothing is left of it even after SIGKILL; only this user can open it by /proc.
     own = f"/proc/{os.getpid()}/fd"
     has_proc = _may_be_opened(own)
     with tempfile.TemporaryFile() if has_proc else tempfile.NamedTemporaryFile(prefix="txlog-") as file:
@@ -224,7 +221,7 @@ def _properties_file(settings: Mapping[str, str]) -> Iterator[str]:
 
 
 def _may_be_opened(folder: str) -> bool:
-    """Whether the JVM, a process of this user, may open what this process has open."""
+    """Return whether the JVM, a process of this user, may open this process's open files."""
     # Airflow's supervisor forbids it for itself and for the task that it forks (PR_SET_DUMPABLE): the folder is root's.
     try:
         return os.stat(folder).st_uid == os.geteuid()
@@ -234,11 +231,11 @@ def _may_be_opened(folder: str) -> bool:
 
 @contextlib.contextmanager
 def _submit_arguments(properties_file: str) -> Iterator[None]:
-    """The environment in which PySpark passes the file to `spark-submit`, before the arguments that were there."""
+    """Set the environment in which PySpark passes the file to `spark-submit`, before the other arguments."""
     before = os.environ.get(_ARGUMENTS)
     # The file stands in for spark-defaults.conf unless that is asked for too.
-    ours = f"{_PROPERTIES} {properties_file} --load-spark-defaults"
-    os.environ[_ARGUMENTS] = f"{ours} {before or _DEFAULT_ARGUMENTS}"
+    ours = f"--properties-file {properties_file} --load-spark-defaults"
+    os.environ[_ARGUMENTS] = f"{ours} {before or 'pyspark-shell'}"
     try:
         yield
     finally:
@@ -249,15 +246,15 @@ def _submit_arguments(properties_file: str) -> Iterator[None]:
 
 
 def properties_of(settings: Mapping[str, str]) -> bytes:
-    """The content of a properties file with those settings that are Spark's own."""
-    # Spark ignores, with a warning, whatever is not named as one of its own; the session gets that all the same.
+    """Return the content of a properties file with those settings that are Spark's own."""
+    # Spark ignores others with a warning; the session gets them all the same.
     spark_settings = {name: value for name, value in settings.items() if name.startswith("spark.")}
     lines = [f"{_escaped(name)}={_escaped(value)}\n" for name, value in spark_settings.items()]
     return "".join(lines).encode("ascii")
 
 
 def _escaped(text: str) -> str:
-    """A name or a value as Java's Properties read it back: in ASCII, with nothing that has a meaning there."""
+    """Return a name or a value as Java's Properties read it back: in ASCII, without characters of a meaning there."""
     units = text.encode("utf-16-be", "surrogatepass")
     codes = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
     return "".join(chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\u{code:04x}" for code in codes)

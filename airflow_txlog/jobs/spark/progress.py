@@ -1,7 +1,7 @@
 """Lines in the task log while a long Spark job runs: how many of its tasks are done.
 
-A thread beside the job asks Spark every few seconds; over Spark Connect the server says it beside its answers. The
-invariant: watching never fails a job, and ends with what is watched.
+A thread beside the job asks Spark every few seconds; a Spark Connect server reports beside its answers. The invariant:
+watching never fails a job, and ends with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 10.0
 _LAST_QUERIES = 8
-# The work that a task is given, and the files that it reports, are rows to Spark, too, but few.
+# A task's work and the files that it reports are rows to Spark too, but few.
 _FEWEST_ROWS = 10_000
 STARTING = "start Spark"
 """The step in which a job gets its Spark."""
@@ -33,7 +33,7 @@ STARTING = "start Spark"
 
 @contextlib.contextmanager
 def logged_while_starting(log: Callable[[str], None], every_s: float = EVERY_S) -> Iterator[None]:
-    """Says `Spark is starting, 40 s` every `every_s` seconds while what is inside runs."""
+    """Log `Spark is starting, 40 s` every `every_s` seconds while the block runs."""
     began_s = SYSTEM_CLOCK.monotonic_s()
     with _said_every(every_s, lambda: log(f"Spark is starting, {SYSTEM_CLOCK.monotonic_s() - began_s:.0f} s")):
         yield
@@ -41,12 +41,12 @@ def logged_while_starting(log: Callable[[str], None], every_s: float = EVERY_S) 
 
 @contextlib.contextmanager
 def _said_every(every_s: float, say: Callable[[], None]) -> Iterator[None]:
-    """Calls `say` every `every_s` seconds, in a thread of its own, while what is inside runs."""
+    """Call `say` every `every_s` seconds, in a thread, while the block runs."""
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(every_s):
-            # What is watched may be on its way out, and a missing line does no harm.
+            # The block may be ending, and a missing line does no harm.
             with contextlib.suppress(Exception):
                 say()
 
@@ -61,7 +61,7 @@ def _said_every(every_s: float, say: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched(spark: SparkSession, name: str, log: Callable[[str], None], every_s: float = EVERY_S) -> Iterator[None]:
-    """Log `<name>: 12 of 40 tasks done, 3,000 rows read so far` every `every_s` seconds while what is inside runs."""
+    """Log `<name>: 12 of 40 tasks done, 3,000 rows read so far` every `every_s` seconds while the block runs."""
 
     def say() -> None:
         total, done, failed = task_counts(spark)
@@ -75,10 +75,9 @@ def watched(spark: SparkSession, name: str, log: Callable[[str], None], every_s:
 
 
 def counted(spark: SparkSession, task: Step) -> Step:
-    """Return the task so that a watched step knows how many rows it has read and written, where that can be.
+    """Return the task so that it counts its rows for a watched step, if Spark is on this machine.
 
-    That takes a Spark on this machine. Over Spark Connect nothing shows where tasks run: one elsewhere finds no folder,
-    and counts nothing.
+    Over Spark Connect nothing shows where tasks run: one elsewhere finds no folder, and counts nothing.
     """
     folder = _counts_folder() if is_local(spark) or not is_classic(spark) else None
     return task if folder is None else CountedTask(task=task, folder=folder)
@@ -121,10 +120,9 @@ def _watched_by_server(spark: SparkSession, name: str, log: Callable[[str], None
 
 
 def task_counts(spark: SparkSession) -> tuple[int, int, int]:
-    """Tasks of the stages that run: all, done, failed."""
+    """Return the numbers of tasks of the running stages: all, done, failed."""
     tracker = spark.sparkContext.statusTracker()
-    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    running = [stage for stage in stages if stage is not None]
+    running = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None]
     return (
         sum(stage.numTasks for stage in running),
         sum(stage.numCompletedTasks for stage in running),
@@ -135,27 +133,19 @@ def task_counts(spark: SparkSession) -> tuple[int, int, int]:
 def _moved_in_spark(spark: SparkSession) -> list[str]:
     """Return what Spark itself has read or made so far for the running tasks, as parts of a line.
 
-    Executors report it every ten seconds (spark.executor.heartbeatInterval). Of files that a task of ours reads and
-    writes by itself Spark sees nothing.
+    Executors report it every ten seconds (spark.executor.heartbeatInterval). Spark does not see files that a task of
+    ours reads and writes by itself.
     """
     session: Any = spark
-    parts = []
-    num_bytes = _bytes_read(session)
-    if num_bytes:
-        parts.append(f"{size_text(num_bytes)} read by Spark")
-    num_rows = _rows_made(session._jsparkSession.sharedState().statusStore())
-    if num_rows >= _FEWEST_ROWS:
-        parts.append(f"{num_rows:,} rows in Spark")
-    return parts
-
-
-def _bytes_read(session: Any) -> int:
     stages = session.sparkContext._jsc.sc().statusStore().activeStages()
-    return sum(int(stages.apply(index).inputBytes()) for index in range(stages.size()))
+    num_bytes = sum(int(stages.apply(index).inputBytes()) for index in range(stages.size()))
+    num_rows = _rows_made(session._jsparkSession.sharedState().statusStore())
+    parts = [f"{size_text(num_bytes)} read by Spark"] if num_bytes else []
+    return [*parts, f"{num_rows:,} rows in Spark"] if num_rows >= _FEWEST_ROWS else parts
 
 
 def _rows_made(store: Any) -> int:
-    """The rows of the busiest step of the queries that run."""
+    """Return the rows of the busiest step of the running queries."""
     found = [0]
     executions = store.executionsList()
     for number in range(max(0, executions.size() - _LAST_QUERIES), executions.size()):

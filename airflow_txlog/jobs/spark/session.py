@@ -1,8 +1,8 @@
-"""Spark sessions for jobs: a local one, made or borrowed, and the settings under which a job's SQL means one thing.
+"""Spark sessions for jobs: a local one, made or borrowed, and the settings that fix the meaning of a job's SQL.
 
 A process has one Spark; a second session in it shares the cluster, the JVM and every static setting. The invariants: a
 borrowed Spark is never stopped and its other sessions never changed; a static setting that cannot be honoured is an
-error, because Spark itself would ignore it silently. Source: soundness A2.
+error, because Spark would silently ignore it. Source: soundness A2.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _JVM = "spark.driver.extraJavaOptions"
 
-# What decides how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by default,
-# and a condition that the two read differently would prune a file that holds a matching row.
+# Settings that decide how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by
+# default; a condition that the two read differently could prune a file with a matching row.
 MEANING = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
@@ -49,41 +49,40 @@ MEANING = {
     "spark.sql.legacy.literal.pickMinimumPrecision": "true",
     "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
 }
-# Spark replaces `${env:NAME}` in every text by default: a table's column name would read the environment of the job.
+# By default Spark replaces `${env:NAME}` in every text: a table's column name would read the environment of the job.
 _SUBSTITUTION = {"spark.sql.variable.substitute": "false"}
 
-# What every job runs under, besides its time zone. Fewer and larger batches between the JVM and Python.
+# The settings of every job, besides its time zone. Fewer and larger batches between the JVM and Python.
 _JOB_SETTINGS = {
     **MEANING,
     **_SUBSTITUTION,
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
-# A parameter is bound as a value. Spark 4.1 and later would else write it into the text, a timestamp as a time of the
-# session's zone, and a negative number behind a minus as a comment. Under this setting Spark Connect binds no parameter
-# at all; there `sql.bound` hands values over in a variable of the session.
+# Bind a parameter as a value. Otherwise Spark 4.1 and later write it into the text: a timestamp as a time of the
+# session's zone, a negative number after a minus as a comment. Under this setting Spark Connect binds no parameter at
+# all; there `sql.bound` passes values in a variable of the session.
 _BOUND_AS_VALUES = {"spark.sql.legacy.parameterSubstitution.constantsOnly": "true"}
-# A Spark Connect server keeps what a query meant under the number that its client gave it, and each client counts from
-# the beginning: of a session that another has used, be it a copy of this very task, it would give that one's rows.
+# A Spark Connect server caches plans by numbers that each client counts from the beginning: in a session that another
+# client has used, such as a copy of this task, it would return the other's rows.
 _PLANNED_ANEW = {"spark.connect.session.planCache.enabled": "false"}
 
 FILES_BY_SQL = "spark.sql.runSQLOnFiles"
 """The setting under which a relation may be a file, by its format and its path."""
 
 OUR_SETTINGS = "spark.txlog."
-"""What settings begin with that this package reads, and Spark does not."""
+"""The prefix of settings that this package reads, and Spark does not."""
 
-# A fact of an error: the job was refused because its Spark is a server's, and one of its own would run it. Nothing was
-# done before it was refused.
+# A fact of an error: a server's Spark cannot run the job, and one of its own would. Nothing was done.
 LOCAL_ONLY = {"is_local_only": True}
 
 
 def local_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session of its own in this process's Spark, which is started when there is none.
+    """Return a new session in this process's Spark, and start Spark if there is none.
 
     Temporary views and runtime settings are the session's alone. Raises InvalidJobSpec (argument `spark_conf.<name>`)
-    for a setting that only a start can change, where Spark runs already and has another value, for one that would let
-    others connect to it, and for the master of a cluster; and JobError where the installed PySpark cannot work.
+    for a static setting of which the running Spark has another value, for one that lets others connect, and for the
+    master of a cluster; JobError if the installed PySpark cannot work.
     """
     check_one_version()
     conf = dict(spark_conf or {})
@@ -102,24 +101,22 @@ def local_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Whether the driver's JVM is in reach; a Spark Connect session has a server instead."""
+    """Return whether the driver's JVM is in reach; a Spark Connect session has a server instead."""
     return not type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether the driver and all executors are one process on this machine."""
-    if not is_classic(spark):
-        return False
-    return is_one_process(str(spark.sparkContext.master))
+    """Return whether the driver and all executors are one process on this machine."""
+    return is_classic(spark) and is_one_process(str(spark.sparkContext.master))
 
 
 def reads_this_disk(spark: SparkSession) -> bool:
-    """Whether driver and executors are one process here, to which a path without a scheme is on this machine's disk."""
+    """Return whether this is so, and a path without a scheme is on this machine's disk."""
     return is_local(spark) and names_this_disk(spark)
 
 
 def names_this_disk(spark: SparkSession) -> bool:
-    """Whether the driver is in reach, and takes a path without a scheme for one on this machine's disk."""
+    """Return whether the driver is in reach, and a path without a scheme is on this machine's disk for it."""
     if not is_classic(spark):
         return False
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
@@ -127,17 +124,17 @@ def names_this_disk(spark: SparkSession) -> bool:
 
 
 def default_parallelism(spark: SparkSession) -> int:
-    """How many tasks run at once."""
+    """Return how many tasks run at once."""
     if is_classic(spark):
         return max(1, int(spark.sparkContext.defaultParallelism))
-    # A range is cut into as many parts as there are cores; Connect has no other way to ask. Its plan says it.
+    # Connect tells the number of cores only by the plan of a range, which is cut into as many parts.
     plan: Any = spark.range(1)
     found = re.search(r"\bsplits=(?:Some\()?(\d+)", plan._explain_string())
     return max(1, int(found[1])) if found else 1
 
 
 def check_meaning(conf: Mapping[str, str], time_zone: str) -> None:
-    """Raises InvalidJobSpec (argument `spark_conf.<name>`) where a job wants its SQL read in another way than ours."""
+    """Raise InvalidJobSpec (argument `spark_conf.<name>`) if a job wants its SQL read in another way than ours."""
     for name, ours in {**MEANING, **_SUBSTITUTION, "spark.sql.session.timeZone": time_zone}.items():
         asked = conf.get(name)
         if asked is not None and asked.lower() != ours.lower():
@@ -153,11 +150,11 @@ def check_meaning(conf: Mapping[str, str], time_zone: str) -> None:
 def job_settings(
     spark: SparkSession, time_zone: str, conf: Mapping[str, str] | None = None, unrestricted: Collection[str] = ()
 ) -> Iterator[None]:
-    """The settings that a job's SQL is evaluated under; what the session had is put back at the end.
+    """Apply the settings for a job's SQL, and restore the session's own at the end.
 
-    `conf` are the job's own, for a session on a Spark Connect server: any other was made with them. A query reads files
-    by their paths only where it is `unrestricted`. Raises
-    InvalidJobSpec (argument `spark_conf.<name>`) for one that the server would ignore.
+    `conf` are the job's own, for a session on a Spark Connect server: any other was made with them. Only an
+    `unrestricted` query reads files by their paths. Raises InvalidJobSpec (argument `spark_conf.<name>`) for a setting
+    that the server would ignore.
     """
     silence_query_errors()
     wanted = {**_JOB_SETTINGS, "spark.sql.session.timeZone": time_zone}
@@ -176,7 +173,7 @@ def job_settings(
 
 @contextlib.contextmanager
 def session_settings(spark: SparkSession, wanted: Mapping[str, str | None]) -> Iterator[None]:
-    """These settings of the session while the context lasts; what the session had is put back at the end.
+    """Apply these settings, and restore the session's own at the end.
 
     Raises InvalidJobSpec for a time zone that Spark does not know.
     """
@@ -185,7 +182,7 @@ def session_settings(spark: SparkSession, wanted: Mapping[str, str | None]) -> I
         _change_settings(spark, wanted)
         yield
     finally:
-        with contextlib.suppress(Exception):  # its Spark may be gone, and the cause is on its way
+        with contextlib.suppress(Exception):  # its Spark may be gone, and the cause is being raised
             _change_settings(spark, before)
 
 
@@ -196,7 +193,6 @@ def _settings_of(spark: SparkSession, names: Iterable[str]) -> dict[str, str | N
 
 
 def _change_settings(spark: SparkSession, values: Mapping[str, str | None]) -> None:
-    """Set settings of the session; None unsets one. Raises InvalidJobSpec for a time zone that Spark does not know."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
@@ -252,7 +248,7 @@ def silence_query_errors() -> None:
 
 
 def has_session() -> bool:
-    """Whether this process has a Spark that `local_session` would use."""
+    """Return whether this process has a Spark that `local_session` would use."""
     check_one_version()
     return _running_session() is not None
 
@@ -260,27 +256,19 @@ def has_session() -> bool:
 def _running_session() -> SparkSession | None:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - a job without Spark imports no PySpark
 
-    return SparkSession.getActiveSession() or _default_session()
-
-
-def _default_session() -> SparkSession | None:
-    """The session that this process started first, also from a thread where none is active."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    # In a thread without an active session: the session that this process started first.
     found: SparkSession | None = getattr(SparkSession, "_instantiatedSession", None)
-    if found is not None and is_classic(found) and found.sparkContext._jsc is None:
-        return None  # it was stopped
-    return found
-
-
-def _our_jvm_options() -> str:
-    # Spark spills to this folder unless spark.local.dir names another. A JVM ignores TMPDIR, and one that is killed
-    # deletes nothing.
-    return f'{JVM_OPTIONS} "-Djava.io.tmpdir={temporary_folder()}"'
+    is_stopped = found is not None and is_classic(found) and found.sparkContext._jsc is None
+    return None if is_stopped else found
 
 
 def _with_ours(jvm_options: str) -> str:
-    return f"{_our_jvm_options()} {jvm_options}".strip()
+    # Spark spills to this folder unless spark.local.dir names another. A JVM ignores TMPDIR, and one that is killed
+    # deletes nothing.
+    return f'{JVM_OPTIONS} "-Djava.io.tmpdir={temporary_folder()}" {jvm_options}'.strip()
 
 
 def _is_as_wanted(name: str, found: str | None, wanted: str) -> bool:

@@ -1,9 +1,8 @@
-"""The code that executors need, as a zip whose name is its content.
+"""The code that executors need, as a zip that is named by its content.
 
-Functions reach a Python worker by reference: the worker must be able to import the module that holds them. The zip has
-`datafiles` and what it stands on (`sql`, `storage`, `clock`, `errors`), and nothing else. The
-invariant: equal content gives an equal name and equal bytes, because Spark Connect refuses a known name with other
-bytes. Source: soundness B9.
+Functions reach a Python worker by reference, so the worker must be able to import their module. The zip has `datafiles`
+and the modules that it imports. The invariant: equal content gives an equal name and equal bytes, because Spark Connect
+refuses a known name with other bytes. Source: soundness B9.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import itertools
 import os
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 HAS = "spark.txlog.package"
 """The setting in which a server names the zip whose code its Python workers can import without it."""
 
-# `datafiles`, and what it stands on.
 _PACKAGES = ("datafiles", "sql", "storage")
 _MODULES = ("__init__.py", "clock.py", "errors.py", "locations.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
@@ -37,7 +36,7 @@ _shipped: set[str] = set()
 
 
 def ship(spark: SparkSession) -> None:
-    """Make `airflow_txlog.datafiles` importable in this session's Python workers. Cheap when it is already."""
+    """Make `airflow_txlog.datafiles` importable in this session's Python workers."""
     key = str(spark.sparkContext.applicationId if is_classic(spark) else spark.session_id)  # type: ignore[attr-defined]
     if key in _shipped:
         return
@@ -50,13 +49,16 @@ def ship(spark: SparkSession) -> None:
 
 
 def executor_zip() -> tuple[str, bytes]:
-    """The zip's name, `airflow_txlog-<sha>.zip`, and its bytes; the same for the same sources."""
-    return _zip_of(_sources())
+    """Return the zip's name, `airflow_txlog-<sha>.zip`, and its bytes; the same for the same sources."""
+    package = files("airflow_txlog")
+    modules = [(f"airflow_txlog/{name}", package.joinpath(name).read_bytes()) for name in _MODULES]
+    folders = (_python_files(package.joinpath(name), f"airflow_txlog/{name}") for name in _PACKAGES)
+    return _zip_of(itertools.chain(modules, *folders))
 
 
 @functools.cache
 def driver_zip() -> tuple[str, bytes]:
-    """The same with the whole package, for a driver on another machine."""
+    """Return the same with the whole package, for a driver on another machine."""
     return _zip_of(_python_files(files("airflow_txlog"), "airflow_txlog"))
 
 
@@ -73,14 +75,6 @@ def _zip_of(sources: Iterable[tuple[str, bytes]]) -> tuple[str, bytes]:
     return f"airflow_txlog-{digest}.zip", content
 
 
-def _sources() -> Iterator[tuple[str, bytes]]:
-    package = files("airflow_txlog")
-    for name in _MODULES:
-        yield f"airflow_txlog/{name}", package.joinpath(name).read_bytes()
-    for name in _PACKAGES:
-        yield from _python_files(package.joinpath(name), f"airflow_txlog/{name}")
-
-
 def _python_files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
     for item in folder.iterdir():
         if item.is_dir() and item.name != "__pycache__":
@@ -90,7 +84,7 @@ def _python_files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]
 
 
 def _zip_file() -> str:
-    """The zip on disk, in a folder that only this user can write to and that goes with the process."""
+    """Return the path of the zip, in a folder of this process that only this user can write to."""
     name, content = executor_zip()
     path = os.path.join(temporary_folder(), name)
     if not os.path.exists(path):

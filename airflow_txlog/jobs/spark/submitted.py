@@ -1,7 +1,7 @@
 """The session of a driver that `spark-submit` has started: Spark's defaults and the submitted settings, none of ours.
 
-The invariant: it is on the master that was asked for. Where none was named Spark itself would take `local[*]`, without
-a word, and the job would run on one machine.
+The invariant: it is on the master that was asked for. Without one Spark would silently take `local[*]`, and the job
+would run on one machine.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ GATEWAY = "PYSPARK_GATEWAY_PORT"
 
 
 def submitted_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session on the cluster, with the settings of the job.
+    """Return the session on the cluster, with the settings of the job.
 
-    Raises InvalidJobSpec where no cluster was asked for, and SparkUnavailable where Spark is on another.
+    Raises InvalidJobSpec if no cluster was asked for, and SparkUnavailable if Spark is on another.
     """
     check_one_version()
     if GATEWAY not in os.environ:

@@ -218,7 +218,7 @@ def read(way: str, context: JobContext, view: FileView, shelf: str) -> pa.Table:
         return scanned(rows.scan(context))
     if way == "in a store":
         there = FileView(format="parquet", path=f"{shelf}{view.paths[0]}")
-        return read_files(context, there, files_in_store(context, there, "source"), "source")[0].toArrow()
+        return read_files(context, files_in_store(context, there, "source"))[0].toArrow()
     source = build_source(context, SqlGate(context), None, view)
     if way == "in a query":
         return source.frame.toArrow()
@@ -247,7 +247,7 @@ def test_the_rows_are_those_of_plain_spark_or_the_values_of_the_files(
 def test_a_padded_text_is_compared_without_its_padding(context: JobContext, tmp_path: Path, shelf: str) -> None:
     view = put(tmp_path / "in", CASES["char"].files)
     there = FileView(format="parquet", path=f"{shelf}{tmp_path}/in")
-    frame, _ = read_files(context, there, files_in_store(context, there, "source"), "source")
+    frame, _ = read_files(context, files_in_store(context, there, "source"))
     for each in (frame, build_source(context, SqlGate(context), None, view).frame):
         assert [row.v for row in each.where("v = 'a'").collect()] == ["a    "]
 

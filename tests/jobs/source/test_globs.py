@@ -66,6 +66,16 @@ def test_a_filter_that_hides_whole_folders_of_a_column_is_refused(monkeypatch: p
         listed(store.root, pathGlobFilter="*.csv")
 
 
+def test_an_error_for_a_source_without_rows_names_the_filter_that_no_file_matches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = CountingStore("memory://source-globs/unmatched")
+    store.put("a.csv", b"")
+    monkeypatch.setattr(listing, "open_store", lambda uri, access: store)
+    assert "the files at memory://source-globs/unmatched are empty" in listed(store.root).no_rows().message
+    assert "pathGlobFilter=*.txt" in listed(store.root, pathGlobFilter="*.txt").no_rows().message
+
+
 def test_files_that_a_stream_has_written_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log says which of them it has finished."""
     store = CountingStore("memory://source-globs/stream")

@@ -62,7 +62,7 @@ class Readers:
 
     def ours(self, format: str, path: str | list[str], options: dict[str, str], schema: str | None) -> DataFrame:
         view = self.view(format, path, options, schema)
-        return read_files(self.context, view, files_in_store(self.context, view, "source"), "source")[0]
+        return read_files(self.context, files_in_store(self.context, view, "source"))[0]
 
     def view(self, format: str, path: str | list[str], options: dict[str, str], schema: str | None) -> FileView:
         paths = tuple(f"{self.place}/{each}" for each in ([path] if isinstance(path, str) else path))

@@ -50,7 +50,7 @@ def test_what_we_add_to_the_jvms_options_is_not_asked_of_the_next_job(
 ) -> None:
     # As if the first of the options that this Spark has were ours, and the others the job's.
     ours, asked = str(spark.conf.get("spark.driver.extraJavaOptions")).split(" ", 1)
-    monkeypatch.setattr(session, "_our_jvm_options", lambda: ours)
+    monkeypatch.setattr(session, "_with_ours", lambda options: f"{ours} {options}".strip())
     assert local_session({"spark.driver.extraJavaOptions": asked})
     with pytest.raises(InvalidJobSpec, match="child process"):
         local_session({"spark.driver.extraJavaOptions": f"{asked} -Dother=1"})
