@@ -1,8 +1,8 @@
-"""Which columns the columns of a table get their values from.
+"""The columns from which the columns of a table are copied.
 
-An assigned value is a copy where it is a column, a literal or a parameter, alone; a query is read by sqlglot. The
-invariant: a column is either left out, or named with every column that its new values are copied from; what may be
-computed, and a query with a part that could be read in two ways, is left out.
+An assigned value is a copy if it is a column, a literal or a parameter, alone; sqlglot reads a query. The invariant: a
+column is named with every column that its new values are copied from, or left out. Left out is what may be computed,
+and a query with a part that could be read in two ways.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ Field: TypeAlias = tuple[str, str]
 """The URI of a table or of files, and the name of a column there."""
 
 Origins: TypeAlias = Mapping[str, frozenset[Field] | None]
-"""A relation's columns by name, in small letters, and what each is a copy of; a constant of nothing; None: unknown."""
+"""A relation's columns by name, in small letters, and what each copies (a constant: nothing; None: unknown)."""
 
 
 def copied_columns(operation: Operation, table_uri: str, lineage: Lineage) -> dict[str, frozenset[Field]]:
-    """By the table's columns: those that their new values are copied from, of sources or of the table itself.
+    """Return, by the table's columns, the columns of sources or of the table that their new values are copied from.
 
-    A column that is computed, or about which it is not certain, is left out.
+    A column that is or may be computed is left out.
     """
     columns = list(lineage.columns)
     table, source = _copies_of(table_uri, columns), {}
@@ -76,12 +76,10 @@ def copied_columns(operation: Operation, table_uri: str, lineage: Lineage) -> di
 
 
 def _copies_of(uri: str, columns: Sequence[str]) -> dict[str, frozenset[Field] | None]:
-    """A relation that is a dataset itself."""
     return {column.lower(): frozenset({(uri, column)}) for column in columns}
 
 
 def _of_source(source: QuerySource | View, views: Mapping[str, Sequence[str]]) -> Origins | None:
-    """The columns that a source has; None where that is not known."""
     if isinstance(source, QuerySource):
         relations = {name: _of_view(view, views.get(name)) for name, view in source.views.items()}
         return _of_query(source.sql, relations)
@@ -102,7 +100,7 @@ def _of_view(view: View, columns: Sequence[str] | None) -> Origins | None:
 
 
 def _of_clauses(merge: Merge, table: Origins, source: Origins) -> list[Origins] | None:
-    """What each clause assigns; None where one could assign any column."""
+    """Return the assignments of each clause; None if one could assign any column."""
     target_alias, source_alias = merge.target_alias.lower(), merge.source_alias.lower()
     seen = {
         "matched": {target_alias: table, source_alias: source},
@@ -123,7 +121,7 @@ def _of_clauses(merge: Merge, table: Origins, source: Origins) -> list[Origins] 
 
 
 def _assigned(texts: Mapping[str, str], table: Origins, seen: Mapping[str, Origins]) -> Origins | None:
-    """What a mapping of columns to SQL assigns; None where a key is not just the name of a column of the table.
+    """Return the assignments of a mapping of columns to SQL; None if a key is not just the name of a table's column.
 
     `seen`: the relations that the SQL may name, by alias.
     """
@@ -140,7 +138,7 @@ def _assigned(texts: Mapping[str, str], table: Origins, seen: Mapping[str, Origi
 
 
 def _of_value(text: str, seen: Mapping[str, Origins]) -> frozenset[Field] | None:
-    """What a value is a copy of; None for one that is computed, or could be another column's."""
+    """Return the columns that a value is a copy of; None for one that is computed, or could be another column's."""
     match sql_text(text).expression:
         # A session may take double quotes for those of a name.
         case Literal() | Parameter() if '"' not in text:
@@ -154,7 +152,7 @@ def _of_value(text: str, seen: Mapping[str, Origins]) -> frozenset[Field] | None
 
 
 def _of_query(sql: str, views: Mapping[str, Origins | None]) -> Origins | None:
-    """The columns of a query over views; None where it has one that cannot be named, or is read in two ways."""
+    """Return the columns of a query over views; None if one has no name, or the query can be read in two ways."""
     text = sql_text(sql)
     if text.problem is not None or any(token.doubt is not None for token in text.tokens):
         return None
@@ -174,7 +172,7 @@ def _of_query(sql: str, views: Mapping[str, Origins | None]) -> Origins | None:
 
 
 def _hides_columns(node: exp.Expr) -> bool:
-    """Whether a part of a query may give a relation other columns than those that are found here."""
+    """Return whether a part of a query may give a relation other columns than those that are found here."""
     match node:
         case exp.Join():
             return node.method == "NATURAL" or node.kind in ("SEMI", "ANTI")
@@ -186,7 +184,7 @@ def _hides_columns(node: exp.Expr) -> bool:
 
 
 def _copied(node: Node, views: Mapping[str, Origins | None], column: str = "") -> frozenset[Field] | None:
-    """What a column of a query, or `column` of one of its relations, is a copy of."""
+    """Return the columns of which a column of a query, or `column` of one of its relations, is a copy."""
     here = node.expression.unalias()
     match here:
         case exp.Table():

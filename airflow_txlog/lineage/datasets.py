@@ -1,7 +1,7 @@
-"""How OpenLineage names a table or a folder of files, and which of them an operation reads.
+"""OpenLineage's names of tables and folders of files, and the datasets that an operation reads.
 
-Reads nothing: a name follows from the letters of a location. The invariant: a name holds no credentials, and is the
-same for all spellings of one store's scheme.
+A name follows from the letters of a location. The invariant: it holds no credentials, and is the same for all spellings
+of one store's scheme.
 Source: OpenLineage, "Naming Conventions".
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from airflow_txlog.contract.operations import (
-    AnySource,
     Delete,
     FileView,
     KeySource,
@@ -28,14 +27,14 @@ _BUCKETS = ("s3", "gs", "abfss")
 
 
 class DatasetName(NamedTuple):
-    """What identifies a dataset in every tool that reads the events."""
+    """The identity of a dataset in every tool that reads the events."""
 
     namespace: str
     name: str
 
 
 def dataset_name(uri: str) -> DatasetName:
-    """The name of the table, the file or the folder at an absolute path or URI."""
+    """Return the name of the table, the file or the folder at an absolute path or URI."""
     path = local_path(uri)
     if path is not None:
         return DatasetName(LOCAL, path.rstrip("/") or "/")
@@ -52,7 +51,7 @@ def dataset_name(uri: str) -> DatasetName:
 
 
 def datasets_read(operation: Operation, versions: Mapping[str, int | None]) -> dict[DatasetName, str | None]:
-    """The datasets of the operation's sources, each with the version that is read, as far as there is one and only one.
+    """Return the datasets of the operation's sources, each with the version that is read, if it is exactly one.
 
     `versions`: of tables that are read at their latest version.
     """
@@ -70,14 +69,16 @@ def datasets_read(operation: Operation, versions: Mapping[str, int | None]) -> d
 def sizes_read(
     operation: Operation | None, sizes: Mapping[str, Mapping[str, int]]
 ) -> dict[DatasetName, Mapping[str, int]]:
-    """How large the datasets of the operation's source are: `rows`, `bytes` and `files`, each where it is known.
+    """Return the `rows`, `bytes` and `files` of the datasets of the operation's source, as far as they are known.
 
-    `sizes`: the same by the name of the view, as the job found it. What two views or two places have is left out: they
-    may be two versions of one table, or overlap.
+    `sizes`: the same by the name of the view. A dataset of two views, and a view of two places, is left out: these may
+    be two versions of one table, or overlap.
     """
-    source = _source_of(operation)
-    if source is None:
-        return {}
+    match operation:
+        case SourceOperation(source=source) | Delete(keys=KeySource(source=source)):
+            pass
+        case _:
+            return {}
     views = source.views if isinstance(source, QuerySource) else {"": source}
     names = {view: [dataset_name(place) for place in _places(read)] for view, read in views.items()}
     all_names = [name for found in names.values() for name in found]
@@ -86,14 +87,6 @@ def sizes_read(
         for view, found in names.items()
         if view in sizes and len(found) == 1 and all_names.count(found[0]) == 1
     }
-
-
-def _source_of(operation: Operation | None) -> AnySource | None:
-    match operation:
-        case SourceOperation(source=source) | Delete(keys=KeySource(source=source)):
-            return source
-        case _:
-            return None
 
 
 def _places(view: View) -> list[str]:

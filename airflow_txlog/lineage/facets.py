@@ -1,8 +1,7 @@
-"""What OpenLineage's listener gets of a task: its datasets with their facets, from what the task was to do and did.
+"""The datasets of a task with their facets for OpenLineage's listener, from the operation and its result alone.
 
-Imported only when the listener asks, since it needs Airflow's provider for OpenLineage. Reads nothing: what is not in
-the operation or the result stays out. The invariant: a facet holds names, counts, versions and the author's SQL, and
-never the value of a parameter or a key.
+Imported only when the listener asks, since it needs Airflow's provider for OpenLineage. The invariant: a facet holds
+names, counts, versions and the author's SQL, and never the value of a parameter or a key.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ _FILES = ("numFiles", "numTargetFilesAdded", "numAddedFiles")
 def lineage_of(
     operation: Operation | None, table_uri: str | None, result: JobResult | None
 ) -> OperatorLineage[Any, Any]:
-    """The lineage of one try of a task.
-
-    `operation` and `table_uri` are None where they are not known, `result` where there is none (yet).
-    """
+    """Return the lineage of one try of a task. None: not known, or no result yet."""
     lineage = (None if result is None else result.details.lineage) or Lineage()
     read = {} if operation is None else datasets_read(operation, lineage.versions)
     sizes, rows = sizes_read(operation, lineage.sizes), _rows_read(operation, result, len(read))
@@ -70,7 +66,6 @@ def lineage_of(
 
 
 def _known(name: DatasetName) -> dict[str, DatasetFacet]:
-    """What is known of the table before the task has run."""
     return {
         "storage": storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet"),
         "dataSource": datasource_dataset.DatasourceDatasetFacet(name=name.namespace, uri=_path(name)),
@@ -78,7 +73,6 @@ def _known(name: DatasetName) -> dict[str, DatasetFacet]:
 
 
 def _of_table(operation: Operation, table_uri: str, result: JobResult, lineage: Lineage) -> dict[str, DatasetFacet]:
-    """What the result says of the table."""
     facets = _version(None if result.version is None else str(result.version))
     if lineage.columns:
         listed = [
@@ -106,7 +100,7 @@ def _version(version: str | None) -> dict[str, DatasetFacet]:
 
 
 def _rows_read(operation: Operation | None, result: JobResult | None, num_inputs: int) -> int | None:
-    """The rows of the only input, where all of them were the operation's source; of a query only Spark knows them."""
+    """Return the rows of the only input if all were the operation's source; only Spark knows those of a query."""
     match operation:
         case SourceOperation(source=QuerySource()):
             return None
@@ -122,7 +116,7 @@ def _rows_read(operation: Operation | None, result: JobResult | None, num_inputs
 
 
 def _size_read(size: Mapping[str, int], rows: int | None) -> dict[str, InputDatasetFacet]:
-    """The size of an input, with its rows where the job has counted them and the input does not say them."""
+    """Return the size of an input, with the job's count of rows if the input has none."""
     found = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
         rowCount=size.get("rows", rows), size=size.get("bytes"), fileCount=size.get("files")
     )
@@ -131,7 +125,6 @@ def _size_read(size: Mapping[str, int], rows: int | None) -> dict[str, InputData
 
 
 def _lifecycle(operation: Operation, result: JobResult) -> str | None:
-    """What became of the table as a whole."""
     if isinstance(operation, Truncate):
         return "TRUNCATE"
     if not isinstance(operation, Write):
@@ -153,7 +146,7 @@ def _copied(origins: Iterable[tuple[str, str]]) -> column_lineage_dataset.Fields
 
 
 def _statistics(result: JobResult) -> dict[str, OutputDatasetFacet]:
-    """What the commit wrote, rows that it only copied included; none where it wrote no files."""
+    """Return the rows, copied ones included, the bytes and the files of the commit; nothing if it wrote no files."""
     metrics = result.metrics
     size_bytes = next((metrics[name] for name in _BYTES if name in metrics), None)
     if result.status != "committed" or size_bytes is None:
@@ -179,7 +172,7 @@ def _run_facet(result: JobResult) -> Any:
 
 
 def _sql(operation: Operation, table: DatasetName) -> dict[str, JobFacet]:
-    """The statement that the operation is, or that its rows come from, as its author wrote it: `:name` for a value."""
+    """Return the statement of the operation, or of its source, as its author wrote it: `:name` for a value."""
     where = " AND ".join(
         f"({text})"
         for text in (getattr(operation, "partition_predicate", None), getattr(operation, "predicate", None))
@@ -200,5 +193,4 @@ def _sql(operation: Operation, table: DatasetName) -> dict[str, JobFacet]:
 
 
 def _path(name: DatasetName) -> str:
-    """The location, without what may have stood in it beside the names."""
     return name.name if name.namespace == "file" else f"{name.namespace}/{name.name.lstrip('/')}"

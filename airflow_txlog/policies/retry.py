@@ -1,8 +1,8 @@
-"""Which errors are worth another try of the task: the third ring of retry, around the commit loop and the job.
+"""Airflow's retries of a task: the third ring, around the commit loop and the job.
 
-The error itself knows (`TxlogError.retryable`); this module answers Airflow. Airflow asks a retry policy since 3.3;
-where there is none, `raise_for_airflow` turns an error that must not be retried into AirflowFailException. Invariant:
-an error that cannot be won by running again fails the task on the try that met it, and says why.
+The error itself knows whether another try can help (`TxlogError.retryable`). Airflow asks a retry policy since 3.3;
+for earlier versions `raise_for_airflow` turns an error that must not be retried into AirflowFailException. Invariant:
+an error that another try cannot cure fails the task at once, with the reason.
 """
 
 from __future__ import annotations
@@ -35,14 +35,12 @@ class TxlogRetryPolicy(RetryPolicy):
     - A TxlogError whose `retryable` is true (a conflict, a lost race, a lost job): retried, as far as the task's
       `retries` go, after `delay` doubled with each try up to `max_delay`, and scattered by ±50 % so that mapped tasks
       that lost to each other do not meet again.
-    - What may pass by itself (a JobError: Spark, the machine, a store; SourceNotFound; any error that is not ours):
-      `otherwise`, which is "fail", or "default" for Airflow's own rule (`retries`, `retry_delay`). Choose "default" to
-      put this policy first in a ChainRetryPolicy.
+    - An error that may pass by itself (a JobError: Spark, the machine, a store; SourceNotFound; any error that is not
+      ours): `otherwise`, which is "fail", or "default" for Airflow's own rule (`retries`, `retry_delay`). Choose
+      "default" to put this policy first in a ChainRetryPolicy.
     - Any other TxlogError: failed, whatever `retries` says.
 
-    `rings.RETRIED` has every class.
-
-    Replace it with the operator's `retry_policy=`.
+    `rings.RETRIED` has every class. Replace the policy with the operator's `retry_policy=`.
     """
 
     def __init__(
@@ -60,14 +58,8 @@ class TxlogRetryPolicy(RetryPolicy):
         self.max_delay = max_delay
         self._random_fraction = random_fraction
 
-    def evaluate(
-        self,
-        exception: BaseException,
-        try_number: int,
-        max_tries: int,
-        context: Any = None,
-    ) -> RetryDecision:
-        """The decision about one failed try, with the reason that Airflow logs."""
+    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
+        """Return the decision about one failed try, with the reason that Airflow logs."""
         ring = ring_of(exception)
         if ring is Ring.POLICY:
             return sdk.RetryDecision.retry(delay=self.delay_after(try_number), reason=_reason(exception))
@@ -80,17 +72,16 @@ class TxlogRetryPolicy(RetryPolicy):
         )
 
     def delay_after(self, try_number: int) -> timedelta:
-        """How long to wait after this try (counted from 1)."""
+        """Return how long to wait after this try (counted from 1)."""
         # The exponent is bounded before it is raised: a task may have many tries.
         doubled: timedelta = self.delay * 2 ** min(max(try_number - 1, 0), 16)
         return min(doubled, self.max_delay) * (0.5 + self._random_fraction())
 
 
 def raise_for_airflow(error: TxlogError) -> NoReturn:
-    """Raise the error as Airflow should see it.
+    """Raise the error as it is for the task's retry policy.
 
-    With retry policies: as it is, so that the task's policy, ours or the author's, judges the real class. Without
-    them: an error that is not retryable becomes AirflowFailException, which Airflow never retries.
+    If Airflow has no policies, an error that is not retryable becomes AirflowFailException, which is never retried.
     """
     if HAS_RETRY_POLICY or error.retryable:
         raise error

@@ -1,8 +1,7 @@
 """Who retries what: the table of error classes, each with the ring that retries it and the reason.
 
 The rings are the job itself, `TxlogRetryPolicy`, and Airflow's own `retries`; docs/decisions/retries.md describes them,
-and docs/errors.md prints this table. Imports nothing of Airflow. The invariant: the table agrees with each class's
-`retryable` and with `ring_of`; a test holds it.
+and docs/errors.md prints this table. The invariant: the table agrees with each class's `retryable` and with `ring_of`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from airflow_txlog.errors import TxlogError
 
 
 class Ring(enum.StrEnum):
-    """Who tries again after an error; the value is how documents call it."""
+    """Who tries again after an error; documents call it by the value."""
 
     JOB = "the job, then the policy"
     POLICY = "the policy"
@@ -27,7 +26,7 @@ _MAY_PASS = (errors.JobError, errors.SourceNotFound)
 
 
 def ring_of(error: BaseException) -> Ring:
-    """The ring outside the job that retries an error: POLICY, AIRFLOW (only with `otherwise="default"`) or NONE."""
+    """Return the ring outside the job that retries an error: POLICY, AIRFLOW (only `otherwise="default"`) or NONE."""
     if isinstance(error, TxlogError) and error.retryable:
         return Ring.POLICY
     if not isinstance(error, TxlogError) or isinstance(error, _MAY_PASS):
