@@ -58,6 +58,7 @@ _ALIKE_TO_SPARK = (
     frozenset((Primitive.STRING, Primitive.BINARY)),
     frozenset((Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)),
 )
+_WHOLE = (Primitive.INTEGER, Primitive.LONG)
 _SUFFIXES = {Primitive.LONG: "L", Primitive.DOUBLE: "D", Primitive.SHORT: "S", Primitive.BYTE: "Y"}
 
 
@@ -255,14 +256,13 @@ def _why_only_here(footers: Sequence[SourceFooter], columns: StructType) -> str 
             other = footer.held(column.name)
             if column.name.lower() in footer.in_nanoseconds:
                 return f"the file {footer.name} has column {column.name!r} in nanoseconds"
-            if other is not None and any(_is_null_of_another_type(*pair) for pair in pairs_of(column.type, other.type)):
+            pairs = () if other is None else pairs_of(column.type, other.type)
+            # Spark takes a column of nulls for whole numbers.
+            if any(
+                held is Primitive.VOID and wanted not in (Primitive.INTEGER, Primitive.LONG) for wanted, held in pairs
+            ):
                 return f"the file {footer.name} has nothing but null in column {column.name!r}"
     return None
-
-
-def _is_null_of_another_type(wanted: DataType, held: DataType) -> bool:
-    # Spark takes a column of nulls for whole numbers.
-    return held is Primitive.VOID and wanted not in (Primitive.INTEGER, Primitive.LONG)
 
 
 def _together(one: DataType, other: DataType) -> DataType:

@@ -66,13 +66,9 @@ def rows_here(
         return OnlySpark("the source is a query")
     if isinstance(rows, RowsHere):
         context.lineage.views[""], context.lineage.sizes[""] = rows.columns.names, dict(rows.plan.size)
-        return _if_small(context, rows.plan.reading_costs()) or rows
+        why = context.executor.why_too_much(rows.plan.reading_costs())
+        return rows if why is None else OnlySpark(why)
     return rows
-
-
-def _if_small(context: JobContext, sizes: list[int]) -> OnlySpark | None:
-    why = context.executor.why_too_much(sizes)
-    return None if why is None else OnlySpark(why)
 
 
 def _rows_of_table(context: JobContext, view: TableView, target: Snapshot | None) -> RowsHere | OnlySpark:
@@ -93,9 +89,12 @@ def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_a
     check_no_table(found, context.root)
     if not found.filled:
         raise found.no_rows()
-    refusal = why_spark_reads(found) or _if_small(context, list(found.sizes.values()))
+    refusal = why_spark_reads(found)
     if refusal is not None:
         return refusal
+    why = context.executor.why_too_much(list(found.sizes.values()))
+    if why is not None:
+        return OnlySpark(why)
     source = columns_in_footers(found)
     if source.left is None and source.apart is not None and reads_all:
         raise source.apart
@@ -118,15 +117,12 @@ def rows_of_files(context: JobContext, found: SourceFiles, source: SourceColumns
         return OnlySpark("a column of the source is not of one type in all files")
     files = found.sizes
     # Spark alone knows the values of folders, and texts with a collation.
-    names, of_folders = {field.name.lower() for field in source.columns}, set[str]().union(*map(_of_folders, files))
+    names = {field.name.lower() for field in source.columns}
+    folders = {part for path in files for part in path.split("/")[:-1] if "=" in part}
+    of_folders = {unquote(part.partition("=")[0]).lower() for part in folders}
     if not names or names & of_folders or any(field.is_collated for field in walk_fields(source.columns)):
         return OnlySpark("a folder of the source may name one of its columns, or a column has a collation")
     costs = [source.costs[path] for path in files]
     plan = plan_of(found.store, to_arrow(source.columns), list(files), list(files.values()), costs=costs)
     make_scan = partial(ParquetScan, padded=padded_columns(context, source.padded), defaults=source.defaults)
     return RowsHere(columns=source.columns, plan=plan, make_scan=make_scan, in_pieces=True)
-
-
-def _of_folders(path: str) -> set[str]:
-    """Return the names, in small letters, of the columns that Spark may find in the folders of a path."""
-    return {unquote(part.partition("=")[0]).lower() for part in path.split("/")[:-1] if "=" in part}

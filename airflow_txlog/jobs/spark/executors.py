@@ -64,15 +64,20 @@ def check_executors(
         return
     if is_classic(spark):
         log(application_line(spark.sparkContext.applicationId, master, spark.sparkContext.uiWebUrl))
-    warning = memory_warning(master, _memory_settings(spark), task_memory_mib)
+    given = (
+        dict(spark.sparkContext.getConf().getAll())
+        if is_classic(spark)
+        else {name: value for name, value in settings_of(spark, _MEMORY_SETTINGS).items() if value is not None}
+    )
+    warning = memory_warning(master, given, task_memory_mib)
     if warning is not None:
         log(warning)
     probe = F.udf(Probe(packages=packages, pause_s=_PAUSE_S), "string", useArrow=False)
     tasks = 2 * parallelism
     frame = spark.range(0, tasks, 1, tasks).select(probe("id").alias("answer"))
     # The defaults of a cluster may set it for an application; a server does not know a setting of this name.
-    given = spark.sparkContext.getConf().get(WAIT_SETTING) if is_classic(spark) else conf.get(WAIT_SETTING)
-    with _waiting(spark, master, WAIT_S if given is None else wait_of(given), log):
+    wait = (given if is_classic(spark) else conf).get(WAIT_SETTING)
+    with _waiting(spark, master, WAIT_S if wait is None else wait_of(wait), log):
         answers = [
             json.loads(text) for text in collect(frame, "ask the executors what they have").column(0).to_pylist()
         ]
@@ -136,13 +141,6 @@ def memory_warning(master: str, conf: Mapping[str, str], task_memory_mib: int) -
 
 def _mib(conf: Mapping[str, str], name: str, default: str = "0") -> int:
     return (size_bytes(conf.get(name, default)) or 0) // 1024**2
-
-
-def _memory_settings(spark: SparkSession) -> dict[str, str]:
-    """Return the settings of the application that `memory_warning` reads."""
-    if is_classic(spark):
-        return dict(spark.sparkContext.getConf().getAll())
-    return {name: value for name, value in settings_of(spark, _MEMORY_SETTINGS).items() if value is not None}
 
 
 @contextlib.contextmanager

@@ -98,16 +98,13 @@ def jars_in_place(jars: str) -> str:
 
     Any other it would send to its own executor through a port that is closed.
     """
-    return ",".join(_in_place(jar.strip()) for jar in jars.split(",") if jar.strip())
-
-
-def _in_place(jar: str) -> str:
-    scheme, colon, rest = jar.partition(":")
-    if colon and scheme != "file":
-        return jar
-    path = unquote(rest) if colon else os.path.abspath(jar)
-    # Spark takes the path out of this URI, decoded, and puts it into another as it is.
-    return f"local:/{quote(quote(path.lstrip('/')))}"
+    found = []
+    for jar in filter(None, map(str.strip, jars.split(","))):
+        scheme, colon, rest = jar.partition(":")
+        path = unquote(rest) if colon else os.path.abspath(jar)
+        # Spark takes the path out of this URI, decoded, and puts it into another as it is.
+        found.append(jar if colon and scheme != "file" else f"local:/{quote(quote(path.lstrip('/')))}")
+    return ",".join(found)
 
 
 def check_stays_closed(spark_conf: Mapping[str, str]) -> None:
