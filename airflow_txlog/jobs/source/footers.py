@@ -198,7 +198,7 @@ def _check_groups(schema: pq.ParquetSchema) -> None:
     """Raise NotSpark for groups that Spark and Arrow take for other types.
 
     Only the text of a schema shows the annotations of groups, and a name may look like an annotation there. The paths
-    of the leaves, in the same order, tell them apart.
+    of the leaves, in the same order, distinguish them.
     Source: parquet-format, LogicalTypes, "Backward-compatibility rules"; Arrow follows later ones than Spark.
     """
     leaves = iter([schema.column(index).path for index in range(len(schema))])

@@ -264,7 +264,7 @@ def input_layout(context: JobContext, schema: pa.Schema) -> Layout:
         partition_columns=(),
         job_id=context.job_id,
         indexed_columns=(),
-        # Read back at once and then deleted: small is not worth slow. Without dictionaries the footers tell the bytes
+        # Read back at once and then deleted: small is not worth slow. Without dictionaries the footers have the bytes
         # of the values, however often they repeat.
         parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
         with_digests=context.seal is not None,

@@ -127,7 +127,7 @@ def default_parallelism(spark: SparkSession) -> int:
     """Return how many tasks run at once."""
     if is_classic(spark):
         return max(1, int(spark.sparkContext.defaultParallelism))
-    # Connect tells the number of cores only by the plan of a range, which is cut into as many parts.
+    # Connect shows the number of cores only by the plan of a range, which is cut into as many parts.
     plan: Any = spark.range(1)
     found = re.search(r"\bsplits=(?:Some\()?(\d+)", plan._explain_string())
     return max(1, int(found[1])) if found else 1
