@@ -235,8 +235,8 @@ def _is_of_gateway(error: BaseException) -> bool:
 def _end_of_driver() -> str | None:
     """Return how this process's own Spark ended, if it has.
 
-    The exception does not show it: py4j has no class for a call that finds no JVM, and a call on a stopped context fails
-    in a way of its own.
+    The exception does not show it: py4j has no class for a call that finds no JVM, and a call on a stopped context
+    fails in a way of its own.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark import SparkContext  # noqa: PLC0415
