@@ -127,7 +127,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "spark",
     ),
     "operators": ("*", "arguments"),
-    "operators.arguments": ("rendering | texts", "given | templates", "personal"),
+    "operators.arguments": ("rendering | texts", "given"),
     # An UPDATE is a merge's clause on the rows that a DELETE finds, and a DELETE by keys a merge's join.
     # An UPSERT is a whole merge.
     "jobs.operations": ("update | upsert", "delete", "merge | write | optimize | restore | truncate | maintenance"),

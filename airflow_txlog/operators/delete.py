@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from airflow_txlog.contract.operations import Delete, Operation
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.operators.arguments.given import source_of
-from airflow_txlog.operators.arguments.personal import revealed
+from airflow_txlog.operators.arguments.given import revealed, source_of
 from airflow_txlog.operators.base import DataChangingOperator
 
 

@@ -1,15 +1,18 @@
-"""Where a job runs: a child process of the task, or the task's own process; with a Spark of its own, or a cluster's.
+"""Where a job runs: in a child process of the task or in the task's own process, with its own Spark or a cluster's.
 
-A runner takes a JobSpec and gives the JobResult, or raises the job's typed error. It knows nothing of Airflow.
+A runner takes a JobSpec and returns the JobResult, or raises the job's typed error. It does not know Airflow.
 """
 
-from airflow_txlog.runners.base import DurableRunner, Runner, forget_saved_work, run_unless_done
-from airflow_txlog.runners.choice import (
+from airflow_txlog.runners.base import (
     CONNECTION_TYPES,
+    DurableRunner,
+    Runner,
     check_cluster_named,
     check_runner,
+    forget_saved_work,
     make_runner,
     not_deferrable,
+    run_unless_done,
 )
 
 __all__ = [

@@ -24,7 +24,14 @@ from airflow_txlog.contract.wording import application_line
 from airflow_txlog.errors import ClusterLost, IdempotencyKeyReused, JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange
 from airflow_txlog.jobs.spark.shipping import driver_zip
-from airflow_txlog.runners.base import Log, result_of_done, result_of_lost, result_or_error
+from airflow_txlog.runners.base import (
+    ApplicationState,
+    Log,
+    SparkSubmit,
+    result_of_done,
+    result_of_lost,
+    result_or_error,
+)
 from airflow_txlog.runners.child_process import (
     ChildProcessRunner,
     job_environment,
@@ -32,7 +39,6 @@ from airflow_txlog.runners.child_process import (
     run_without_spark,
     stop,
 )
-from airflow_txlog.runners.cluster import ApplicationState, SparkSubmit
 from airflow_txlog.runners.job_output import Tail, lines_of, shown
 from airflow_txlog.runners.submit import SHARED_DEFAULTS, SubmitRunner, check_left_to_connection, settings_file
 from airflow_txlog.storage import open_store

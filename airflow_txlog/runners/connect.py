@@ -12,9 +12,8 @@ import uuid
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.jobs.spark.connect import ConnectTarget, with_parameter
-from airflow_txlog.runners.base import Log
+from airflow_txlog.runners.base import ConnectServer, Log
 from airflow_txlog.runners.child_process import JOB, ChildProcessRunner
-from airflow_txlog.runners.cluster import ConnectServer
 
 _NAMESPACE = uuid.UUID("5a1d62d4-6d5c-4a0b-9c43-8a2f6f1e7a55")
 # A session without requests ends after an hour by itself.

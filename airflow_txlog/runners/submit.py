@@ -22,9 +22,8 @@ from airflow_txlog.contract.wording import APPLICATION, LinesOnce
 from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable
 from airflow_txlog.jobs.spark.launch import JVM_OPTIONS, LOCAL_DEFAULTS, closed_settings, is_one_process, properties_of
 from airflow_txlog.process.private_folder import temporary_folder
-from airflow_txlog.runners.base import Log
+from airflow_txlog.runners.base import Log, SparkSubmit
 from airflow_txlog.runners.child_process import ChildProcessRunner, job_not_started, run_without_spark, temporary_file
-from airflow_txlog.runners.cluster import SparkSubmit
 
 MASTER_ANSWERS_S = 10.0
 _MAIN = Path(airflow_txlog.__file__).resolve().parent / "jobs" / "submitted_main.py"

@@ -18,7 +18,7 @@ from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.waiting import condition_of
 from airflow_txlog.locations import is_absolute, shown
 from airflow_txlog.operators.arguments.given import has_template, path_text
-from airflow_txlog.operators.arguments.templates import TemplatedOperator
+from airflow_txlog.operators.arguments.rendering import TemplatedOperator
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 if TYPE_CHECKING:
-    from airflow_txlog.runners.cluster import Applications, ApplicationState
+    from airflow_txlog.runners.base import Applications, ApplicationState
 
 POLL_S = 15.0
 UNANSWERED_POLLS = 40

@@ -39,7 +39,7 @@ from airflow_txlog.operators import (
     when_not_matched_by_source_update,
     when_not_matched_insert,
 )
-from airflow_txlog.operators.arguments.personal import revealed
+from airflow_txlog.operators.arguments.given import revealed
 from airflow_txlog.sensors.table_version import TableVersionSensor
 from tests.helpers.rows import append
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.operators.arguments.personal import revealed
+from airflow_txlog.operators.arguments.given import revealed
 from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.operators.sources import files

@@ -10,7 +10,7 @@ import sys
 
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.runners import make_runner
-from airflow_txlog.runners.cluster import Cluster, ConnectServer, SparkSubmit
+from airflow_txlog.runners.base import Cluster, ConnectServer, SparkSubmit
 from airflow_txlog.storage.limits import SMALL_JOB
 
 # The environment's names of a Connect server's address and of a cluster's master.

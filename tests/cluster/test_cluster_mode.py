@@ -33,11 +33,11 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange
 from airflow_txlog.exactly_once.seal import Seal
-from airflow_txlog.hooks.spark_applications import KubernetesApplications, YarnApplications
+from airflow_txlog.hooks.spark_connection import KubernetesApplications, YarnApplications
 from airflow_txlog.jobs import cluster_main
 from airflow_txlog.jobs.spark.shipping import driver_zip
 from airflow_txlog.runners import cluster_mode
-from airflow_txlog.runners.cluster import ApplicationState
+from airflow_txlog.runners.base import ApplicationState
 from airflow_txlog.storage import PLAIN, open_store
 from tests.helpers.driver_elsewhere import DetachedCluster, PlayedCluster, mode_of
 from tests.helpers.paths import ROOT

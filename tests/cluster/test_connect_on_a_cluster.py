@@ -17,7 +17,7 @@ import pytest
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.errors import InvalidInput, NoExecutors, UnfitExecutor
-from airflow_txlog.runners.cluster import ConnectServer
+from airflow_txlog.runners.base import ConnectServer
 from airflow_txlog.runners.connect import ConnectRunner
 from tests.cluster.core_jobs import CORE, leave_equal_rows
 from tests.cluster.test_submit import python_without

@@ -25,7 +25,7 @@ WORKER = """
 import sys, threading, time
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.runners.cluster import SparkSubmit
+from airflow_txlog.runners.base import SparkSubmit
 from airflow_txlog.runners.submit import SubmitRunner
 
 spec = JobSpec.from_json(open(sys.argv[1]).read())

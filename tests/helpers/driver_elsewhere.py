@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from airflow_txlog.runners.cluster import ApplicationState, SparkSubmit
+from airflow_txlog.runners.base import ApplicationState, SparkSubmit
 from airflow_txlog.runners.cluster_mode import ClusterModeRunner
 from tests.helpers.paths import ROOT
 from tests.helpers.plain_driver import drive, settings_in

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from airflow_txlog.contract.job import JobSpec
-from airflow_txlog.runners.cluster import SparkSubmit
+from airflow_txlog.runners.base import SparkSubmit
 from airflow_txlog.runners.submit import SubmitRunner
 from tests.helpers.depth import LONG
 from tests.helpers.java import PLAIN_QUERIES

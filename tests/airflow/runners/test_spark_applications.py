@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.hooks.spark_applications import KubernetesApplications, YarnApplications
+from airflow_txlog.hooks.spark_connection import KubernetesApplications, YarnApplications
 
 pytestmark = pytest.mark.airflow
 

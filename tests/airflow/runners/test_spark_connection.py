@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.hooks.spark_applications import KubernetesApplications, YarnApplications
-from airflow_txlog.hooks.spark_connection import open_spark_connection
+from airflow_txlog.hooks.spark_connection import KubernetesApplications, YarnApplications, open_spark_connection
 from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.runners.base import ConnectServer, SparkSubmit
 from airflow_txlog.runners.child_process import ChildProcessRunner
-from airflow_txlog.runners.cluster import ConnectServer, SparkSubmit
 from airflow_txlog.runners.cluster_mode import ClusterModeRunner
 
 TOKEN = "canary-of-the-token"

@@ -17,9 +17,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable
 from airflow_txlog.jobs import __main__ as job_main
 from airflow_txlog.jobs.spark.submitted import GATEWAY, submitted_session
-from airflow_txlog.runners.base import run_unless_done
-from airflow_txlog.runners.choice import make_runner
-from airflow_txlog.runners.cluster import SparkSubmit
+from airflow_txlog.runners.base import SparkSubmit, make_runner, run_unless_done
 from airflow_txlog.runners.submit import SubmitRunner
 from airflow_txlog.storage.limits import SMALL_JOB
 from tests.helpers.rows import make_table

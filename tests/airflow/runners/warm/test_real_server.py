@@ -25,8 +25,8 @@ from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.jobs.spark.connect import TARGET, ConnectTarget
+from airflow_txlog.runners.base import ConnectServer
 from airflow_txlog.runners.child_process import ChildProcessRunner, job_environment
-from airflow_txlog.runners.cluster import ConnectServer
 from airflow_txlog.runners.connect import ConnectRunner
 from airflow_txlog.runners.warm.folders import Server, slots_of
 from airflow_txlog.runners.warm.runner import WarmRunner
@@ -346,7 +346,7 @@ import os, signal, sys, threading, time
 from airflow_txlog.contract.job import read_spec
 from airflow_txlog.engine import Table
 from airflow_txlog.runners.child_process import job_environment
-from airflow_txlog.runners.cluster import ConnectServer
+from airflow_txlog.runners.base import ConnectServer
 from airflow_txlog.runners.connect import ConnectRunner
 from airflow_txlog.runners.warm.runner import WarmRunner
 

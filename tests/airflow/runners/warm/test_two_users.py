@@ -51,7 +51,7 @@ import json, os, sys, urllib.error
 from pathlib import Path
 import pyarrow as pa
 from airflow_txlog.errors import TxlogError
-from airflow_txlog.runners.cluster import ConnectServer
+from airflow_txlog.runners.base import ConnectServer
 from airflow_txlog.runners.connect import ConnectRunner
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
