@@ -1,7 +1,7 @@
 """The table properties that this engine obeys, typed, with the protocol's defaults.
 
-An unknown property is carried along untouched. A known one with a value that cannot be read raises
-InvalidProperty when it is asked for, and on `validate` when a table is created.
+Unknown properties are carried along untouched. A known one whose value cannot be read raises InvalidProperty when it is
+used, and on `validate` when a table is created.
 Source: protocol, "Table Properties"; delta-spark's DeltaConfigs for the defaults.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat
 from airflow_txlog.errors import InvalidProperty
@@ -21,26 +21,29 @@ SERIALIZABLE = "Serializable"
 WRITE_SERIALIZABLE = "WriteSerializable"
 
 SHARED_FOLDER = "txlog.sharedFolder"
-"""Our own property: files of others were in the folder before the table was created there."""
+"""Our own property: the folder held files of others before the table was created there."""
 
-_UNIT_MS = {
-    "week": 7 * DAY_MS,
-    "day": DAY_MS,
-    "hour": HOUR_MS,
-    "minute": 60_000,
-    "second": 1000,
-    "millisecond": 1,
-}
+_UNIT_MS = {"week": 7 * DAY_MS, "day": DAY_MS, "hour": HOUR_MS, "minute": 60_000, "second": 1000, "millisecond": 1}
 _INTERVAL_PART = re.compile(r"(\d+)\s*([a-z]+)")
+_SIZE = re.compile(r"(\d+)\s*(b|[kmgt]i?b?)?")
+_SIZE_UNITS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+# Arrow's names of the protocol's codecs. Arrow cannot write `lz4`, which is LZ4 in Hadoop's frames.
+_CODECS = {
+    "uncompressed": "NONE",
+    "none": "NONE",
+    "snappy": "SNAPPY",
+    "gzip": "GZIP",
+    "lz4_raw": "LZ4",
+    "zstd": "ZSTD",
+}
 
 T = TypeVar("T")
-D = TypeVar("D")
 
 
 def parse_interval_ms(text: str) -> int:
-    """Milliseconds of "interval 7 days" or "7 days 12 hours".
+    """Return the milliseconds of "interval 7 days" or "7 days 12 hours".
 
-    Months and years have no fixed length and are refused, as the reference implementation does. Raises ValueError.
+    Raises ValueError, also for months and years, which have no fixed length and which delta-spark refuses too.
     """
     body = text.strip().lower().removeprefix("interval").strip()
     parts = _INTERVAL_PART.findall(body)
@@ -56,70 +59,40 @@ def parse_interval_ms(text: str) -> int:
 
 
 def _parse_bool(text: str) -> bool:
-    if text.strip().lower() in ("true", "false"):
-        return text.strip().lower() == "true"
-    raise ValueError("expected true or false")
+    return _one_of({"true": True, "false": False}, "expected true or false")(text)
 
 
-def _parse_positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError("expected a whole number above 0")
-    return number
+def _at_least(least: int, expected: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if int(text) < least:
+            raise ValueError(expected)
+        return int(text)
+
+    return parse
 
 
-def _parse_indexed_columns(text: str) -> int:
-    number = int(text)
-    if number < -1:
-        raise ValueError("expected -1 (all) or a whole number from 0 on")
-    return number
+def _one_of(values: Mapping[str, T], expected: str) -> Callable[[str], T]:
+    """Return a parser of names in any case."""
 
+    def parse(text: str) -> T:
+        name = text.strip().lower()
+        if name not in values:
+            raise ValueError(expected)
+        return values[name]
 
-_SIZE = re.compile(r"(\d+)\s*(b|[kmgt]i?b?)?")
-_SIZE_UNITS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+    return parse
 
 
 def _parse_size(text: str) -> int:
-    """Bytes of "134217728", "128mb" or "1g", counted in powers of 1024 as Spark counts them."""
+    """Return the bytes of "134217728", "128mb" or "1g", in powers of 1024 as in Spark."""
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None or int(found[1]) == 0:
         raise ValueError("expected a size such as 134217728 or 128mb")
     return int(found[1]) * int(1024 ** _SIZE_UNITS[(found[2] or "b")[0]])
 
 
-def _parse_checkpoint_policy(text: str) -> str:
-    if text.strip().lower() in ("classic", "v2"):
-        return text.strip().lower()
-    raise ValueError("expected classic or v2")
-
-
-def _parse_isolation(text: str) -> str:
-    for level in (SERIALIZABLE, WRITE_SERIALIZABLE):
-        if text.strip().lower() == level.lower():
-            return level
-    raise ValueError(f"expected {SERIALIZABLE} or {WRITE_SERIALIZABLE}")
-
-
-# How Arrow's writer calls the codecs that the protocol names. It cannot write `lz4`, which is LZ4 in Hadoop's frames.
-_CODECS = {
-    "uncompressed": "NONE",
-    "none": "NONE",
-    "snappy": "SNAPPY",
-    "gzip": "GZIP",
-    "lz4_raw": "LZ4",
-    "zstd": "ZSTD",
-}
-
-
-def _parse_codec(text: str) -> str:
-    codec = _CODECS.get(text.strip().lower())
-    if codec is None:
-        raise ValueError(f"this engine writes {', '.join(_CODECS)}")
-    return codec
-
-
 def _parse_format_version(text: str) -> str:
-    """The version of data pages that the version of the Parquet format stands for."""
+    """Return the version of data pages in a version of the Parquet format."""
     if text.strip() == "1.0.0":
         return "1.0"
     if re.fullmatch(r"2\.\d+\.\d+", text.strip(), re.ASCII):
@@ -127,151 +100,129 @@ def _parse_format_version(text: str) -> str:
     raise ValueError("expected 1.0.0 or 2.MINOR.PATCH, such as 2.12.0")
 
 
+def _split_names(text: str) -> list[str]:
+    return [name.strip().strip("`") for name in text.split(",") if name.strip()]
+
+
+class _Setting(Generic[T]):
+    """A property of the table, parsed when it is read."""
+
+    def __init__(self, name: str, parse: Callable[[str], T], default: T) -> None:
+        self._name = name
+        self._parse = parse
+        self._default = default
+
+    def __get__(self, properties: TableProperties, owner: type) -> T:
+        text = properties.configuration.get(self._name)
+        if text is None:
+            return self._default
+        try:
+            return self._parse(text)
+        except (ValueError, AttributeError) as error:
+            raise InvalidProperty(
+                f"{properties.table}: the table property {self._name} is {text!r}, which cannot be read: {error}.",
+                table=properties.table,
+                name=self._name,
+                value=text,
+            ) from error
+
+
+_POSITIVE = _at_least(1, "expected a whole number above 0")
+_ISOLATION = _one_of(
+    {level.lower(): level for level in (SERIALIZABLE, WRITE_SERIALIZABLE)},
+    f"expected {SERIALIZABLE} or {WRITE_SERIALIZABLE}",
+)
+
+
 class TableProperties:
     """Typed view of one version's `configuration`."""
 
     def __init__(self, configuration: Mapping[str, str], table: str) -> None:
-        self._configuration = configuration
-        self._table = table
+        self.configuration = configuration
+        self.table = table
 
-    @property
-    def isolation_level(self) -> str:
-        return self._get("delta.isolationLevel", _parse_isolation, SERIALIZABLE)
+    isolation_level = _Setting("delta.isolationLevel", _ISOLATION, SERIALIZABLE)
+    append_only = _Setting("delta.appendOnly", _parse_bool, False)
+    change_data_feed = _Setting("delta.enableChangeDataFeed", _parse_bool, False)
+    """Whether a commit that changes rows must record them in files of change rows."""
 
-    @property
-    def append_only(self) -> bool:
-        return self._get("delta.appendOnly", _parse_bool, False)
+    checkpoint_interval = _Setting("delta.checkpointInterval", _POSITIVE, 10)
+    """Commits between two automatic checkpoints."""
+    wants_v2_checkpoints = _Setting(
+        "delta.checkpointPolicy", _one_of({"classic": False, "v2": True}, "expected classic or v2"), False
+    )
+    """Whether to write V2 checkpoints, if the protocol allows them."""
+    checkpoint_statistics_as_json = _Setting("delta.checkpoint.writeStatsAsJson", _parse_bool, True)
+    _statistics_as_struct = _Setting[bool | None]("delta.checkpoint.writeStatsAsStruct", _parse_bool, None)
 
-    @property
-    def change_data_feed(self) -> bool:
-        """Whether a commit that changes rows must say which, in files of change rows."""
-        return self._get("delta.enableChangeDataFeed", _parse_bool, False)
+    target_file_bytes = _Setting[int | None]("delta.targetFileSize", _parse_size, None)
+    """The size of new data files, None if the table does not set it."""
+    _codec = _Setting[str | None](
+        "delta.parquet.compression.codec", _one_of(_CODECS, f"this engine writes {', '.join(_CODECS)}"), None
+    )
+    _format_version = _Setting("delta.parquet.format.version", _parse_format_version, "1.0")
 
-    @property
-    def checkpoint_interval(self) -> int:
-        """Commits between two automatic checkpoints."""
-        return self._get("delta.checkpointInterval", _parse_positive, 10)
+    deleted_file_retention_ms = _Setting("delta.deletedFileRetentionDuration", parse_interval_ms, 7 * DAY_MS)
+    log_retention_ms = _Setting("delta.logRetentionDuration", parse_interval_ms, 30 * DAY_MS)
+    """How long a version can be travelled to, at least."""
+    clean_expired_log = _Setting("delta.enableExpiredLogCleanup", _parse_bool, True)
+    """Whether a checkpoint is followed by a cleanup of the log."""
+    set_transaction_retention_ms = _Setting[int | None](
+        "delta.setTransactionRetentionDuration", parse_interval_ms, None
+    )
+    """None: application transactions never expire."""
 
-    @property
-    def wants_v2_checkpoints(self) -> bool:
-        """Whether delta.checkpointPolicy asks for V2 checkpoints, which the protocol has to allow as well."""
-        return self._get("delta.checkpointPolicy", _parse_checkpoint_policy, "classic") == "v2"
+    deletion_vectors = _Setting("delta.enableDeletionVectors", _parse_bool, False)
+    """Whether rows may be deleted by vectors, if the protocol allows it."""
+    _randomizes_prefixes = _Setting("delta.randomizeFilePrefixes", _parse_bool, False)
+    _prefix_chars = _Setting("delta.randomPrefixLength", _POSITIVE, 2)
 
-    @property
-    def checkpoint_statistics_as_json(self) -> bool:
-        return self._get("delta.checkpoint.writeStatsAsJson", _parse_bool, True)
+    in_commit_timestamps = _Setting("delta.enableInCommitTimestamps", _parse_bool, False)
+    _in_commit_version = _Setting("delta.inCommitTimestampEnablementVersion", int, 0)
+    _in_commit_moment = _Setting("delta.inCommitTimestampEnablementTimestamp", int, 0)
+
+    _tracks_rows = _Setting("delta.enableRowTracking", _parse_bool, False)
+    row_tracking_suspended = _Setting("delta.rowTrackingSuspended", _parse_bool, False)
+    """Whether no ids are assigned although the feature is supported: a step in dropping it."""
+
+    num_indexed_columns = _Setting(
+        "delta.dataSkippingNumIndexedCols", _at_least(-1, "expected -1 (all) or a whole number from 0 on"), 32
+    )
+    """How many leading leaf columns get statistics; -1 is all."""
+    stats_columns = _Setting[list[str] | None]("delta.dataSkippingStatsColumns", _split_names, None)
+    """The columns that get statistics, None for the leading ones."""
+    trust_statistics = _Setting("txlog.trustStatistics", _parse_bool, True)
+    """Our own property: whether pruning and the conflict check believe the table's statistics."""
+    shares_folder = _Setting(SHARED_FOLDER, _parse_bool, False)
 
     @property
     def checkpoint_statistics_as_struct(self) -> bool:
-        """Off unless asked for, as the protocol has it; on where there would otherwise be no statistics at all."""
-        return self._get("delta.checkpoint.writeStatsAsStruct", _parse_bool, not self.checkpoint_statistics_as_json)
-
-    @property
-    def target_file_bytes(self) -> int | None:
-        """The size that data files shall have; None where the table does not say."""
-        return self._get("delta.targetFileSize", _parse_size, None)
+        """Whether checkpoints hold statistics as structs; by default only if there would be none otherwise."""
+        wanted = self._statistics_as_struct
+        return not self.checkpoint_statistics_as_json if wanted is None else wanted
 
     @property
     def parquet(self) -> ParquetFormat:
-        """How new Parquet files, of data and of checkpoints, are written."""
-        return ParquetFormat(
-            codec=self._get("delta.parquet.compression.codec", _parse_codec, None),
-            data_page_version=self._get("delta.parquet.format.version", _parse_format_version, "1.0"),
-        )
-
-    @property
-    def deleted_file_retention_ms(self) -> int:
-        return self._get("delta.deletedFileRetentionDuration", parse_interval_ms, 7 * DAY_MS)
-
-    @property
-    def log_retention_ms(self) -> int:
-        """How long a version can be travelled to, at the least."""
-        return self._get("delta.logRetentionDuration", parse_interval_ms, 30 * DAY_MS)
-
-    @property
-    def clean_expired_log(self) -> bool:
-        """Whether a checkpoint is followed by a cleanup of the log."""
-        return self._get("delta.enableExpiredLogCleanup", _parse_bool, True)
-
-    @property
-    def set_transaction_retention_ms(self) -> int | None:
-        """None: application transactions never expire."""
-        return self._get("delta.setTransactionRetentionDuration", parse_interval_ms, None)
-
-    @property
-    def deletion_vectors(self) -> bool:
-        """Whether rows may be deleted by vectors; the protocol has to allow it as well."""
-        return self._get("delta.enableDeletionVectors", _parse_bool, False)
+        """The format of new Parquet files, of data and of checkpoints."""
+        return ParquetFormat(codec=self._codec, data_page_version=self._format_version)
 
     @property
     def vector_prefix_chars(self) -> int:
-        """How long the random directories are that files of deletion vectors lie in; 0: the table's own folder."""
-        if not self._get("delta.randomizeFilePrefixes", _parse_bool, False):
-            return 0
-        return self._get("delta.randomPrefixLength", _parse_positive, 2)
-
-    @property
-    def in_commit_timestamps(self) -> bool:
-        return self._get("delta.enableInCommitTimestamps", _parse_bool, False)
+        """The length of the random directories of deletion vector files; 0: they lie in the table's own folder."""
+        return self._prefix_chars if self._randomizes_prefixes else 0
 
     @property
     def in_commit_start(self) -> tuple[int, int] | None:
-        """From which version, and from which moment (ms), in-commit timestamps hold; None where the table has none."""
-        if not self.in_commit_timestamps:
-            return None
-        # A table that had them from its creation on need not say so.
-        version = self._get("delta.inCommitTimestampEnablementVersion", int, 0)
-        return version, self._get("delta.inCommitTimestampEnablementTimestamp", int, 0)
+        """The version and the moment (ms) from which in-commit timestamps hold, 0 if they always did; None if off."""
+        return (self._in_commit_version, self._in_commit_moment) if self.in_commit_timestamps else None
 
     @property
     def row_tracking(self) -> bool:
         """Whether rows keep stable ids; the feature may be supported without it."""
-        return self._get("delta.enableRowTracking", _parse_bool, False) and not self.row_tracking_suspended
-
-    @property
-    def row_tracking_suspended(self) -> bool:
-        """Whether no ids are handed out although the feature is there: a step on the way of dropping it."""
-        return self._get("delta.rowTrackingSuspended", _parse_bool, False)
-
-    @property
-    def num_indexed_columns(self) -> int:
-        """How many leading leaf columns get statistics; -1 is all."""
-        return self._get("delta.dataSkippingNumIndexedCols", _parse_indexed_columns, 32)
-
-    @property
-    def stats_columns(self) -> list[str] | None:
-        """The columns that get statistics by name, or None where the leading ones do."""
-        text = self._configuration.get("delta.dataSkippingStatsColumns")
-        if text is None:
-            return None
-        return [name.strip().strip("`") for name in text.split(",") if name.strip()]
-
-    @property
-    def trust_statistics(self) -> bool:
-        """False: neither pruning nor the conflict check believes a statistic of this table (our own property)."""
-        return self._get("txlog.trustStatistics", _parse_bool, True)
-
-    @property
-    def shares_folder(self) -> bool:
-        """Whether files of others were in the folder before the table."""
-        return self._get(SHARED_FOLDER, _parse_bool, False)
+        return self._tracks_rows and not self.row_tracking_suspended
 
     def validate(self) -> None:
         """Read every property that is set. Raises InvalidProperty for the first that cannot be read."""
         for name, value in vars(TableProperties).items():
-            if isinstance(value, property):
+            if isinstance(value, _Setting):
                 getattr(self, name)
-
-    def _get(self, name: str, parse: Callable[[str], T], default: D) -> T | D:
-        text = self._configuration.get(name)
-        if text is None:
-            return default
-        try:
-            return parse(text)
-        except (ValueError, AttributeError) as error:
-            raise InvalidProperty(
-                f"{self._table}: the table property {name} is {text!r}, which cannot be read: {error}.",
-                table=self._table,
-                name=name,
-                value=text,
-            ) from error
