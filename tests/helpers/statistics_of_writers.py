@@ -19,7 +19,8 @@ import pyarrow as pa
 from airflow_txlog.datafiles.codecs import date_text, float_text, timestamp_text
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.engine.log.checkpoints.rows import statistics_json
-from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, array_of
+from airflow_txlog.engine.table.schema.schema import array_of
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive
 
 Values = Sequence[Any]
 Groups = Sequence[Values]

@@ -31,7 +31,7 @@ from airflow_txlog.datafiles.tasks.plans import (
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
-from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number

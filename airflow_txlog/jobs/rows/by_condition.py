@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, distinct_val
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, why_not_plain
-from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, scan_frame, through

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 from airflow_txlog.datafiles.parquet.reading import DataFile, calendar_of
 from airflow_txlog.datafiles.tasks.rows_without_log import ORC_TYPE_KEY, reading_source
-from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.schema.schema import FROM_ARROW, parse_schema
 from airflow_txlog.engine.table.schema.types import (
+    CHAR_VARCHAR_KEY,
     MAX_DECIMAL_PRECISION,
     ArrayType,
     DataType,

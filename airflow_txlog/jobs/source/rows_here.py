@@ -16,8 +16,8 @@ from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
-from airflow_txlog.engine.table.schema.types import Primitive, bare_columns, walk_fields
+from airflow_txlog.engine.table.schema.schema import to_arrow
+from airflow_txlog.engine.table.schema.types import Primitive, StructType, bare_columns, walk_fields
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, sent_bins
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesScan, OrcScan, ParquetScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encoding_named
-from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import bins_for, over_bins, plan_of, scan_frame

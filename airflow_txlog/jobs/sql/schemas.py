@@ -39,8 +39,8 @@ from pyspark.sql.types import (
 
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
-from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, TxlogError, UnsupportedFeature
 from airflow_txlog.jobs.sql.column_names import check_distinct
 from airflow_txlog.jobs.sql.gate import quoted

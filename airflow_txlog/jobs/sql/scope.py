@@ -23,9 +23,8 @@ from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import comparable_type, constants_of
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
-from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
-from airflow_txlog.engine.table.schema.schema import DataType, StructField, StructType, arrow_type
-from airflow_txlog.engine.table.schema.types import Primitive
+from airflow_txlog.engine.table.schema.schema import arrow_type
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, DataType, Primitive, StructField, StructType
 from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismatch, UnknownColumn
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.errors import collect

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.codecs import WALL_TIME, Codec, Instant, codec_of
-from airflow_txlog.engine.table.schema.schema import DataType, StructField, StructType, array_of, arrow_type
+from airflow_txlog.engine.table.schema.schema import array_of, arrow_type
+from airflow_txlog.engine.table.schema.types import DataType, StructField, StructType
 from airflow_txlog.errors import CorruptTable, UnknownColumn
 
 _FIXED_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII)

@@ -19,15 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.codecs import SECOND_US, Integer, parse_timestamp
-from airflow_txlog.engine.table.schema.schema import (
-    INTEGERS,
-    DataType,
-    DecimalType,
-    Primitive,
-    StructField,
-    arrow_type,
-    codec,
-)
+from airflow_txlog.engine.table.schema.schema import INTEGERS, arrow_type, codec
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 
 # What a text says as (lower, upper): Python values, dates and timestamps as integers, either of them None where the
 # text bounds one side only. A text that is no value of the type is None instead of a pair.

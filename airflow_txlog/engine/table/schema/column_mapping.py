@@ -1,9 +1,8 @@
-"""Column mapping: which physical name and id each column has, at every depth, and the rules that they must keep.
+"""Column mapping: the physical names and ids of columns at every depth, and the rules for them.
 
-Everything that must know a column in data files, partition values or statistics asks here or asks a schema made here:
-`table_schema` gives `StructField.physical_name` its meaning, `arrow_schema` carries it to what reads and writes
-files (`datafiles/parquet/physical`). The invariant: in a schema made here two columns never share a physical name or an
-id, and without a mode a physical name means nothing. Source: protocol, "Column Mapping".
+`table_schema` gives `StructField.physical_name` its meaning; `arrow_schema` passes it to the readers and writers of
+files (`datafiles/parquet/physical`). The invariant: in a schema made here no two columns share a physical name or an
+id, and without a mode physical names mean nothing. Source: protocol, "Column Mapping".
 """
 
 from __future__ import annotations
@@ -17,18 +16,26 @@ import pyarrow as pa
 from airflow_txlog.datafiles.parquet.physical import marked
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.schema import parse_schema, to_arrow
-from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, StructField, StructType
+from airflow_txlog.engine.table.schema.types import (
+    PHYSICAL_NAME_KEY,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    parts_of,
+    walk_fields,
+)
 from airflow_txlog.errors import CorruptTable
 
 MODE_PROPERTY = "delta.columnMapping.mode"
 MAX_ID_PROPERTY = "delta.columnMapping.maxColumnId"
-PHYSICAL_NAME_KEY = "delta.columnMapping.physicalName"
 ID_KEY = "delta.columnMapping.id"
 
 NO_MAPPING = "none"
 MODES = (NO_MAPPING, "name", "id")
 
-# What names in a table without column mapping may not hold: old Parquet readers take them for something else.
+# Characters that old Parquet readers misread in names.
 _FORBIDDEN = frozenset(" ,;{}()\n\t=")
 
 
@@ -45,14 +52,14 @@ def mapping_mode(configuration: Mapping[str, str], table: str) -> str:
 
 
 def table_schema(metadata: Metadata, table: str) -> StructType:
-    """The schema of a metadata action. Without a mode, what is left of an old column mapping in it is dropped.
+    """Return the schema of a metadata action; without a mode, remains of an old column mapping are dropped.
 
-    Raises CorruptTable, also for a mapping that leaves out a column or gives a name or an id twice, and
-    UnsupportedFeature, as `parse_schema` does.
+    Raises CorruptTable, also for a mapping that omits a column or gives a name or an id twice, and UnsupportedFeature,
+    as `parse_schema` does.
     """
     schema = parse_schema(metadata.schema_string)
     if mapping_mode(metadata.configuration, table) == NO_MAPPING:
-        # Most tables have nothing to drop, and every snapshot asks.
+        # The search spares most snapshots the walk.
         return without_mapping(schema) if "delta.columnMapping." in (metadata.schema_string or "") else schema
     found = mapping_error(schema)
     if found is not None:
@@ -65,22 +72,19 @@ def table_schema(metadata: Metadata, table: str) -> StructType:
 
 
 def arrow_schema(schema: StructType, mode: str) -> pa.Schema:
-    """The Arrow schema of the rows, its fields marked for `datafiles` where the table has a mode."""
+    """Return the Arrow schema of the rows, with fields marked for `datafiles` if the table has a mode."""
     plain = to_arrow(schema)
     return plain if mode == NO_MAPPING else pa.schema([marked(field, mode) for field in plain])
 
 
 def partition_keys(schema: StructType, partition_columns: Sequence[str]) -> list[str]:
-    """What partition columns are called in partition values: their physical names, else as the metadata spells them."""
-    return [_partition_key(schema.find(name), name) for name in partition_columns]
-
-
-def _partition_key(member: StructField | None, spelled: str) -> str:
-    return spelled if member is None or member.physical_name == member.name else member.physical_name
+    """Return the keys of partition values: physical names, else the names as the metadata spells them."""
+    found = [(name, schema.find(name)) for name in partition_columns]
+    return [name if each is None or each.physical_name == each.name else each.physical_name for name, each in found]
 
 
 def without_mapping(schema: StructType) -> StructType:
-    """The schema without ids and physical names."""
+    """Return the schema without ids and physical names."""
 
     def plain(member: StructField) -> StructField:
         if not any(key.startswith("delta.columnMapping.") for key in member.metadata):
@@ -92,9 +96,9 @@ def without_mapping(schema: StructType) -> StructType:
 
 
 def assign(schema: StructType, new_name: Callable[[], str]) -> tuple[StructType, int]:
-    """The schema of a new table with fresh ids and physical names at every depth, and the highest id.
+    """Return the schema of a new table with new ids and physical names at every depth, and the highest id.
 
-    `new_name` gives a name that no other column ever had.
+    `new_name` returns a name that no other column ever had.
     """
     last = 0
 
@@ -108,9 +112,9 @@ def assign(schema: StructType, new_name: Callable[[], str]) -> tuple[StructType,
 
 
 def assign_new(schema: StructType, last: int, new_name: Callable[[int], str]) -> tuple[StructType, int]:
-    """The schema of a mapped table whose new columns, at every depth, have no id yet; and the highest id then.
+    """Return the schema of a mapped table with ids for its new columns at every depth, and the highest id.
 
-    `last` is the highest id that any column ever had; `new_name` makes an id into a name that no other column ever had.
+    `last` is the highest id that any column ever had; `new_name` makes of an id a name that no other column ever had.
     """
 
     def numbered(member: StructField) -> StructField:
@@ -124,7 +128,7 @@ def assign_new(schema: StructType, last: int, new_name: Callable[[int], str]) ->
 
 
 def mapping_error(schema: StructType) -> str | None:
-    """What is wrong with the schema's mapping, in words; None where every column has its own id and name."""
+    """Return the error in the schema's mapping, in words, or None if every column has its own id and name."""
     ids: dict[int, str] = {}
     for path, members in _structs(schema, ""):
         names: dict[str, str] = {}
@@ -135,7 +139,7 @@ def mapping_error(schema: StructType) -> str | None:
                 return f"column {column!r} has no physical name"
             if not isinstance(number, int) or isinstance(number, bool):
                 return f"column {column!r} has no id"
-            # Files are searched without regard to case, as Spark does.
+            # Names in files are found in any case, as in Spark.
             other = names.setdefault(name.lower(), column)
             if other != column:
                 return f"columns {other!r} and {column!r} have one physical name, {name!r}"
@@ -146,43 +150,36 @@ def mapping_error(schema: StructType) -> str | None:
 
 
 def highest_id(schema: StructType) -> int:
-    """The highest id among the columns; 0 where there is none."""
-    numbers = [member.metadata.get(ID_KEY) for _, members in _structs(schema, "") for member in members]
+    """Return the highest id among the columns, 0 for none."""
+    numbers = [member.metadata.get(ID_KEY) for member in walk_fields(schema)]
     return max((number for number in numbers if isinstance(number, int)), default=0)
 
 
 def forbidden_names(schema: StructType) -> list[str]:
-    """The names that only a table with column mapping may have, at every depth."""
-    return [member.name for _, members in _structs(schema, "") for member in members if _FORBIDDEN & set(member.name)]
+    """Return the names, at every depth, that only a table with column mapping may have."""
+    return [member.name for member in walk_fields(schema) if _FORBIDDEN & set(member.name)]
 
 
 def _structs(data_type: DataType, path: str) -> Iterator[tuple[str, StructType]]:
-    """Every struct at any depth, with the dotted path of its members up to them."""
+    """Yield every struct at any depth, with the dotted path before its members."""
     if isinstance(data_type, StructType):
         yield path, data_type
-        for member in data_type:
-            yield from _structs(member.type, f"{path}{member.name}.")
-    elif isinstance(data_type, ArrayType):
-        yield from _structs(data_type.element, f"{path}element.")
-    elif isinstance(data_type, MapType):
-        yield from _structs(data_type.key, f"{path}key.")
-        yield from _structs(data_type.value, f"{path}value.")
+    for name, part in parts_of(data_type):
+        yield from _structs(part, f"{path}{name}.")
 
 
 def _changed(schema: StructType, change: Callable[[StructField], StructField]) -> StructType:
-    """The schema with every field changed, a field before its members."""
+    """Return the schema with every field changed, a field before its members."""
 
     def within(data_type: DataType) -> DataType:
-        if isinstance(data_type, StructType):
-            return _changed(data_type, change)
-        if isinstance(data_type, ArrayType):
-            return replace(data_type, element=within(data_type.element))
-        if isinstance(data_type, MapType):
-            return replace(data_type, key=within(data_type.key), value=within(data_type.value))
+        match data_type:
+            case StructType():
+                return _changed(data_type, change)
+            case ArrayType(element):
+                return replace(data_type, element=within(element))
+            case MapType(key, value):
+                return replace(data_type, key=within(key), value=within(value))
         return data_type
 
-    fields = []
-    for member in schema:
-        changed = change(member)
-        fields.append(replace(changed, type=within(changed.type)))
-    return StructType(tuple(fields))
+    changed = (change(member) for member in schema)
+    return StructType(tuple(replace(member, type=within(member.type)) for member in changed))

@@ -1,11 +1,10 @@
-"""Schema evolution: the schema that a table must have to take rows of another one, as one pure function.
+"""Changes of a table's schema: evolution to take rows of another schema, and type widening.
 
-Columns that the table lacks are added behind its own, at every depth, and are nullable. A void column gets a type. One
-of a narrower type is widened, where the table allows it, by the changes that lose nothing of what older files hold.
-Nothing is ever dropped, renamed, reordered or narrowed: what does not fit in this way is left as it is, and the writer
-of the rows refuses it.
-The invariant: every file of the table is read right under the schema made here.
-Source: protocol, "Type Widening", "Column Mapping"; delta-spark, SchemaMergingUtils.mergeSchemas.
+Evolution adds columns that the table lacks behind its own, nullable, at every depth; gives a void column a type; and,
+if the table allows it, widens a type by a change that loses nothing in older files. It never drops, renames, reorders
+or narrows: the writer of the rows refuses what does not fit. `datafiles/parquet/conversion` reads files in the current
+type and allows the same changes. The invariant: every file of the table is read right under the new schema, value for
+value. Source: protocol, "Type Widening", "Column Mapping"; delta-spark, SchemaMergingUtils.mergeSchemas.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 
 from airflow_txlog.engine.table.schema.schema import INTEGERS, type_from_json
 from airflow_txlog.engine.table.schema.types import (
+    TYPE_CHANGES_KEY,
     ArrayType,
     DataType,
     DecimalType,
@@ -23,18 +23,17 @@ from airflow_txlog.engine.table.schema.types import (
     Primitive,
     StructField,
     StructType,
+    nullable_inside,
     walk_fields,
 )
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
-
-TYPE_CHANGES_KEY = "delta.typeChanges"
 
 # Digits before the point that hold every value.
 _LONG_DIGITS, _OTHER_DIGITS = 20, 10
 
 
 def check_type_changes(schema: StructType, table: str) -> None:
-    """Raises UnsupportedFeature for a change that the protocol does not list, CorruptTable for what is no change."""
+    """Raise UnsupportedFeature for a change that the protocol does not list, CorruptTable if it is no change."""
     for member in walk_fields(schema):
         for change in _changes(member):
             try:
@@ -56,7 +55,7 @@ def check_type_changes(schema: StructType, table: str) -> None:
 
 
 def is_widening(before: DataType, after: DataType) -> bool:
-    """Whether the protocol lets a column of one type become the other."""
+    """Return whether the protocol lets a column of one type become the other."""
     if before in INTEGERS and after in INTEGERS:
         return INTEGERS[before].greatest <= INTEGERS[after].greatest
     if before in INTEGERS and isinstance(after, DecimalType):
@@ -74,15 +73,12 @@ def _changes(member: StructField) -> list[Any]:
     return changes if isinstance(changes, list) else [changes]
 
 
-_NUMBERS = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """A schema and what makes it differ from the one before: dotted names of members that are new, and of widened ones.
+    """A schema and its differences from the one before.
 
-    A void member that gets a type counts as new. `widened` says each change as text, such as `id: integer to long`. A
-    column that is new as a whole is named once.
+    `added`: dotted names of new members, including void ones that get a type; a new column is named without its
+    members. `widened`: each change as text, such as `id: integer to long`.
     """
 
     schema: StructType
@@ -103,10 +99,10 @@ class _Merging:
 
 
 def evolved(table: StructType, rows: StructType, *, may_widen: bool = False, fixed: Collection[str] = ()) -> Evolution:
-    """The table's schema with what rows of the schema `rows` bring besides; names are compared without case.
+    """Return the table's schema with the additions of rows with the schema `rows`; names match in any case.
 
     `may_widen`: the table has type widening enabled. `fixed`: top-level columns whose type stays. Void columns of the
-    rows bring nothing. Source: delta-spark, TypeWidening (the changes that schema evolution makes by itself).
+    rows add nothing. Source: delta-spark, TypeWidening (the automatic changes of schema evolution).
     """
     keep = {name.lower() for name in fixed}
     merging = _Merging(
@@ -118,7 +114,7 @@ def evolved(table: StructType, rows: StructType, *, may_widen: bool = False, fix
 
 
 def _struct(table: StructType, rows: StructType, path: str, merging: _Merging, column: str) -> StructType:
-    """`column` is the top-level column that the struct is in, "" for the table itself."""
+    """Return the merged struct. `column` is its top-level column, "" for the table itself."""
     fields = []
     for member in table:
         found = rows.find(member.name)
@@ -149,7 +145,7 @@ def _type(
     column: str,
     changes: list[dict[str, str]],
 ) -> DataType:
-    """The merged type; a widened leaf is noted in `changes`, with the way to it inside of arrays and maps."""
+    """Return the merged type; a widened leaf is noted in `changes`, with its path inside arrays and maps."""
 
     def deeper(own: DataType, other: DataType, step: str) -> DataType:
         return _type(own, other, f"{name}.{step}", f"{inside}.{step}".lstrip("."), merging, column, changes)
@@ -164,7 +160,7 @@ def _type(
                 table, key=deeper(table.key, rows.key, "key"), value=deeper(table.value, rows.value, "value")
             )
     if table is Primitive.VOID and rows is not Primitive.VOID and merging.may_change(column):
-        # No file holds anything of a void column, so it may become of any type.
+        # No file holds values of a void column, so it may get any type.
         merging.added.append(name)
         return _nullable(rows)
     if table == rows or not _widens_by_itself(table, rows) or not merging.may_widen(column):
@@ -175,9 +171,9 @@ def _type(
 
 
 def _widens_by_itself(before: DataType, after: DataType) -> bool:
-    """Of the changes that the protocol allows, those that keep the kind: no integer becomes a decimal or a double."""
+    """Return whether the protocol allows the change and it keeps the kind, so no integer becomes a decimal."""
     kinds_kept = (
-        (before in _NUMBERS and after in _NUMBERS)
+        (before in INTEGERS and after in INTEGERS)
         or (before is Primitive.FLOAT and after is Primitive.DOUBLE)
         or (isinstance(before, DecimalType) and isinstance(after, DecimalType))
         or (before is Primitive.DATE and after is Primitive.TIMESTAMP_NTZ)
@@ -186,13 +182,8 @@ def _widens_by_itself(before: DataType, after: DataType) -> bool:
 
 
 def _nullable(data_type: DataType) -> DataType:
-    """The type of a new column: every level of it may be null, and no marks of where it came from."""
-    match data_type:
-        case StructType():
-            kept = [member for member in data_type if member.type is not Primitive.VOID]
-            return StructType(tuple(StructField(member.name, _nullable(member.type)) for member in kept))
-        case ArrayType():
-            return ArrayType(_nullable(data_type.element))
-        case MapType():
-            return MapType(_nullable(data_type.key), _nullable(data_type.value))
-    return data_type
+    """Return the type of a new column: nullable at every level, without metadata."""
+    if isinstance(data_type, StructType):
+        kept = [member for member in data_type if member.type is not Primitive.VOID]
+        return StructType(tuple(StructField(member.name, _nullable(member.type)) for member in kept))
+    return nullable_inside(data_type, _nullable)

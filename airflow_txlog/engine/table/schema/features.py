@@ -1,7 +1,7 @@
-"""Which table features this engine honours, and the refusal of every other one by name.
+"""The table features that this engine honours, and the refusal of every other one by name.
 
-The invariant: a table is readable or writable here only if every feature that it *uses* is honoured. A feature that is
-merely listed, or comes with a legacy version number, and that nothing uses, needs no work and is accepted.
+The invariant: a table is readable or writable only if every feature that it *uses* is honoured. A feature that is only
+listed, or implied by a legacy version number, and that nothing uses is accepted.
 Source: protocol, "Table Features" and "Valid Feature Names in Table Features".
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING
-from airflow_txlog.engine.table.schema.evolution import TYPE_CHANGES_KEY, check_type_changes
+from airflow_txlog.engine.table.schema.evolution import check_type_changes
 from airflow_txlog.engine.table.schema.rules import (
     CONSTRAINT_PREFIX,
     DEFAULT_KEY,
@@ -20,19 +20,18 @@ from airflow_txlog.engine.table.schema.rules import (
     is_identity,
 )
 from airflow_txlog.engine.table.schema.types import (
-    ArrayType,
+    TYPE_CHANGES_KEY,
     DataType,
-    MapType,
     Primitive,
     StructField,
     StructType,
     VariantType,
+    parts_of,
     walk_fields,
     walk_types,
 )
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 
-# Reader features that need nothing of a reader beyond what this engine does for every table.
 READABLE = frozenset(
     {
         "columnMapping",
@@ -49,9 +48,8 @@ READABLE = frozenset(
     }
 )
 
-# Writer features that this engine honours whether or not they are switched on. A table that allows deletion vectors or
-# asks for V2 checkpoints may still be written without them. The rules for rows (`rules`) are kept by what writes
-# rows, which is the jobs; a commit moves files, and knows no row.
+# Deletion vectors and V2 checkpoints are optional for a writer even if the table allows them. The jobs keep the rules
+# for rows (`rules`), because a commit moves files and knows no row.
 WRITABLE = frozenset(
     {
         "allowColumnDefaults",
@@ -76,11 +74,11 @@ WRITABLE = frozenset(
     }
 )
 
-# Writer features that are a duty only once something in the metadata switches them on: see `features_in_use`.
+# Writer features that bind a writer only if the metadata switches them on: see `features_in_use`.
 WRITABLE_WHILE_UNUSED = frozenset({"icebergCompatV1", "icebergCompatV2"})
 
-# Writer features that bind who writes data files, and no other writer: a commit that only removes files, brings files
-# back or deletes rows by vectors keeps them. See `check_files_writable`.
+# Writer features that bind only writers of data files, and no commit that only removes or restores files or deletes
+# rows by vectors: see `check_files_writable`.
 _OF_DATA_FILES = frozenset(
     {
         "materializePartitionColumns",
@@ -91,7 +89,7 @@ _OF_DATA_FILES = frozenset(
     }
 )
 
-# What the legacy version numbers stand for: protocol, "Valid Feature Names in Table Features".
+# The features that legacy version numbers imply.
 _LEGACY_READER = {2: ("columnMapping",)}
 _LEGACY_WRITER = {
     2: ("appendOnly", "invariants"),
@@ -105,14 +103,14 @@ MAX_WRITER_VERSION = 7
 
 
 def reader_features(protocol: Protocol) -> frozenset[str]:
-    """Feature names that a reader must honour, legacy numbers spelled out."""
+    """Return the features that a reader must honour, including those of legacy numbers."""
     if protocol.min_reader_version >= 3:
         return frozenset(protocol.reader_features or ())
     return _legacy(_LEGACY_READER, protocol.min_reader_version)
 
 
 def writer_features(protocol: Protocol) -> frozenset[str]:
-    """Feature names that a writer must honour, legacy numbers spelled out."""
+    """Return the features that a writer must honour, including those of legacy numbers."""
     if protocol.min_writer_version >= 7:
         return frozenset(protocol.writer_features or ())
     return _legacy(_LEGACY_WRITER, protocol.min_writer_version)
@@ -123,16 +121,16 @@ def _legacy(table: Mapping[int, tuple[str, ...]], version: int) -> frozenset[str
 
 
 def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
-    """Raises UnsupportedFeature, naming the feature, if rows of this table could be read wrongly here.
+    """Raise UnsupportedFeature, naming the feature, if rows of this table could be read wrongly.
 
-    CorruptTable where the metadata maps columns and the protocol does not allow it.
+    Raises CorruptTable if the metadata maps columns and the protocol does not allow it.
     """
     if protocol.min_reader_version > MAX_READER_VERSION:
         raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
     if metadata.format.provider.lower() != "parquet":
         raise _refusal(table, f"data format {metadata.format.provider}", "read")
     active = features_in_use(schema, metadata.configuration)
-    # A field or property that switches a reader feature on binds even where the protocol forgot to list it.
+    # A field or property that switches a reader feature on binds even if the protocol does not list it.
     for name in sorted(reader_features(protocol) | (active & _READ_ACTIVE)):
         if name in READABLE:
             continue
@@ -147,9 +145,9 @@ def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, t
 
 
 def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
-    """Raises UnsupportedFeature, naming the feature, if a commit of ours could break a rule of this table.
+    """Raise UnsupportedFeature, naming the feature, if a commit of ours could break a rule of this table.
 
-    What binds data files is not looked at: see `check_files_writable`.
+    Rules for data files are left to `check_files_writable`.
     """
     check_readable(protocol, metadata, schema, table)
     if protocol.min_writer_version > MAX_WRITER_VERSION:
@@ -159,7 +157,7 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
         if name in WRITABLE | _OF_DATA_FILES or (name in WRITABLE_WHILE_UNUSED and name not in active):
             continue
         raise _refusal(table, name, "write")
-    # The property alone gives no row an id: who can number rows, and who cannot, is what the protocol says.
+    # The property alone makes no writer number rows; the protocol does.
     if "rowTracking" in active and "rowTracking" not in writer_features(protocol):
         raise _refusal(table, "rowTracking", "write")
 
@@ -167,19 +165,19 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
 def check_files_writable(
     protocol: Protocol, schema: StructType, partition_columns: Collection[str], table: str
 ) -> None:
-    """Raise UnsupportedFeature, naming it, if the table's data files must be written as this engine does not."""
+    """Raise UnsupportedFeature, naming it, if this engine cannot write data files as the table demands."""
     if any(isinstance(kind, VariantType) for kind in walk_types(schema)):
         raise _refusal(table, "variantType", "write")
-    # Files of a table without partitions hold all columns anyway.
+    # Without partitions, files hold all columns anyway.
     if partition_columns and "materializePartitionColumns" in writer_features(protocol):
         raise _refusal(table, "materializePartitionColumns", "write")
 
 
 def check_rows_have_place(schema: StructType, partition_columns: Iterable[str], table: str) -> None:
-    """Raises UnsupportedFeature, naming the column, where a new data file could not hold the table's rows.
+    """Raise UnsupportedFeature, naming the column, if a new data file could not hold the table's rows.
 
-    A void column is left out of files, so what has nothing but void in it would have no place in them: whether it is
-    null, and how long it is, would be lost. Source: protocol RFC "Void Type".
+    Void columns are left out of files, so of a value with nothing but void inside, whether it is null and how long it
+    is would be lost. Source: protocol RFC "Void Type".
     """
     partitions = {name.lower() for name in partition_columns}
     in_files = [field for field in schema if field.name.lower() not in partitions]
@@ -197,23 +195,16 @@ def check_rows_have_place(schema: StructType, partition_columns: Iterable[str], 
 
 
 def _without_place(data_type: DataType, column: str) -> str | None:
-    """The first array, map or struct, by its path, in which void stands where something must be stored."""
-    inside: list[tuple[str, DataType]] = []
-    if isinstance(data_type, StructType):
-        if all(field.type is Primitive.VOID for field in data_type):
-            return column
-        inside = [(f"{column}.{field.name}", field.type) for field in data_type]
-    elif isinstance(data_type, ArrayType):
-        inside = [(f"{column}.element", data_type.element)]
-    elif isinstance(data_type, MapType):
-        inside = [(f"{column}.key", data_type.key), (f"{column}.value", data_type.value)]
-    if isinstance(data_type, ArrayType | MapType) and any(kind is Primitive.VOID for _, kind in inside):
+    """Return the path of the first array, map or struct with void where something must be stored, or None."""
+    parts = parts_of(data_type)
+    voids = [kind is Primitive.VOID for _, kind in parts]
+    if all(voids) if isinstance(data_type, StructType) else any(voids):
         return column
-    return next((found for path, kind in inside if (found := _without_place(kind, path))), None)
+    return next((found for name, kind in parts if (found := _without_place(kind, f"{column}.{name}"))), None)
 
 
 def check_protocol_writable(protocol: Protocol, table: str) -> None:
-    """Raises UnsupportedFeature if the protocol alone, whatever the metadata says, is more than this engine knows."""
+    """Raise UnsupportedFeature if the protocol alone demands more than this engine knows, whatever the metadata."""
     if protocol.min_reader_version > MAX_READER_VERSION:
         raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
     if protocol.min_writer_version > MAX_WRITER_VERSION:
@@ -225,10 +216,9 @@ def check_protocol_writable(protocol: Protocol, table: str) -> None:
 
 
 def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
-    """The lowest protocol that a new table with this schema and these properties needs.
+    """Return the lowest protocol that a new table with this schema and these properties needs.
 
-    Legacy numbers where they suffice, because every reader knows them; feature lists where a type or a property
-    demands one.
+    It has legacy numbers if they suffice, because every reader knows them.
     """
     needed = needed_features(schema, properties) - _OF_EVERY_TABLE
     both = needed & READABLE
@@ -247,9 +237,9 @@ def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
 
 
 def needed_features(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
-    """Return the features that a protocol must list for this schema and these properties to mean what they say.
+    """Return the features that a protocol must list for this schema and these properties to take effect.
 
-    Those in use, those that `delta.feature.<name>` asks for, and those that one of them cannot be without.
+    They are those in use, those that `delta.feature.<name>` requests, and those that these depend on.
     """
     needed = features_in_use(schema, properties)
     needed |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
@@ -257,7 +247,7 @@ def needed_features(schema: StructType, properties: Mapping[str, str]) -> frozen
 
 
 def features_in_use(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
-    """Return the features that the schema or a property switches on, whether or not a protocol lists them."""
+    """Return the features that the schema or a property switches on, even if no protocol lists them."""
     found = {feature for (name, value), feature in _SWITCHES.items() if properties.get(name, "").lower() == value}
     if any(name.startswith(CONSTRAINT_PREFIX) for name in properties):
         found.add("checkConstraints")
@@ -274,13 +264,13 @@ def features_in_use(schema: StructType, properties: Mapping[str, str]) -> frozen
 
 
 def missing_features(protocol: Protocol, needed: Iterable[str]) -> list[str]:
-    """Return those of the features that the protocol does not list, nor their preview, ordered."""
+    """Return the features, sorted, of which the protocol lists neither the name nor the preview."""
     has = reader_features(protocol) | writer_features(protocol)
     return sorted(name for name in needed if name not in has and f"{name}-preview" not in has)
 
 
 def with_features(protocol: Protocol, features: Iterable[str]) -> Protocol:
-    """Return the protocol with these features besides its own, whose legacy numbers become names where they must."""
+    """Return the protocol with these features added; legacy numbers become names where necessary."""
     added = frozenset(features)
     both = added & READABLE
     reader_version = 3 if both else protocol.min_reader_version
@@ -292,9 +282,8 @@ def with_features(protocol: Protocol, features: Iterable[str]) -> Protocol:
     )
 
 
-# A property `delta.feature.<name>` asks for a feature by name; it is not kept.
+# A property `delta.feature.<name>` requests a feature; it is not kept.
 FEATURE_PREFIX = "delta.feature."
-# Properties whose value switches a feature on.
 _SWITCHES = {
     ("delta.appendOnly", "true"): "appendOnly",
     ("delta.checkpointPolicy", "v2"): "v2Checkpoint",
@@ -308,10 +297,9 @@ _SWITCHES = {
     ("delta.enableTypeWidening", "true"): "typeWidening",
 }
 _NEED_DOMAINS = frozenset({"rowTracking", "clustering"})
-# The lowest writer version of a table that we create stands for these.
+# The lowest writer version of new tables implies these.
 _OF_EVERY_TABLE = frozenset({"appendOnly", "invariants"})
-
-# Of the features in use, those that change what a reader must do.
+# The features in use that bind readers.
 _READ_ACTIVE = frozenset({"columnMapping", "typeWidening"})
 
 

@@ -1,8 +1,7 @@
-"""A table's schema: read from and written to the metadata action's JSON, and converted to and from Arrow.
+"""A table's schema, read from and written to the metadata action's JSON, and converted to and from Arrow.
 
-The values themselves are in `types` and are exported from here. The invariant: `parse_schema` and `schema_to_json`
-are inverse, and so are `to_arrow` and `from_arrow` on what `to_arrow` gives; field metadata survives both.
-Source: protocol, "Schema Serialization Format".
+The invariant: `parse_schema` and `schema_to_json` are inverse, and so are `to_arrow` and `from_arrow` on the results of
+`to_arrow`; field metadata survives both. Source: protocol, "Schema Serialization Format".
 """
 
 from __future__ import annotations
@@ -29,29 +28,8 @@ from airflow_txlog.engine.table.schema.types import (
 )
 from airflow_txlog.errors import CorruptTable, SchemaMismatch, UnsupportedFeature
 
-__all__ = [
-    "INTEGERS",
-    "ArrayType",
-    "DataType",
-    "DecimalType",
-    "MapType",
-    "Primitive",
-    "StructField",
-    "StructType",
-    "VariantType",
-    "array_of",
-    "arrow_type",
-    "codec",
-    "delta_type",
-    "from_arrow",
-    "parse_schema",
-    "schema_to_json",
-    "to_arrow",
-    "type_from_json",
-]
-
 _PRIMITIVES = {primitive.value: primitive for primitive in Primitive}
-# Types within each other. Every step that follows a schema recurses, ours, Arrow's and Spark's.
+# Our code, Arrow's and Spark's recurse into types.
 _MAX_DEPTH = 100
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 
@@ -59,11 +37,11 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 
 
 def parse_schema(schema_string: str | None) -> StructType:
-    """The schema of a metadata action.
+    """Return the schema of a metadata action. A `void` column holds nothing but null.
 
-    Raises CorruptTable, naming the column, when the text is not a schema (also when two names differ in nothing but
-    case), and UnsupportedFeature when a column has a type that this engine cannot read: geometry, geography,
-    an interval, a user-defined type, or one it never heard of. `void` is read; such a column holds nothing but null.
+    Raises CorruptTable, naming the column, if the text is not a schema (also if two names differ only in case);
+    UnsupportedFeature for a type that this engine cannot read: geometry, geography, an interval, a user-defined type,
+    or an unknown one.
     """
     if schema_string is None:
         raise CorruptTable(
@@ -82,7 +60,7 @@ def parse_schema(schema_string: str | None) -> StructType:
 
 
 def schema_to_json(schema: StructType) -> str:
-    """The schema as the metadata action holds it: compact, keys in the order of the reference implementation."""
+    """Return the schema as compact JSON, keys in the order of delta-spark."""
     return msgspec.json.encode(_type_to_json(schema)).decode()
 
 
@@ -94,7 +72,7 @@ def _too_deep() -> CorruptTable:
 
 
 def type_from_json(node: Any, column: str = "", depth: int = 0) -> DataType:
-    """One type of the wire (a name or an object), also as in `delta.typeChanges`. Raises as `parse_schema` does."""
+    """Return the type of a name or an object in the log, also in `delta.typeChanges`. Raises as `parse_schema`."""
     if depth > _MAX_DEPTH:
         raise _too_deep()
     try:
@@ -135,7 +113,7 @@ def _named_type(name: str, column: str) -> DataType:
         return primitive
     if name == "variant":
         return VariantType()
-    # "decimal" alone is Spark's old spelling of its default.
+    # Spark's old spelling of its default.
     if name == "decimal":
         return DecimalType(10, 0)
     decimal = _DECIMAL.fullmatch(name)
@@ -208,22 +186,21 @@ INTEGERS: dict[DataType, Integer] = {
 }
 """The types of whole numbers, the narrowest first, with their ranges."""
 
-# Arrow's field metadata is text. A value that is not a string is kept as JSON, and this key lists which ones are, so
-# that the string "5" and the number 5 come back as what they were.
+# Arrow's field metadata is text. This key lists the values that are JSON: the string "5" is not the number 5.
 _JSON_KEYS = "txlog.json"
-# What the Arrow libraries themselves leave in field metadata; it describes a file or an Arrow type, not the column.
+# Metadata that Arrow itself adds; it describes a file or an Arrow type, not the column.
 _ARROW_OWN_PREFIXES = ("PARQUET:", "ARROW:")
-# How a table that exists maps its columns is not what a new one shall do.
+# A new table does not inherit the column mapping of another.
 _MAPPING_MARK = MODE_KEY.decode()
 
 
 def to_arrow(schema: StructType) -> pa.Schema:
-    """The Arrow schema of the table's rows: names, order, nullability and field metadata kept."""
+    """Return the Arrow schema of the table's rows, with names, order, nullability and field metadata."""
     return pa.schema([_field_to_arrow(member) for member in schema])
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:
-    """The Arrow type that holds a column of this type: timestamps in microseconds, zone UTC or none for ntz."""
+    """Return the Arrow type of a column; timestamps are in microseconds, in UTC or (ntz) without a zone."""
     match data_type:
         case Primitive():
             return _TO_ARROW[data_type]
@@ -256,7 +233,7 @@ def _field_to_arrow(member: StructField) -> pa.Field:
 
 
 def _arrow_field(name: str, data_type: DataType, nullable: bool) -> pa.Field:
-    # Arrow has no null type without nulls: a void column that claims to have none reads as nullable.
+    # Arrow's null type is always nullable.
     return pa.field(name, arrow_type(data_type), nullable or data_type is Primitive.VOID)
 
 
@@ -274,19 +251,19 @@ def _metadata_to_arrow(metadata: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def from_arrow(schema: pa.Schema) -> StructType:
-    """The schema of a table that can hold such rows without loss.
+    """Return the schema of a table that can hold such rows without loss.
 
     Unsigned integers take the next wider type (uint64: decimal(20,0)), as Spark reads them from Parquet; dictionaries
-    and run-ends take their value type; large, view and fixed-size forms the plain one. Nanosecond timestamps become
-    microseconds: their values fit exactly or fail the safe cast when written. Raises SchemaMismatch naming the column
-    for a type that no column can hold (time, duration, interval, union, extension, decimals over 38 digits), and for
-    names that differ in nothing but case.
+    and run-ends take their value type; large, view and fixed-size forms the plain one. Timestamps become microseconds:
+    nanoseconds fit exactly or fail the safe cast when written. Raises SchemaMismatch, naming the column, for a type
+    that no column can hold (time, duration, interval, union, extension, decimals over 38 digits) and for names that
+    differ only in case.
     """
     return StructType(tuple(_field_from_arrow(member, "") for member in schema))
 
 
 def delta_type(arrow: pa.DataType, column: str) -> DataType:
-    """The type that holds values of `arrow`; `column` is for the message. Raises as `from_arrow` does."""
+    """Return the type that holds values of `arrow`; `column` is for the message. Raises as `from_arrow`."""
     is_a = pa.types
     if is_a.is_dictionary(arrow) or is_a.is_run_end_encoded(arrow):
         return delta_type(arrow.value_type, column)
@@ -304,7 +281,7 @@ def delta_type(arrow: pa.DataType, column: str) -> DataType:
     ):
         return ArrayType(delta_type(arrow.value_type, f"{column}.element"), arrow.value_field.nullable)
     if is_a.is_decimal(arrow):
-        # A negative scale counts zeros before the point: written out, they are digits like others.
+        # A negative scale counts zeros before the point.
         precision, scale = arrow.precision - min(arrow.scale, 0), max(arrow.scale, 0)
         if precision <= MAX_DECIMAL_PRECISION and scale <= precision:
             return DecimalType(precision, scale)
@@ -322,7 +299,6 @@ def delta_type(arrow: pa.DataType, column: str) -> DataType:
     return found
 
 
-# The Arrow types without parameters or members, each with the type that holds its values.
 FROM_ARROW: dict[pa.DataType, DataType] = {
     **{arrow: primitive for primitive, arrow in _TO_ARROW.items()},
     pa.uint8(): Primitive.SHORT,

@@ -1,14 +1,13 @@
-"""The types of the format as frozen values: what a column of a Delta table can be.
+"""The types of the format as frozen values: the possible types of a Delta table's columns.
 
-Holds no parsing and no Arrow: `schema` converts from and to JSON and Arrow. The invariant: a value that
-exists is one the format allows, so the names within one struct differ in more than case, and a decimal fits 38 digits.
-Source: protocol, "Schema Serialization Format".
+Parsing and Arrow are in `schema`. The invariant: a value that exists is allowed by the format, so names within one
+struct differ in more than case and a decimal has at most 38 digits. Source: protocol, "Schema Serialization Format".
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -16,14 +15,14 @@ from airflow_txlog.errors import SchemaMismatch
 
 MAX_DECIMAL_PRECISION = 38
 
-_PHYSICAL_NAME_KEY = "delta.columnMapping.physicalName"
+PHYSICAL_NAME_KEY = "delta.columnMapping.physicalName"
 _COLLATIONS_KEY = "__COLLATIONS"
-_CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
-_TYPE_CHANGES_KEY = "delta.typeChanges"
+CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+TYPE_CHANGES_KEY = "delta.typeChanges"
 
 
 class Primitive(enum.Enum):
-    """A type without parameters; the value is its name on the wire."""
+    """A type without parameters; the value is its name in the log."""
 
     BOOLEAN = "boolean"
     BYTE = "byte"
@@ -63,10 +62,7 @@ class DecimalType:
 
 @dataclass(frozen=True, slots=True)
 class VariantType:
-    """Semi-structured data, which rows hold as two binaries: `datafiles.parquet.physical.VARIANT`.
-
-    Source: protocol, "Variant Data Type".
-    """
+    """Semi-structured data, two binaries in rows (`physical.VARIANT`). Source: protocol, "Variant Data Type"."""
 
     def __str__(self) -> str:
         return "variant"
@@ -97,7 +93,7 @@ class MapType:
 
 @dataclass(frozen=True, slots=True)
 class StructField:
-    """A named column, or a named member of a struct. `metadata` is JSON as the table has it, and is not hashed."""
+    """A column, or a member of a struct. `metadata` is the table's JSON and is not hashed."""
 
     name: str
     type: DataType
@@ -106,34 +102,28 @@ class StructField:
 
     @property
     def physical_name(self) -> str:
-        """The name in partition values, statistics and Parquet files, in a schema made by `column_mapping`.
-
-        Source: protocol, "Column Mapping".
-        """
-        return str(self.metadata.get(_PHYSICAL_NAME_KEY, self.name))
+        """The name in partition values, statistics and Parquet files, in a schema made by `column_mapping`."""
+        return str(self.metadata.get(PHYSICAL_NAME_KEY, self.name))
 
     @property
     def is_collated(self) -> bool:
-        """True where some string of this column compares by a collation other than by bytes."""
+        """Whether some string of this column does not compare by bytes."""
         return bool(self.metadata.get(_COLLATIONS_KEY))
 
     @property
     def is_char(self) -> bool:
-        """True for char(n), which is stored padded and compared without the padding; varchar compares plainly."""
-        return str(self.metadata.get(_CHAR_VARCHAR_KEY, "")).lower().startswith("char")
+        """Whether this is char(n), which is stored with padding and compared without; varchar compares plainly."""
+        return str(self.metadata.get(CHAR_VARCHAR_KEY, "")).lower().startswith("char")
 
     @property
     def is_widened(self) -> bool:
-        """True where older files hold the column in a narrower type. Source: protocol, "Type Widening"."""
-        return bool(self.metadata.get(_TYPE_CHANGES_KEY))
+        """Whether older files hold the column in a narrower type. Source: protocol, "Type Widening"."""
+        return bool(self.metadata.get(TYPE_CHANGES_KEY))
 
 
 @dataclass(frozen=True, slots=True)
 class StructType:
-    """Fields in order. Names keep their case and are found without regard to it.
-
-    Raises SchemaMismatch when two names differ in nothing but case.
-    """
+    """Fields in order; names keep their case and are found in any. Raises SchemaMismatch if two differ only in case."""
 
     fields: tuple[StructField, ...]
     # By name in lower case.
@@ -164,15 +154,14 @@ class StructType:
 
     @property
     def names(self) -> list[str]:
-        """The names in order, in their own case."""
         return [member.name for member in self.fields]
 
     def find(self, name: str) -> StructField | None:
-        """The field of that name in any case, or None."""
+        """Return the field of that name in any case, or None."""
         return self.by_name.get(name.lower())
 
     def find_path(self, path: tuple[str, ...]) -> tuple[StructField, ...] | None:
-        """The fields from the top-level column down to the one that `path` names through structs only, or None."""
+        """Return the fields from the top-level column to the one that `path` names through structs, or None."""
         found: list[StructField] = []
         here: DataType = self
         for name in path:
@@ -188,54 +177,54 @@ DataType: TypeAlias = Primitive | DecimalType | VariantType | ArrayType | MapTyp
 
 
 def walk_fields(data_type: DataType) -> Iterator[StructField]:
-    """Every field at any depth, outermost first: those of structs, and of structs in arrays and maps."""
-    if isinstance(data_type, StructType):
-        for member in data_type:
-            yield member
-            yield from walk_fields(member.type)
-    elif isinstance(data_type, ArrayType):
-        yield from walk_fields(data_type.element)
-    elif isinstance(data_type, MapType):
-        yield from walk_fields(data_type.key)
-        yield from walk_fields(data_type.value)
+    """Yield every field at any depth, outermost first, also of structs in arrays and maps."""
+    members = data_type.fields if isinstance(data_type, StructType) else ()
+    for member in members:
+        yield member
+        yield from walk_fields(member.type)
+    if not members:
+        for _, part in parts_of(data_type):
+            yield from walk_fields(part)
 
 
 def walk_types(data_type: DataType) -> Iterator[DataType]:
-    """Every type at any depth, this one first."""
+    """Yield every type at any depth, this one first."""
     yield data_type
-    if isinstance(data_type, StructType):
-        for member in data_type:
-            yield from walk_types(member.type)
-    elif isinstance(data_type, ArrayType):
-        yield from walk_types(data_type.element)
-    elif isinstance(data_type, MapType):
-        yield from walk_types(data_type.key)
-        yield from walk_types(data_type.value)
+    for _, part in parts_of(data_type):
+        yield from walk_types(part)
+
+
+def parts_of(data_type: DataType) -> list[tuple[str, DataType]]:
+    """Return the types directly inside, by the name of the field, `element`, or `key` and `value`."""
+    match data_type:
+        case StructType(fields):
+            return [(member.name, member.type) for member in fields]
+        case ArrayType(element):
+            return [("element", element)]
+        case MapType(key, value):
+            return [("key", key), ("value", value)]
+    return []
 
 
 def bare_columns(schema: StructType) -> StructType:
-    """The columns, every one and every member nullable, without metadata but that of collations.
+    """Return the columns, all members nullable and without metadata but collations, which are part of Spark's types."""
 
-    A collation is a part of the type to Spark, and metadata beside it in the format.
-    """
-    return StructType(
-        tuple(
-            StructField(
-                member.name,
-                bare_type(member.type),
-                metadata={_COLLATIONS_KEY: member.metadata[_COLLATIONS_KEY]} if member.is_collated else {},
-            )
-            for member in schema
-        )
-    )
+    def kept(member: StructField) -> dict[str, Any]:
+        return {_COLLATIONS_KEY: member.metadata[_COLLATIONS_KEY]} if member.is_collated else {}
+
+    return StructType(tuple(StructField(each.name, bare_type(each.type), metadata=kept(each)) for each in schema))
 
 
 def bare_type(data_type: DataType) -> DataType:
-    """Return the type with every member nullable and without metadata but that of collations."""
-    if isinstance(data_type, StructType):
-        return bare_columns(data_type)
-    if isinstance(data_type, ArrayType):
-        return ArrayType(bare_type(data_type.element))
-    if isinstance(data_type, MapType):
-        return MapType(bare_type(data_type.key), bare_type(data_type.value))
+    """Return the type with every member nullable and without metadata but collations."""
+    return bare_columns(data_type) if isinstance(data_type, StructType) else nullable_inside(data_type, bare_type)
+
+
+def nullable_inside(data_type: DataType, change: Callable[[DataType], DataType]) -> DataType:
+    """Return an array or a map with its parts changed and nullable; other types as they are."""
+    match data_type:
+        case ArrayType(element):
+            return ArrayType(change(element))
+        case MapType(key, value):
+            return MapType(change(key), change(value))
     return data_type

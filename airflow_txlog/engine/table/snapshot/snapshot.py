@@ -25,9 +25,9 @@ from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.engine.table.predicate import FileQuestion, Predicate, may_hold_match
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.schema import column_mapping
-from airflow_txlog.engine.table.schema import schema as delta
 from airflow_txlog.engine.table.schema.features import check_readable
 from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms, list_commits
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import most_rows, vectors_of
@@ -118,7 +118,7 @@ class Snapshot:
         return TableProperties(self.metadata.configuration, self.uri)
 
     @cached_property
-    def delta_schema(self) -> delta.StructType:
+    def delta_schema(self) -> StructType:
         """The schema as the log states it, partition columns included; its names are the logical ones."""
         return column_mapping.table_schema(self.metadata, self.uri)
 
@@ -284,7 +284,7 @@ def _checked(snapshot: Snapshot) -> Snapshot:
     """The snapshot, where its rows can be read here. Raises UnsupportedFeature, CorruptTable."""
     metadata = snapshot.metadata
     # Without a schema only the log can be read; asking for the schema raises.
-    schema = delta.StructType(()) if metadata.schema_string is None else snapshot.delta_schema
+    schema = StructType(()) if metadata.schema_string is None else snapshot.delta_schema
     check_readable(snapshot.protocol, metadata, schema, snapshot.uri)
     return snapshot
 

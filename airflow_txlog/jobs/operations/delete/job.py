@@ -29,8 +29,8 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, compared, member_of
-from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, codec, parse_schema, schema_to_json
-from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
+from airflow_txlog.engine.table.schema.schema import arrow_type, codec, parse_schema, schema_to_json
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource

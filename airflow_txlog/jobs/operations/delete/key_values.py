@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.codecs import DAY_S, SECOND_US, Integer, date_text, parse_date, plain_date, plain_time
-from airflow_txlog.engine.table.schema.schema import INTEGERS, StructField, array_of, arrow_type, codec
-from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive
+from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type, codec
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import SchemaMismatch, UnsupportedFeature
 
 # A double distinguishes all decimals of so many digits, and all whole numbers up to this one.

@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
-from airflow_txlog.engine.table.schema.schema import StructType
+from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import AmbiguousMerge, InvalidJobSpec, MatchNotFound, UnsupportedPredicate
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan

@@ -16,8 +16,14 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import SourceKeys, pairs_of_keys
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
-from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
-from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_type, walk_fields
+from airflow_txlog.engine.table.schema.types import (
+    CHAR_VARCHAR_KEY,
+    Primitive,
+    StructField,
+    StructType,
+    bare_type,
+    walk_fields,
+)
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
 from airflow_txlog.jobs.rows.matches import Matches

@@ -24,8 +24,8 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
-from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
-from airflow_txlog.engine.table.schema.types import bare_columns
+from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.engine.table.schema.types import StructType, bare_columns
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
 from airflow_txlog.jobs.context import JobContext

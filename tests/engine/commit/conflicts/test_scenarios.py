@@ -37,8 +37,8 @@ from airflow_txlog.engine.log.actions import (
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys, table_schema
 from airflow_txlog.engine.table.schema.features import READABLE, protocol_for, reader_features, writer_features
-from airflow_txlog.engine.table.schema.schema import StructField, StructType, schema_to_json
-from airflow_txlog.engine.table.schema.types import Primitive
+from airflow_txlog.engine.table.schema.schema import schema_to_json
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.storage import MemoryStore
 from tests.helpers.paths import SHARED
 

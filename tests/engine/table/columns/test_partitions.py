@@ -14,15 +14,8 @@ from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine.table.columns.partitions import fixed_zone, parse_partition_values, typed_partition_columns
-from airflow_txlog.engine.table.schema.schema import (
-    DecimalType,
-    Primitive,
-    StructField,
-    StructType,
-    arrow_type,
-    delta_type,
-    parse_schema,
-)
+from airflow_txlog.engine.table.schema.schema import arrow_type, delta_type, parse_schema
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.errors import CorruptTable, UnknownColumn
 from airflow_txlog.jobs.sql.current_time import instants_of
 from tests.helpers.paths import GOLDEN

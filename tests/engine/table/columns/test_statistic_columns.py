@@ -17,7 +17,7 @@ from airflow_txlog.engine.table.columns import statistic_columns
 from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, read_together
 from airflow_txlog.engine.table.columns.statistic_values import bound_reader
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
-from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from tests.helpers.depth import depth
 
 TYPES = {

@@ -15,16 +15,8 @@ from hypothesis import strategies as st
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.partitioning import decode_add_path
 from airflow_txlog.engine.table.columns.statistics import bounds
-from airflow_txlog.engine.table.schema.schema import (
-    ArrayType,
-    DecimalType,
-    MapType,
-    Primitive,
-    StructField,
-    StructType,
-    from_arrow,
-    parse_schema,
-)
+from airflow_txlog.engine.table.schema.schema import from_arrow, parse_schema
+from airflow_txlog.engine.table.schema.types import ArrayType, DecimalType, MapType, Primitive, StructField, StructType
 from airflow_txlog.errors import UnknownColumn
 from tests.helpers.paths import GOLDEN
 

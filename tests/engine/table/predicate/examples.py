@@ -17,7 +17,8 @@ from airflow_txlog.datafiles.codecs import date_text, timestamp_text
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.table.schema.schema import DecimalType, Primitive, StructField, StructType, array_of, to_arrow
+from airflow_txlog.engine.table.schema.schema import array_of, to_arrow
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 
 NAN, INF = float("nan"), float("inf")
 

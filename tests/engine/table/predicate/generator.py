@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from airflow_txlog.datafiles.codecs import date_text, timestamp_text
-from airflow_txlog.engine.table.schema.schema import DecimalType, Primitive
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive
 from tests.engine.table.predicate.examples import COLUMNS, NAMES
 
 COMPARISONS = ["=", "==", "!=", "<>", "<", "<=", ">", ">=", "<=>"]

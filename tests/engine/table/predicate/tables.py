@@ -13,7 +13,7 @@ from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import describe
-from airflow_txlog.engine.table.schema.schema import ArrayType, DecimalType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import ArrayType, DecimalType, Primitive, StructField, StructType
 
 _MEMBERS = StructType((StructField("a", Primitive.INTEGER), StructField("b", Primitive.STRING)))
 SCHEMA = StructType(

@@ -101,7 +101,7 @@ def test_what_only_looks_like_it_is_accepted(sql: str) -> None:
 
 
 def test_a_column_may_have_the_name_of_a_keyword() -> None:
-    from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
+    from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 
     names = ["select", "from", "rand", "count", "date", "timestamp", "end", "user", "values"]
     schema = StructType(tuple(StructField(name, Primitive.INTEGER) for name in names))

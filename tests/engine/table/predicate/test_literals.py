@@ -17,7 +17,7 @@ from airflow_txlog.engine.table.predicate import constants
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import constants_of
-from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.sql.expression import Call
 from airflow_txlog.sql.sql_text import sql_text
 from tests.engine.table.predicate.examples import plain

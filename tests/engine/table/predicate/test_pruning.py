@@ -11,7 +11,7 @@ import pytest
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.table.predicate import Predicate, may_hold_match
 from airflow_txlog.engine.table.predicate.reading import read_predicate
-from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, read
 
 

@@ -12,7 +12,7 @@ from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.table.predicate import may_hold_match, partitions_of, rows_matching
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
 from airflow_txlog.engine.table.predicate.tree import describe
-from airflow_txlog.engine.table.schema.schema import DecimalType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidPredicate, PartitionMismatch, UnknownColumn, UnsupportedPredicate
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, is_decided, read
 

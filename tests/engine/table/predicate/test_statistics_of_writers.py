@@ -30,7 +30,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     null_test,
     prefixed,
 )
-from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
 from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.sql.expression import Column, Expression
 from tests.helpers.statistics_of_writers import SECOND, WRITERS, Groups, Writer, arrow_of, rows_of

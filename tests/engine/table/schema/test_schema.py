@@ -9,18 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.engine.table.schema.schema import (
-    ArrayType,
-    DecimalType,
-    MapType,
-    Primitive,
-    StructField,
-    StructType,
-    from_arrow,
-    parse_schema,
-    schema_to_json,
-    to_arrow,
-)
+from airflow_txlog.engine.table.schema.schema import from_arrow, parse_schema, schema_to_json, to_arrow
+from airflow_txlog.engine.table.schema.types import ArrayType, DecimalType, MapType, Primitive, StructField, StructType
 from airflow_txlog.errors import CorruptTable, SchemaMismatch, UnsupportedFeature
 from tests.helpers.paths import GOLDEN
 

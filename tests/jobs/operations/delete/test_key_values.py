@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.engine.table.schema.schema import StructField
-from airflow_txlog.engine.table.schema.types import ArrayType, DataType, DecimalType, Primitive
+from airflow_txlog.engine.table.schema.types import ArrayType, DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.operations.delete.key_values import convert_keys
 
