@@ -18,6 +18,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.spark.connect import status_of
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.process.private_folder import temporary_folder
 
@@ -36,7 +38,10 @@ _shipped: set[str] = set()
 
 
 def ship(spark: SparkSession) -> None:
-    """Make `airflow_txlog.datafiles` importable in this session's Python workers."""
+    """Make `airflow_txlog.datafiles` importable in this session's Python workers.
+
+    Raises InvalidJobSpec for a server that speaks Spark Connect and is not Apache Spark (docs/decisions/not-sail.md).
+    """
     key = str(spark.sparkContext.applicationId if is_classic(spark) else spark.session_id)  # type: ignore[attr-defined]
     if key in _shipped:
         return
@@ -44,7 +49,17 @@ def ship(spark: SparkSession) -> None:
         spark.sparkContext.addPyFile(_zip_file())
     # A server whose ports are closed could not hand it on to its own executor.
     elif spark.conf.get(HAS, None) != executor_zip()[0]:
-        spark.addArtifacts(_zip_file(), pyfile=True)
+        try:
+            spark.addArtifacts(_zip_file(), pyfile=True)
+        except Exception as error:
+            if type(error).__name__ != "UnsupportedOperationException" and status_of(error) != "UNIMPLEMENTED":
+                raise
+            raise InvalidJobSpec(
+                "The Spark Connect server takes no Python files from its clients, which every Apache Spark does: it is "
+                "another engine, whose SQL is not proven to compute what Spark computes. Name a server of Apache Spark "
+                "in spark_conn_id. Nothing was read or written.",
+                argument="spark_conn_id",
+            ) from error
     _shipped.add(key)
 
 
