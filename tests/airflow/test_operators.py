@@ -12,28 +12,31 @@ from typing import Any
 import msgspec
 import pytest
 
+from airflow_txlog import operators
 from airflow_txlog.contract.job import ApplicationTransaction, Details, JobResult, JobSpec
 from airflow_txlog.contract.wording import summary_lines, xcom_of
 from airflow_txlog.errors import InvalidJobSpec, JobError
-from airflow_txlog.operators.base import TxlogOperator
-from airflow_txlog.operators.checkpoint import CheckpointOperator
-from airflow_txlog.operators.delete import DeltaDeleteOperator
-from airflow_txlog.operators.merge import (
+from airflow_txlog.operators import (
+    CheckpointOperator,
+    DeltaDeleteOperator,
     DeltaMergeOperator,
+    DeltaOptimizeOperator,
+    DeltaRestoreOperator,
+    DeltaTruncateOperator,
+    DeltaUpdateOperator,
+    DeltaUpsertOperator,
+    DeltaWriteOperator,
+    VacuumOperator,
+    files,
+    query,
+    table,
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,
     when_not_matched_by_source_update,
     when_not_matched_insert,
 )
-from airflow_txlog.operators.optimize import DeltaOptimizeOperator
-from airflow_txlog.operators.restore import DeltaRestoreOperator
-from airflow_txlog.operators.sources import files, query, table
-from airflow_txlog.operators.truncate import DeltaTruncateOperator
-from airflow_txlog.operators.update import DeltaUpdateOperator
-from airflow_txlog.operators.upsert import DeltaUpsertOperator
-from airflow_txlog.operators.vacuum import VacuumOperator
-from airflow_txlog.operators.write import DeltaWriteOperator
+from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
 from tests.helpers.specs import job_spec
 
@@ -326,10 +329,7 @@ def test_arguments_are_named_and_required_ones_are_required() -> None:
         DeltaDeleteOperator(task_id="forget", table_uri="/t", keys=["42"])
 
 
-OPERATORS: list[type[TxlogOperator]] = [
-    *(CheckpointOperator, DeltaDeleteOperator, DeltaMergeOperator, DeltaOptimizeOperator, DeltaRestoreOperator),
-    *(DeltaTruncateOperator, DeltaUpdateOperator, DeltaUpsertOperator, DeltaWriteOperator, VacuumOperator),
-]
+OPERATORS: list[type[TxlogOperator]] = [getattr(operators, name) for name in operators.__all__ if name[0].isupper()]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

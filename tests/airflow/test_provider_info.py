@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog.get_provider_info import get_provider_info
-from tests.helpers.paths import ROOT
+from tools import registry
 
 pytestmark = pytest.mark.airflow
 
@@ -68,28 +68,10 @@ def test_every_module_of_operators_is_listed() -> None:
 
 
 def test_the_registry_manifest_has_every_class_with_the_first_lines_of_its_docstring() -> None:
-    import inspect
-
-    import yaml
-
-    manifest = yaml.safe_load((ROOT / ".airflow-registry.yaml").read_text())
-    described = {
-        kind: {item["module"]: item["description"] for item in manifest[kind]}
-        for kind in ("operators", "sensors", "triggers", "hooks")
-    }
-    info = get_provider_info()
-    assert (manifest["package-name"], manifest["description"]) == (info["package-name"], info["description"])
-    ending = {"operators": "Operator", "sensors": "Sensor", "triggers": "Trigger", "hooks": "Hook"}
-    for kind, found in described.items():
-        modules = [importlib.import_module(path) for listed in info[kind] for path in listed["python-modules"]]
-        defined = {
-            f"{module.__name__}.{name}": " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
-            for module in modules
-            for name, value in vars(module).items()
-            if inspect.isclass(value) and value.__module__ == module.__name__ and name.endswith(ending[kind])
-        }
-        assert found == defined
-        assert all(imported(path) for path in found)
+    assert registry.FILE.read_text() == registry.manifest(), "run `python -m tools.registry`"
+    assert all(
+        imported(path) for kind in ("operators", "sensors", "triggers", "hooks") for path, _ in registry.classes(kind)
+    )
 
 
 def test_the_hook_is_what_its_connection_type_says() -> None:
