@@ -15,8 +15,8 @@ from airflow_txlog.get_provider_info import get_provider_info
 
 FILE = Path(__file__).resolve().parents[1] / ".airflow-registry.yaml"
 _HEAD = """\
-# What a catalogue of Airflow providers, such as Airflow's own registry, lists of this package. `python -m tools.registry`
-# writes this file. An address of the documentation and the source belongs here once they have one.
+# The classes of this package, for catalogues of Airflow providers such as Airflow's own registry. Written by
+# `python -m tools.registry`. An address of the documentation and the source belongs here once they have one.
 
 package-name: {package}
 display-name: {name}

@@ -1,6 +1,6 @@
-"""The operators, by one import path: each describes one job on one table, has it run, and reports the result.
+"""The operators, importable from one path. Each describes one job on one table, runs it and reports the result.
 
-`files`, `table` and `query` make what they read; `when_matched_update` and its siblings the clauses of a merge.
+`files`, `table` and `query` make sources; `when_matched_update` and the others make the clauses of a merge.
 """
 
 from airflow_txlog.operators.checkpoint import CheckpointOperator

@@ -1,7 +1,7 @@
-"""What all operators share: a spec from the arguments, a runner, an identity, and an answer that people can read.
+"""The base of all operators: arguments become a spec, a runner runs it, and people can read the answer.
 
-A subclass names its operation, and has an argument for each field of the operation's record. Invariant: constructing
-an operator reads no connection and no file, so that a DAG parses anywhere.
+A subclass names its operation and has an argument for each field of the operation's record. Invariant: constructing an
+operator reads no connection and no file, so a DAG parses anywhere.
 """
 
 from __future__ import annotations
@@ -60,37 +60,34 @@ if TYPE_CHECKING:
 class TxlogOperator(RenderedOperator):
     """Base of the operators: one job on one table.
 
-    :param table_uri: the table: an absolute path, a URI, or with a connection that has a base folder a name under it.
-        (templated)
+    :param table_uri: the table: an absolute path, a URI, or a name under the base folder of the connection. (templated)
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
     :param storage_conn_id: a connection of type `aws`, `google_cloud_platform`, `wasb` or `adls`, whose credentials
-        open the table's store; None takes the one that the extra of `txlog_conn_id` names, else each process uses its
-        own identity. It is read when the task runs (docs/credentials.md).
-    :param spark_conn_id: the connection of the cluster, for a runner that has one; None takes the one that the extra of
-        `txlog_conn_id` names.
-    :param runner: "child" (a child process of the task), "in_process" (a Spark session that the process shares),
-        "warm" (a Spark that the tasks of this machine share), "connect" (a Spark Connect server, which a
-        `spark_conn_id` of type `spark_connect` names), "submit" (a cluster by `spark-submit`, which one of type `spark`
-        names; docs/runners.md), or a `Runner`; None takes the connection's, else `[txlog] runner` of the configuration,
-        else "child".
-    :param spark_conf: Spark settings of this job, over those of the connection. No secrets: they are shown in the UI.
-        They may tune by numbers, sizes, times and true or false; any other needs `unrestricted`. (templated)
-    :param unrestricted: what is yours entirely, with no template that puts another person's text into it, and may
-        therefore load code: "spark_conf"; "query", the SQL of a source, which may then also run programs and read any
+        open the table's store; None takes the one in the extra of `txlog_conn_id`, else each process uses its own
+        identity. It is read when the task runs (docs/credentials.md).
+    :param spark_conn_id: the connection of the cluster, for a runner that has one; None takes the one in the extra of
+        `txlog_conn_id`.
+    :param runner: "child" (a child process of the task), "in_process" (a Spark session that the process shares), "warm"
+        (a Spark that the tasks of this machine share), "connect" (a Spark Connect server; needs a `spark_conn_id` of
+        type `spark_connect`), "submit" (a cluster by `spark-submit`; needs one of type `spark`; docs/runners.md), or a
+        `Runner`; None takes the connection's, else `[txlog] runner` of the configuration, else "child".
+    :param spark_conf: Spark settings of this job, over those of the connection. No secrets: the UI shows them. They may
+        tune by numbers, sizes, times and true or false; any other setting needs `unrestricted`. (templated)
+    :param unrestricted: the texts that are entirely yours, with no template that puts another person's text into them.
+        They may load code: "spark_conf"; "query", the SQL of a source, which may then also run programs and read any
         file or catalog; "options", those of file sources.
-    :param time_zone: the time zone in which SQL texts are understood.
-    :param deferrable: wait for the job in the triggerer, and hold no worker meanwhile. Only for a cluster that runs the
+    :param time_zone: the time zone of the SQL texts.
+    :param deferrable: wait for the job in the triggerer, without holding a worker. Only for a cluster that runs the
         job's driver itself (`submit` in cluster mode); refused elsewhere.
-    :param conflict_deadline_s: how long, in seconds, the job itself goes on after losing to another commit, before
-        the conflict is given to Airflow's retries. What was found and staged, and what still holds, is not done again.
-    :param emit_without_change: make the asset events of `outlets` also where no row changed (docs/waiting.md).
-    :param emit_partitions: make one asset event for each partition that changed, for DAGs that are scheduled by
+    :param conflict_deadline_s: how long, in seconds, the job itself goes on after its first conflict with another
+        commit, before it leaves the conflict to Airflow's retries. It keeps the staged work that is still valid.
+    :param emit_without_change: emit the asset events of `outlets` even if no row changed (docs/waiting.md).
+    :param emit_partitions: emit one asset event for each partition that changed, for DAGs that are scheduled by
         partitions (Airflow 3.3); a DAG that is scheduled by the asset as a whole gets none of them.
 
-    A template that renders to None or to an undefined name fails the task in every argument. What needs no rendering is
-    checked when the DAG is parsed. A task that changes no row succeeds and emits no asset event.
-    A task that fails is retried by `TxlogRetryPolicy` only for what running again can win (set `retries`); give
-    `retry_policy=` to replace it.
+    A template that renders to None or to an undefined name fails the task in every argument. Literals are checked when
+    the DAG is parsed. A task that changes no row succeeds and emits no asset event. `TxlogRetryPolicy` retries a failed
+    task only if another try can succeed (set `retries`); give `retry_policy=` to replace it.
     """
 
     operation: ClassVar[type[Operation]]
@@ -139,7 +136,7 @@ class TxlogOperator(RenderedOperator):
 
     @property
     def operator_extra_links(self) -> Collection[BaseOperatorLink]:  # type: ignore[override]
-        """The links to the pages of the commit and of the table, as far as there are such pages."""
+        """The links to the pages of the commit and of the table, if such pages are configured."""
         return links_of(self)
 
     @property
@@ -157,9 +154,9 @@ class TxlogOperator(RenderedOperator):
         }
 
     def check_literals(self) -> None:
-        """Raise InvalidJobSpec for what is wrong in any rendering. The last line of each operator's constructor.
+        """Raise InvalidJobSpec for what is wrong in every rendering. The last line of each operator's constructor.
 
-        What a template or another task decides is checked when the task runs. Reads no connection.
+        Templates and the output of other tasks are checked when the task runs. Reads no connection.
         """
         if self.runner is not None:
             check_runner(self.runner)
@@ -181,11 +178,11 @@ class TxlogOperator(RenderedOperator):
                 raise
 
     def fields_of(self, argument: str) -> Collection[str]:
-        """The arguments of this operator that make an argument of the job."""
+        """Return the arguments of this operator that make an argument of the job."""
         return (argument,)
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
-        """The application transaction of this try; None for operations that carry none (soundness B5)."""
+        """Return the application transaction of this try; None for operations that carry none (soundness B5)."""
         return None
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -193,7 +190,7 @@ class TxlogOperator(RenderedOperator):
         return self._execute(context, run_unless_done)
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on once the triggerer has seen the end of the job, or cannot see the job any more."""
+        """Continue after the triggerer has seen the end of the job, or has lost sight of it."""
         self.log.info("%s", event["text"])
         return self._execute(context, lambda runner, spec, *, log: runner.resume(spec, log=log))
 
@@ -223,7 +220,7 @@ class TxlogOperator(RenderedOperator):
         return xcom_of(result, seconds)
 
     def _durable(self, runner: DurableRunner, spec: JobSpec, context: Mapping[str, Any]) -> JobSpec:
-        """The spec of a job that may outlive this process: with a key by which every try of the task finds it."""
+        """Return the spec of a job that may outlive this process, with a key by which every try of the task finds it."""
         application = spec.application
         if application is None and "ti" not in context:
             raise InvalidJobSpec(
@@ -252,7 +249,7 @@ class TxlogOperator(RenderedOperator):
         self.defer(trigger=trigger, method_name="resume", timeout=self.execution_timeout)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Airflow's; where the wait in the triggerer took too long, the job is cancelled before the task fails."""
+        """Airflow's method. If the wait in the triggerer took too long, cancel the job before the task fails."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
@@ -262,9 +259,9 @@ class TxlogOperator(RenderedOperator):
             raise
 
     def job_spec(self, context: Mapping[str, Any]) -> JobSpec:
-        """The validated description of the job. Reads the connection, and for a data-changing job the table.
+        """Return the validated description of the job. Reads the connection, and for a data-changing job the table.
 
-        Without a task instance (`execute({})` in a test of the author's) the work has no identity but a given key.
+        Without a task instance (`execute({})` in an author's test) the work has no identity except an author's key.
         """
         if "ti" not in context:
             self._check_rendered()
@@ -304,15 +301,15 @@ class TxlogOperator(RenderedOperator):
         )
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """What OpenLineage's listener asks for; no connection is read for it, so a name under one is left out."""
+        """Return the datasets for OpenLineage's listener. Reads no connection, so a name under one is left out."""
         return self._lineage(None)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """The datasets with the versions, rows and columns that the result has."""
+        """Return the datasets with the versions, rows and columns that the result has."""
         return self._lineage(self.last_result)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """The datasets, without what only a result knows."""
+        """Return the datasets, without what only a result knows."""
         return self._lineage(None)
 
     def _lineage(self, result: JobResult | None) -> OperatorLineage[Any, Any]:
@@ -329,7 +326,7 @@ class TxlogOperator(RenderedOperator):
         return lineage_of(operation, self.table_uri if is_whole else None, result)
 
     def on_kill(self) -> None:
-        """Stop the job. What it committed stays; what it staged is never named, and vacuum sweeps it."""
+        """Stop the job. Its commit stays; a vacuum removes staged files."""
         running = self._running
         if running is not None:
             self.log.info("stopping the %s job on %s", self.operation.name, self.table_uri)
@@ -343,9 +340,9 @@ class TxlogOperator(RenderedOperator):
 class ExactlyOnceOperator(TxlogOperator):
     """Base of the operators whose commit changes rows, exactly once per task instance.
 
-    :param idempotency_key: a name for this piece of work, instead of the task instance's own identity: a task that
-        runs it again under the same key finds it done. It must differ from one piece of work to the next, for example
-        by `{{ run_id }}`; the same key with other arguments fails. Clearing the task does not repeat it. (templated)
+    :param idempotency_key: a name for this piece of work, instead of the task instance's own identity: a task that runs
+        it again under the same key finds it done. It must differ from one piece of work to the next, for example by
+        `{{ run_id }}`; the same key with other arguments fails. Clearing the task does not repeat the work. (templated)
     """
 
     template_fields: Sequence[str] = (*TxlogOperator.template_fields, "idempotency_key")
@@ -373,7 +370,7 @@ class ExactlyOnceOperator(TxlogOperator):
 
 
 def _forget_saved_work(context: Any) -> None:
-    """Delete the rows and keys that a task which has failed for good had kept for its retries."""
+    """Delete the rows and keys that a task kept for its retries, after it has failed for good."""
     task = context["task"]
     spec = getattr(task, "_spec_of_work", None)
     if spec is None:
@@ -396,14 +393,13 @@ class DataChangingOperator(ExactlyOnceOperator):
 
     :param partition_predicate: what the operation may read and write, as SQL over partition columns with `:name` for
         values; a row outside it is an error, and work in other partitions never conflicts. (templated)
-    :param parameters: the values of `:name` in every SQL text of the operation, bound and never pasted: texts,
-        numbers, dates, datetimes, Decimals, bytes, or lists of them. (templated)
+    :param parameters: the values of `:name` in every SQL text of the operation, bound and never pasted: texts, numbers,
+        dates, datetimes, Decimals, bytes, or lists of them. (templated)
     :param nullable_parameters: the names of parameters that may be null. Any other that is None, or whose template
-        renders to None, fails the task: a comparison with null is true of no row.
-    :param sensitive: the values of `parameters` are personal data: Airflow's Rendered Templates, and with them its
-        database, show asterisks, and so does the task's log for the texts among them (the first hundred, of five
-        characters and more). Every try renders them anew. What a DAG file says as a literal, and what
-        another task pushed as an XCom, Airflow keeps all the same.
+        renders to None, fails the task: a comparison with null is true for no row.
+    :param sensitive: the values of `parameters` are personal data. Airflow's Rendered Templates, and with them its
+        database, show asterisks; so does the task's log for the texts among them (the first hundred, of five characters
+        and more). Every try renders them anew. Airflow still keeps literals of a DAG file and XComs of other tasks.
     """
 
     template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "partition_predicate", "parameters")

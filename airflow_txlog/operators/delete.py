@@ -1,4 +1,4 @@
-"""DeltaDeleteOperator: delete the rows that satisfy a predicate, or those of the subjects that keys name."""
+"""DeltaDeleteOperator: delete the rows that satisfy a predicate, or that have one of a list of keys."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class DeltaDeleteOperator(DataChangingOperator):
     :param predicate: one boolean Spark SQL expression over the table's columns, with `:name` for values; "TRUE" for
         every row. A row for which it is null stays. (templated)
     :param keys: instead of a predicate, the subjects to forget: a list of values, or a source (`sources.files(…)`,
-        `sources.table(…)`, `sources.query(…)`). Each key becomes exactly a value of the column, or fails the task:
-        `7` is no text, and `"007"` no number. The metrics say how many keys there were (`numKeysGiven`, `numKeys`
-        without repetitions) and how many of them matched (`numKeysMatched`). (templated)
+        `sources.table(…)`, `sources.query(…)`). Each key becomes exactly a value of the column, or fails the task: `7`
+        is no text, and `"007"` no number. The metrics count the keys (`numKeysGiven`; `numKeys` without repetitions)
+        and those that matched (`numKeysMatched`). (templated)
     :param key_column: the column of the table that holds such keys. (templated)
-    :param source_column: the column of the source that holds them; the only one, or the one of `key_column`'s name.
-        (templated)
-    :param require_match: fail, changing nothing, where the predicate is true of no row (MatchNotFound), or a key is in
-        no row (KeysNotFound).
-    :param sensitive: as of `DataChangingOperator`, but True by default, and of `keys` too: what is deleted is often a
+    :param source_column: the column of the source that holds them; default: the only one, or the one named as
+        `key_column`. (templated)
+    :param require_match: fail, changing nothing, if the predicate is true for no row (MatchNotFound), or a key is in no
+        row (KeysNotFound).
+    :param sensitive: as in `DataChangingOperator`, but True by default, and for `keys` too: deleted rows are often a
         person's.
 
     Example: `DeltaDeleteOperator(task_id="forget", table_uri="/lake/users", key_column="user_id",

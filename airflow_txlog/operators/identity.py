@@ -1,16 +1,16 @@
 """The identity under which a task changes its table at most once: an application transaction.
 
-Its number is chosen once, on the first try, and kept with its app id in Airflow's task state store before anything is
-submitted. A retry and a second copy use what is kept. A cleared task takes the next number: Airflow has changed its
-`max_tries`, or it had succeeded, which `keep_success` records once Airflow's own database has. A later try that finds
-nothing kept asks the table's log for commits of this task: their tags name the run, the task, the try and `max_tries`.
+The first try chooses its number once and keeps it with its app id in Airflow's task state store, before anything is
+submitted. A retry and a second copy use the kept number. A cleared task takes the next one: Airflow has changed its
+`max_tries`, or the task had succeeded, which `keep_success` records after Airflow's own database has. A later try that
+finds nothing kept searches the table's log for commits of this task, whose tags name run, task, try and `max_tries`.
 
-An app id names the task instance, and before it the deployment: `[txlog] deployment_id` where that is set, else what no
-two deployments share, which is the id that Airflow gave to the task's first try. Source: soundness A10.
+An app id names the task instance, and before it the deployment: `[txlog] deployment_id` if that is set, else the id
+that Airflow gave to the task's first try, which no two deployments share. Source: soundness A10.
 
 `next_step` decides what a try does next. Invariant: the table is read before the state store is read for the last time.
-A copy that then finds the store as it was has read the table before the other copy could commit under the number that
-it keeps first, so both hold the same number and one of them wins.
+A copy that then finds the store unchanged has read the table before the other copy could commit under the number that
+it keeps first. So both hold the same number, and one of them wins.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ except ImportError:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptNumber:
-    """What the state store holds of a task's number."""
+    """The number of a task, as the state store holds it."""
 
     app_id: str
     max_tries: int | None = None
-    """Those of the try that kept it: a clear changes them."""
+    """Those of the try that kept the number: a clear changes them."""
     version: int | None = None
     first_tried_ms: int | None = None
     succeeded: bool = False
-    """Whether the number's task succeeded: whatever runs it again is a clear."""
+    """Whether the number's task succeeded: any later run is a clear."""
     refused: bool = False
-    """Whether no number was chosen, because it could not be known whether a commit is this task's."""
+    """Whether no number was chosen, because it is unknown whether a commit is this task's."""
 
     @classmethod
     def in_store(cls, store: Any) -> KeptNumber | None:
-        """Return what the store holds now."""
+        """Return the number that the store holds now."""
         data = store.get(STATE_KEY)
         if not isinstance(data, dict):
             return None
         return cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})
 
     def keep(self, store: Any) -> None:
-        """Put it into the store, for ever."""
+        """Put the number into the store, without expiry."""
         data = {name: value for name, value in asdict(self).items() if value is not None and value is not False}
         store.set(STATE_KEY, data, retention=NEVER_EXPIRE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The table's answer: the number that it has recorded for the app id, and what was kept when it was asked."""
+    """The table's answer: the number that it has recorded for the app id, and what the store held when it was asked."""
 
     kept: KeptNumber | None
     app_id: str
@@ -80,7 +80,7 @@ class Asked:
 
 
 class Step(enum.Enum):
-    """What a try does next to come to its number."""
+    """The next step of a try on the way to its number."""
 
     USE_KEPT = "use the number that is kept"
     ASK_TABLE = "ask the table for the recorded number, and read the store again"
@@ -89,7 +89,7 @@ class Step(enum.Enum):
 
 
 def next_step(kept: KeptNumber | None, asked: Asked | None, max_tries: int) -> Step:
-    """Return what a try does, by what is kept now and by the table's last answer.
+    """Return the next step of a try, from what the store holds now and the table's last answer.
 
     | the store holds | the table was asked while it held the same | step |
     |---|---|---|
@@ -118,8 +118,8 @@ def application_transaction(
     """Return the transaction that this try of this task carries.
 
     Two functions read the table: `recorded_version` returns the number that it holds for an app id, `recorded_work` the
-    commits whose app id has a given end. Neither is called for an author's key, whose number is always 1 and whose work
-    is recognised by the spec's digest.
+    commits whose app id has a given end. Neither is called for an author's key: its number is always 1, and the spec's
+    digest identifies its work.
 
     Raises what the state store raises: without its answer a retry cannot be distinguished from new work.
     """
@@ -176,7 +176,7 @@ def _transaction_of(kept: KeptNumber, *, is_first_try: bool = False) -> Applicat
 def _transaction_without_store(context: Mapping[str, Any], clock: Clock) -> ApplicationTransaction:
     """Return the transaction under an Airflow before 3.3: its number is `max_tries`, which a clear raises.
 
-    A transaction that the table recorded before this run began is not taken for this task's.
+    A transaction that was recorded before this run began does not count as this task's.
     """
     ti, started = context["ti"], _run_started(context)
     # When a later try's first one was is not kept anywhere; it was not before the run began.
@@ -192,11 +192,11 @@ def _transaction_without_store(context: Mapping[str, Any], clock: Clock) -> Appl
 
 
 def keep_success(context: Mapping[str, Any]) -> None:
-    """Record that the task's number belongs to a task that succeeded: whatever runs it again is a clear.
+    """Record that the task of the kept number succeeded: any later run is a clear.
 
-    To be called once Airflow has recorded the success. Earlier, a worker that dies in between would be retried, and its
-    retry taken for a clear. Later or never is safe: `max_tries` shows most clears, and where both are missing the
-    cleared task reports its work as done already.
+    Call it after Airflow has recorded the success. Earlier, a worker that dies in between would be retried, and its
+    retry would count as a clear. Later or never is safe: `max_tries` shows most clears, and without both the cleared
+    task reports its work as already done.
     """
     store = context.get("task_state_store")
     kept = None if store is None else KeptNumber.in_store(store)
@@ -207,8 +207,8 @@ def keep_success(context: Mapping[str, Any]) -> None:
 def _keyed_transaction(context: Mapping[str, Any], key: str, clock: Clock) -> ApplicationTransaction:
     """Return the transaction of an author's key.
 
-    Its `first_tried_ms` is when this task first tried that work, or an earlier moment where that is not kept. It stays
-    the same over a clear, which does not repeat such work.
+    Its `first_tried_ms` is when this task first tried that work, or an earlier moment if that is not kept. A clear does
+    not change it, because it does not repeat such work.
     """
     first_tried_ms, is_first_try = _key_first_tried(context, key, clock)
     return ApplicationTransaction(
@@ -231,9 +231,9 @@ def _key_first_tried(context: Mapping[str, Any], key: str, clock: Clock) -> tupl
 
 
 def _is_first_try(context: Mapping[str, Any]) -> bool:
-    """Return whether no try can have come before this one since the task was made, or was cleared.
+    """Return whether no earlier try is possible since the task was created or cleared.
 
-    A clear sets `max_tries` to the tries so far and `retries` again.
+    A clear sets `max_tries` to the tries so far plus `retries`.
     """
     if "ti" not in context:
         return False
@@ -245,13 +245,14 @@ def _is_first_try(context: Mapping[str, Any]) -> bool:
 def _earlier_work(
     context: Mapping[str, Any], recorded_work: Callable[[str], Iterable[RecordedWork]]
 ) -> ApplicationTransaction | None:
-    """What an earlier try of this task committed, by the table's log, where nothing is kept about that try.
+    """Return the work that an earlier try of this task committed, from the table's log, if the store keeps nothing
+    about it.
 
-    Its number was lost, or it ran under an Airflow without a state store, or under a release of this package with other
-    app ids. A commit of other `max_tries` is from before a clear, and no commit of this work.
+    The number was lost, or the try ran under an Airflow without a state store, or under a release of this package with
+    other app ids. A commit with other `max_tries` is from before a clear and does not count.
 
-    Raises IdempotencyKeyReused where it cannot be known whether a commit is this task's: it is older than the run, as
-    an earlier run of the same name left it, or as this task did before the run was set back to the queue.
+    Raises IdempotencyKeyReused if it is unknown whether a commit is this task's: it is older than the run. An earlier
+    run of the same name may have made it, or this task before the run was queued again.
     """
     ti = context["ti"]
     if ti.try_number <= 1:
@@ -290,23 +291,23 @@ def _number(work: RecordedWork, name: str, default: int) -> int:
 
 
 def app_id_of(ti: Any, deployment: str) -> str:
-    """`airflow_txlog/<deployment>/<dag>/<task>/<run>/<map index>` of a task instance; -1 where it is not mapped.
+    """Return `airflow_txlog/<deployment>/<dag>/<task>/<run>/<map index>` of a task instance; -1 if it is not mapped.
 
-    For no deployment only the part that all deployments share: from the slash before the DAG on.
+    Without a deployment, return the part that all deployments share: from the slash before the DAG on.
     """
     prefix = f"airflow_txlog/{deployment}" if deployment else ""
     return f"{prefix}/{ti.dag_id}/{ti.task_id}/{ti.run_id}/{ti.map_index}"
 
 
 def job_identity(context: Mapping[str, Any]) -> ApplicationTransaction:
-    """What names the job of a task that carries no transaction, the same for every try until the task is cleared."""
+    """Return the name of the job of a task without a transaction. It is the same for every try until a clear."""
     ti = context["ti"]
     deployment = deployment_id() or _iso(_run_started(context)) or "none"
     return ApplicationTransaction(app_id=app_id_of(ti, deployment), version=int(ti.max_tries))
 
 
 def deployment_id() -> str:
-    """The name that the configuration gives to this Airflow deployment; empty where it gives none."""
+    """Return the configured name of this Airflow deployment; empty if there is none."""
     return str(conf.get("txlog", "deployment_id", fallback="") or "")
 
 
@@ -320,14 +321,14 @@ def _epoch_ms(moment: datetime | None) -> int | None:
 
 
 def _iso(moment: datetime | None) -> str | None:
-    """A moment in UTC to the microsecond, in one spelling whatever class and time zone Airflow gives it in."""
+    """Return a moment in UTC to the microsecond, in one spelling for all classes and time zones that Airflow uses."""
     return None if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def annotations_of(context: Mapping[str, Any], *, is_sensitive: bool = False) -> dict[str, Any]:
-    """The task instance and its try, for the commit's tags: people read them, and a try whose number was lost.
+    """Return the task instance and its try for the commit's tags, for people and for a try whose number was lost.
 
-    Nothing without a task instance. The label of a mapped task may hold a value, so a sensitive one gives none.
+    Empty without a task instance. The label of a mapped task may hold a value, so it is left out of a sensitive one.
     """
     if "ti" not in context:
         return {}

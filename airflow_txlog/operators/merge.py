@@ -55,20 +55,19 @@ def when_not_matched_by_source_delete(*, condition: str | None = None) -> dict[s
 class DeltaMergeOperator(DataChangingOperator):
     """Merge the rows of a source into a Delta table, in one commit.
 
-    The first clause whose condition holds decides a row. A target row that two source rows would change fails the
-    task with AmbiguousMerge.
+    The first clause whose condition holds decides a row. The task fails with AmbiguousMerge if two source rows would
+    change one target row.
 
     :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
     :param on: the condition that matches a target row `t` with a source row `s`, as Spark SQL. (templated)
     :param clauses: in order: `when_matched_update(…)`, `when_matched_delete(…)`, `when_not_matched_insert(…)`,
         `when_not_matched_by_source_update(…)`, `when_not_matched_by_source_delete(…)`. (templated)
-    :param target_alias: what the SQL texts call the table.
-    :param source_alias: what they call the source.
-    :param schema_evolution: columns of the source that the table lacks are added to it where a clause assigns them
-        (`"*"`: all of them), and types widened, as in DeltaWriteOperator. `"*"` then leaves alone what the source
-        lacks.
-    :param require_match: fail with MatchNotFound, changing nothing, where a row of the source matches no row of the
-        table. Not together with a clause that inserts.
+    :param target_alias: the name of the table in the SQL texts.
+    :param source_alias: the name of the source in them.
+    :param schema_evolution: add columns of the source that the table lacks and a clause assigns (`"*"`: all of them),
+        and widen types, as in DeltaWriteOperator. `"*"` then leaves alone columns that the source lacks.
+    :param require_match: fail with MatchNotFound, changing nothing, if a row of the source matches no row of the table.
+        Not together with a clause that inserts.
 
     Example: `DeltaMergeOperator(task_id="correct", table_uri="/lake/users", source=files("/in/corrections"),
     on="t.user_id = s.user_id", clauses=[when_matched_update(), when_not_matched_insert()])`. Other arguments:

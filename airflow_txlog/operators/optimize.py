@@ -1,4 +1,4 @@
-"""DeltaOptimizeOperator: make small files large, sort rows so that files can be skipped, purge deleted rows."""
+"""DeltaOptimizeOperator: compact small files, sort rows so that readers skip files, purge deleted rows."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class DeltaOptimizeOperator(TxlogOperator):
     """Rewrite files without changing a row: small ones of a partition become one of about the target size.
 
     :param zorder_by: columns (`a`, or `a.b` for a member of a struct) by which readers look rows up: all files in scope
-        are rewritten so that rows near each other in all of these columns stand in the same file. (templated)
-    :param purge: rewrite the files that have deleted rows in them (deletion vectors), and no others, so that a vacuum
-        removes the deleted rows from storage. Not together with `zorder_by`.
-    :param target_bytes: the size that files shall have; None takes the table's `delta.targetFileSize`, else 256 MiB.
-    :param batch_bytes: how much is rewritten in one commit; what a killed task has committed need not be done again.
+        are rewritten so that rows with near values in all of these columns are in the same file. (templated)
+    :param purge: rewrite only the files that have deleted rows (deletion vectors), so that a vacuum removes these rows
+        from storage. Not together with `zorder_by`.
+    :param target_bytes: the target size of files; None takes the table's `delta.targetFileSize`, else 256 MiB.
+    :param batch_bytes: how much is rewritten in one commit; a retry does not redo what a killed task has committed.
         None: everything in one commit.
     :param partition_predicate: which partitions, as SQL over partition columns with `:name` for values. (templated)
     :param parameters: the values of `:name`, bound and never pasted. (templated)
 
-    Run again it finds nothing left to do, but for `zorder_by`, which sorts anew what it is given. It carries no
-    application transaction and conflicts with no append: where another commit removes a file that was to be replaced,
-    the others are replaced all the same. Other arguments: `TxlogOperator`.
+    A second run finds nothing left to do, except with `zorder_by`, which sorts again. The operation carries no
+    application transaction and conflicts with no append. If another commit removes a file that was to be replaced, the
+    others are replaced all the same. Other arguments: `TxlogOperator`.
     """
 
     operation: ClassVar[type[Operation]] = Optimize

@@ -1,7 +1,7 @@
-"""One JSON line per finished task, for a front end that shows a run as it goes.
+"""One JSON line per finished task, for a front end that shows the progress of a run.
 
-Written only where the environment variable TXLOG_PROGRESS_FILE names a file; nothing reads it here. Invariant: a line
-is one write to a file opened for appending, so that tasks that finish together never mix their lines.
+Lines are written only if the environment variable TXLOG_PROGRESS_FILE names a file; nothing here reads it. Invariant: a
+line is one write to a file opened for appending, so tasks that finish together never mix their lines.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def report(
     rows: int | None = None,
     seconds: float = 0.0,
 ) -> None:
-    """Append one line with these fields, the task's id and the number of tasks in its DAG, if lines were asked for.
+    """Append one line with these fields, the task's id and the number of tasks in its DAG, if lines are asked for.
 
-    For tasks that are none of our operators, but belong to what is shown.
+    Call it in tasks that are not our operators but belong to the run that is shown.
     """
     path = os.environ.get(PROGRESS_FILE)
     if not path or "ti" not in context:

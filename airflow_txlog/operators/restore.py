@@ -14,13 +14,13 @@ class DeltaRestoreOperator(ExactlyOnceOperator):
     """Make the content and the metadata of an earlier version the latest again, by a new commit, without Spark.
 
     :param version: the version to go back to, as a number or, from a template, its text. (templated)
-    :param timestamp: or the moment: a datetime or ISO-8601, in UTC where it names no zone; the last version committed
-        at or before it. Exactly one of the two. (templated)
+    :param timestamp: or the moment: a datetime or ISO-8601, in UTC if it names no zone; selects the last version
+        committed at or before it. Exactly one of the two. (templated)
     :param ignore_missing: leave out files that a vacuum has deleted, and lose their rows; otherwise FilesMissing.
 
-    Any commit that lands while it runs is a ConcurrentWrite, which is not retried: the next try would undo unseen what
-    landed. Example: `DeltaRestoreOperator(task_id="undo", table_uri="/lake/orders", version="{{ params.good }}")`.
-    Other arguments: `ExactlyOnceOperator` and `TxlogOperator`.
+    Any commit that lands while it runs is a ConcurrentWrite, which is not retried: the next try would undo that commit.
+    Example: `DeltaRestoreOperator(task_id="undo", table_uri="/lake/orders", version="{{ params.good }}")`. Other
+    arguments: `ExactlyOnceOperator` and `TxlogOperator`.
     """
 
     operation: ClassVar[type[Operation]] = Restore
@@ -41,7 +41,7 @@ class DeltaRestoreOperator(ExactlyOnceOperator):
         self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
-        """Return the fields, with `version` as a number where its text is one, and `timestamp` as a text."""
+        """Return the fields, with `version` as a number if its text is one, and `timestamp` as a text."""
         version = self.version
         if isinstance(version, str) and version.strip().isdecimal():
             version = int(version)

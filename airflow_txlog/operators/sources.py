@@ -1,7 +1,7 @@
-"""Where the rows of a write or a merge come from: plain dicts, made by small functions.
+"""The sources of a write or a merge, as plain dicts.
 
-Each function gives what `contract.operations.fields` reads; a dict written by hand does as well. The operator that
-takes them templates the texts inside.
+`contract.operations.fields` reads them; you may also write such a dict by hand. The operator templates the texts
+inside.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def files(
     options: Mapping[str, Any] | None = None,
     schema: str | None = None,
 ) -> dict[str, Any]:
-    """Rows of files as Spark reads them: "parquet", "csv", "json" or "orc", with Spark's own options.
+    """Return the rows of files as Spark reads them: "parquet", "csv", "json" or "orc", with Spark's own options.
 
     `path` is absolute, or a URI: a file, a folder, a glob, or a list of them. Files in an object store need no jars;
-    docs/operators.md says what is read how.
+    docs/operators.md describes how each is read.
 
-    `schema` is a DDL text such as "id BIGINT, day DATE"; without it Spark finds the schema out.
+    `schema` is a DDL text such as "id BIGINT, day DATE"; without it Spark infers the schema.
     """
     paths = path if isinstance(path, str | PurePath) or is_output(path) else [path_text(item) for item in path]
     return {
@@ -37,12 +37,12 @@ def files(
 
 
 def table(uri: str, version: int | None = None) -> dict[str, Any]:
-    """Rows of a Delta table at a version, or at its latest one when the job starts."""
+    """Return the rows of a Delta table at a version, or at its latest one when the job starts."""
     return {"table": uri, "version": version}
 
 
 def query(sql: str, **views: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of a Spark SQL query over named sources: `query("SELECT … FROM late WHERE day = :day", late=files(…))`.
+    """Return the rows of a query over named sources: `query("SELECT … FROM late WHERE day = :day", late=files(…))`.
 
     Values go through the operator's `parameters`, as `:name`.
     """

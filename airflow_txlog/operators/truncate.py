@@ -11,8 +11,8 @@ from airflow_txlog.operators.base import ExactlyOnceOperator
 class DeltaTruncateOperator(ExactlyOnceOperator):
     """Remove every row of a Delta table in one commit, without reading any, and without Spark.
 
-    The files stay for readers of older versions until a vacuum takes them. A part of a table is removed by
-    `DeltaDeleteOperator`, which reads no file either where its predicate names partition columns only.
+    The files stay for readers of older versions until a vacuum removes them. Use `DeltaDeleteOperator` to remove a part
+    of a table; it reads no file either if its predicate names partition columns only.
 
     Example: `DeltaTruncateOperator(task_id="empty", table_uri="/lake/staging")`. Other arguments: `ExactlyOnceOperator`
     and `TxlogOperator`.

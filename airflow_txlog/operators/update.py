@@ -1,4 +1,4 @@
-"""DeltaUpdateOperator: give the rows that satisfy a predicate new values."""
+"""DeltaUpdateOperator: assign new values to the rows that satisfy a predicate."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class DeltaUpdateOperator(DataChangingOperator):
     """Give the rows for which a predicate is true new values in some columns, in one commit.
 
     :param set: SQL expressions by column; each sees the row as it was. (templated)
-    :param predicate: one boolean Spark SQL expression over the table's columns, with `:name` for values; None for
-        every row. A row for which it is null stays as it is. (templated)
-    :param target_alias: what the SQL texts may call the table.
-    :param require_match: fail with MatchNotFound, changing nothing, where the predicate is true of no row.
+    :param predicate: one boolean Spark SQL expression over the table's columns, with `:name` for values; None for every
+        row. A row for which it is null stays as it is. (templated)
+    :param target_alias: the name of the table in the SQL texts.
+    :param require_match: fail with MatchNotFound, changing nothing, if the predicate is true for no row.
 
     Example: `DeltaUpdateOperator(task_id="forget", table_uri="/lake/users", set={"email": "NULL", "gone": "TRUE"},
     predicate="last_seen < :day", parameters={"day": "{{ ds }}"})`. Other arguments: `DataChangingOperator` and

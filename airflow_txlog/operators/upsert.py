@@ -12,14 +12,14 @@ from airflow_txlog.operators.base import DataChangingOperator
 class DeltaUpsertOperator(DataChangingOperator):
     """Bring the rows of a source into a Delta table by their keys, in one commit: a merge without its SQL.
 
-    A source row updates the row of the table whose key columns equal its own, and is inserted where there is none. Two
-    source rows of one key fail the task with AmbiguousMerge, and a NULL in a key column fails it with SchemaMismatch.
+    A source row updates the table row with equal key columns, and is inserted if there is none. Two source rows of one
+    key fail the task with AmbiguousMerge, and a NULL in a key column fails it with SchemaMismatch.
 
     :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
-    :param keys: the columns, of the table and of the source, that identify a row together. (templated)
-    :param columns: the columns that an update changes; None: all of them. An insert brings every column. (templated)
-    :param schema_evolution: columns of the source that the table lacks are added to it, and types widened, as in
-        DeltaMergeOperator with `"*"`.
+    :param keys: the columns, of the table and of the source, that together identify a row. (templated)
+    :param columns: the columns that an update changes; None: all of them. An insert writes every column. (templated)
+    :param schema_evolution: add columns of the source that the table lacks, and widen types, as in DeltaMergeOperator
+        with `"*"`.
 
     Example: `DeltaUpsertOperator(task_id="upsert", table_uri="/lake/users", source=files("/in/users"),
     keys=["user_id"])`. Other arguments: `DataChangingOperator` and `TxlogOperator`.

@@ -15,15 +15,15 @@ class VacuumOperator(TxlogOperator):
     :param retention_hours: how long removed files are kept, for readers and time travel; None takes the table's own
         `delta.deletedFileRetentionDuration` (one week by default).
     :param dry_run: only report what would be deleted.
-    :param check_retention: refuse a retention below the table's own (RetentionTooShort). False takes it as given, and
-        time travel to the versions that lose files ends.
+    :param check_retention: refuse a retention below the table's own (RetentionTooShort). With False, time travel to the
+        versions that lose files ends.
     :param mode: "full" lists every file of the table; "lite" lists none and deletes what the log removed since the last
-        vacuum, which is fast and never finds what a killed task left behind. CannotVacuumLite where the log no longer
-        reaches back to that vacuum.
-    :param inventory: a Parquet or CSV file (path or URI, templated) of path, modificationTime, size and isDir to take
-        in place of a listing; files that it names are looked up before they go.
-    :param include_foreign: of a table that was created beside files of others (`allow_non_empty`), delete those too.
-        Without it a full vacuum of such a table is FolderNotEmpty.
+        vacuum, which is fast but never finds files of killed tasks. CannotVacuumLite if the log no longer reaches back
+        to that vacuum.
+    :param inventory: a Parquet or CSV file (path or URI, templated) of path, modificationTime, size and isDir that
+        replaces the listing; its files are looked up before they are deleted.
+    :param include_foreign: in a table that was created in a folder with other files (`allow_non_empty`), delete those
+        too. Without it a full vacuum of such a table is FolderNotEmpty.
     :param parallelism: how many files are deleted at once.
 
     It carries no application transaction: a second run finds less to do. Other arguments: `TxlogOperator`.

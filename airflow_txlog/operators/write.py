@@ -14,19 +14,19 @@ class DeltaWriteOperator(DataChangingOperator):
 
     :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
     :param mode: "append"; "overwrite": replace the table's rows, or with `partition_predicate` those of the partitions
-        it names; "overwrite_partitions": replace the partitions that the source has rows of, and no other.
+        it names; "overwrite_partitions": replace only the partitions that occur in the source.
     :param replace_where: one boolean SQL expression with `:name` for values: an overwrite replaces the rows for which
         it is true, and a new row for which it is not is an error. (templated)
-    :param on_conflict: what an overwrite does that meets a conflict, such as rows that landed in its scope while it
-        ran: "replan" replaces them too, "fail" fails the task for good. Under "fail" no row is replaced that landed
-        after the first try began.
-    :param create: make the table when there is none; false raises TableNotFound instead.
-    :param partition_by: partition columns, for a table that is made here.
-    :param allow_non_empty: make the table also in a folder that holds files which belong to no table. By default that
-        is FolderNotEmpty, because a VACUUM of the table would delete them.
-    :param properties: table properties, for a table that is made here; `delta.constraints.<name>` is a CHECK.
-    :param schema_evolution: what the source has more of than the table becomes the table's, in the same commit: new
-        columns, new members of structs, and wider types where the table allows type widening. Without it, an error.
+    :param on_conflict: what an overwrite does after a conflict, such as rows that landed in its scope while it ran:
+        "replan" replaces them too, "fail" fails the task for good. Under "fail" no row is replaced that landed after
+        the first try began.
+    :param create: create a missing table; False raises TableNotFound instead.
+    :param partition_by: partition columns of a table that is created here.
+    :param allow_non_empty: create the table also in a folder that holds files of no table. By default that is
+        FolderNotEmpty, because a VACUUM of the table would delete them.
+    :param properties: table properties of a table that is created here; `delta.constraints.<name>` is a CHECK.
+    :param schema_evolution: add what the source has more of than the table, in the same commit: new columns, new
+        members of structs, and wider types if the table allows type widening. Without it, an error.
 
     Example: `DeltaWriteOperator(task_id="load", table_uri="/lake/flights", source=files("/in/{{ ds }}"),
     partition_by=["flight_date"])`. Other arguments: `DataChangingOperator` and `TxlogOperator`.

@@ -1,8 +1,9 @@
-"""What a DAG author gives an operator, as the arguments of a job: accepted in every form with one plain meaning.
+"""The forms in which a DAG author may write the arguments of an operator, and personal data among them.
 
-A single column, clause or path stands for a list of one, and a number or a boolean among options for its text. Any
-other form is refused, with what to write instead. The records alone decide whether the result is valid.
-Invariant: an error names the argument and never a value.
+A single column, clause or path means a list of one, and a number or a boolean among options means its text. Any other
+form is refused, with what to write instead. The records alone decide whether the result is valid.
+Invariants: an error names the argument and never a value; every text made of a `Hidden` value is asterisks, and only
+`revealed` returns the value.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from airflow_txlog.errors import InvalidJobSpec
 
 
 class Hidden:
-    """A rendered value that is personal data: no text of it shows more than asterisks.
+    """A rendered value that is personal data.
 
-    Airflow puts the rendered arguments of each try into its database, for the UI, as `serialize` gives them.
+    Airflow stores the rendered arguments of each try in its database, for the UI, as `serialize` returns them.
     """
 
     __slots__ = ("value",)
@@ -43,14 +44,16 @@ class Hidden:
 
 
 def hidden(name: str, value: Any) -> Any:
-    """The rendered `parameters` or `keys` without their values; a source of keys names a place, and stays as it is."""
+    """Return the rendered `parameters` or `keys` without their values. A source of keys names a place and stays as it
+    is.
+    """
     if isinstance(value, Mapping):
         return value if name == "keys" else {key: hidden(key, item) for key, item in value.items()}
     return value if isinstance(value, Hidden) else Hidden(value)
 
 
 def revealed(value: Any) -> Any:
-    """What `hidden` was given."""
+    """Return what `hidden` was given."""
     if isinstance(value, Mapping):
         return {name: revealed(item) for name, item in value.items()}
     # Also within a list: a text that the keys have too was hidden as if it were them.
@@ -60,7 +63,7 @@ def revealed(value: Any) -> Any:
 
 
 def texts_of(value: Any) -> list[Any]:
-    """The texts among values, at any depth, that Airflow can hide in logs: those of five characters and more."""
+    """Return the texts among values, at any depth, that Airflow can hide in logs: those of five characters and more."""
     if isinstance(value, str):
         return [value] if len(value) >= 5 else []
     if isinstance(value, Mapping):
@@ -72,7 +75,7 @@ _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
 def has_template(value: Any) -> bool:
-    """Whether the value, or a part of it, is known only when the task runs: a template, or another task's XCom."""
+    """Return whether a part of the value is known only when the task runs: a template, or another task's XCom."""
     if isinstance(value, str):
         return any(mark in value for mark in _TEMPLATE_MARKS)
     if isinstance(value, Mapping):
@@ -83,22 +86,22 @@ def has_template(value: Any) -> bool:
 
 
 def is_sql_file(value: Any) -> bool:
-    """Whether a SQL text is the name of a template file instead, which the text is read from: one word, `x.sql`."""
+    """Return whether a SQL text is the name of a template file instead: one word, `x.sql`."""
     return isinstance(value, str) and value.endswith(".sql") and len(value.split()) == 1
 
 
 def is_output(value: Any) -> bool:
-    """Whether the value is another task's output, which Airflow resolves when the task runs (XComArg)."""
+    """Return whether the value is another task's output, which Airflow resolves when the task runs (XComArg)."""
     return not isinstance(value, PurePath) and hasattr(value, "resolve")
 
 
 def path_text(value: Any) -> Any:
-    """A `pathlib` path as its text; any other value as it is."""
+    """Return a `pathlib` path as its text, and any other value unchanged."""
     return str(value) if isinstance(value, PurePath) else value
 
 
 def column_list(name: str, value: Any) -> list[str] | None:
-    """Column names: a list of them, or the text of one."""
+    """Return column names from a list, or from the text of one name."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -111,7 +114,7 @@ def column_list(name: str, value: Any) -> list[str] | None:
 
 
 def text_map(name: str, value: Any) -> Any:
-    """Settings as texts: `True` is "true", and a number is its text. Another task's output stays as it is."""
+    """Return settings as texts: `True` becomes "true". Another task's output stays as it is."""
     if value is None:
         return {}
     if is_output(value):
@@ -130,7 +133,7 @@ def _setting(name: str, value: Any) -> Any:
 
 
 def expression_map(name: str, value: Any) -> Any:
-    """SQL expressions by column. A template or another task's output stays as it is."""
+    """Return SQL expressions by column. A template or another task's output stays as it is."""
     if is_output(value) or (isinstance(value, str) and has_template(value)):
         return value
     if not isinstance(value, Mapping):
@@ -146,7 +149,7 @@ def expression_map(name: str, value: Any) -> Any:
 
 
 def clause_list(name: str, value: Any) -> list[Any]:
-    """Clauses of a merge: a list of them, or one."""
+    """Return the clauses of a merge from a list, or from one clause."""
     if isinstance(value, Mapping):
         return [dict(value)]
     if isinstance(value, str) or not isinstance(value, Sequence):
@@ -161,7 +164,7 @@ def clause_list(name: str, value: Any) -> list[Any]:
 
 
 def source_of(name: str, value: Any) -> dict[str, Any]:
-    """A source as a record reads it, from what `operators.sources` or the author made."""
+    """Return a source as a record reads it, from a dict of `operators.sources` or of the author."""
     value = path_text(value)
     if isinstance(value, str):
         mend = f'files(…, format="{_format_of(value)}") for files, table(…) for a Delta table, query(…) for SQL'
@@ -207,7 +210,7 @@ def as_record_reads(kind: Any, name: str, value: Any) -> Any:
 
 
 def parameter_map(value: Any, nullable: Collection[str] = ()) -> dict[str, Any] | None:
-    """The values of `:name` as a record reads them. Only a parameter named in `nullable` may be None."""
+    """Return the values of `:name` as a record reads them. Only a parameter named in `nullable` may be None."""
     value = revealed(value)
     if value is None:
         return None
@@ -220,7 +223,7 @@ def parameter_map(value: Any, nullable: Collection[str] = ()) -> dict[str, Any] 
 
 
 def null_refusal(place: str, found: str) -> str:
-    """The message that refuses a value which is None where a value is needed."""
+    """Return the message that refuses None in a place that needs a value."""
     name = place.removeprefix("parameters.").split("[")[0]
     allow = f' Where null is meant, allow it by nullable_parameters=["{name}"].' if place != name else ""
     return (

@@ -1,7 +1,11 @@
-"""How the arguments of an operator are rendered: null only where it is meant, and personal data shown in no text.
+"""How the arguments of an operator are rendered: texts stay texts, null only where it is allowed, personal data hidden.
 
-A SQL text may be the name of a file, `forget.sql`, beside the DAG file or in the DAG's `template_searchpath`. Not by
-Airflow's `template_ext`, which would also read such a file for a path, a key or a column that ends so.
+With `render_template_as_native_obj` Airflow reads each rendered text as a Python literal, also one without a template:
+"42" becomes a number, and "'closed'" loses its quotes. SQL then means something else. Here only an expression returns
+an object, and only if it is the whole template. Invariant: a text never changes its type or loses a character.
+
+A SQL text may be the name of a file, `forget.sql`, next to the DAG file or in the DAG's `template_searchpath`.
+Airflow's `template_ext` is not used: it would also read such a file for a path, a key or a column that ends so.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Objects(NativeCodeGenerator):
-    """A template whose expressions give their objects, and whose literal expressions do too."""
+    """Compile a template so that its expressions return objects, literal expressions included."""
 
     def _output_child_to_const(self, node: Expr, frame: Any, finalize: Any) -> Any:
         # As a constant, `{{ 5 }}` would be the same text as the template `5`.
@@ -35,7 +39,7 @@ class _Objects(NativeCodeGenerator):
 
 
 class TemplatedOperator(BaseOperator):
-    """An operator whose templated texts stay texts, whatever the DAG says of native objects."""
+    """An operator whose templated texts stay texts, also in a DAG of native objects."""
 
     def render_template(
         self,
@@ -44,7 +48,7 @@ class TemplatedOperator(BaseOperator):
         jinja_env: jinja2.Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """Airflow's, but for the literals that it would read in texts."""
+        """Airflow's method, without reading texts as literals."""
         # Airflow puts values there that are rendered already: what a mapped task was given by another one.
         if not isinstance(content, str) or (seen_oids is not None and id(content) in seen_oids):
             return super().render_template(content, context, jinja_env, seen_oids)
@@ -57,9 +61,10 @@ class TemplatedOperator(BaseOperator):
         env: jinja2.Environment,
         finalize: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """A template as its text; in a native DAG, one that is a single expression as that expression's object.
+        """Render a template to its text; in a native DAG, a template that is one expression to that expression's
+        object.
 
-        `finalize` sees the value of each expression, and gives another one.
+        `finalize` gets the value of each expression and returns its replacement.
         """
         # Airflow gives the DAG's environment also where the operator itself says otherwise.
         given = getattr(self, "render_template_as_native_obj", None)
@@ -90,9 +95,9 @@ _SHOWN_AS = {
 
 
 class RenderedOperator(TemplatedOperator):
-    """An operator whose templates become null only where a parameter may be null.
+    """An operator whose templates become null only for a parameter that may be null.
 
-    Where it is `sensitive`, what Airflow keeps of its rendered parameters and keys has none of their values.
+    If it is `sensitive`, Airflow keeps its rendered parameters and keys without their values.
     """
 
     nullable_parameters: Collection[str] = ()
@@ -103,12 +108,12 @@ class RenderedOperator(TemplatedOperator):
         cls.template_fields_renderers = {name: _SHOWN_AS[name] for name in cls.template_fields if name in _SHOWN_AS}
 
     def check_literals(self) -> None:
-        """Raise InvalidJobSpec for what is wrong in any rendering."""
+        """Raise InvalidJobSpec for what is wrong in every rendering."""
 
     def resolve_template_files(self) -> None:
-        """Airflow's, when the DAG is parsed: each SQL text that is the name of a file becomes what the file holds.
+        """Airflow's method, when the DAG is parsed: replace each SQL text that names a file by the file's content.
 
-        Raises InvalidJobSpec where there is no such file.
+        Raises InvalidJobSpec if there is no such file.
         """
         has_file = [self._read_file(name, self.get_template_env) for name in self.template_fields]
         self.prepare_template()
@@ -116,7 +121,7 @@ class RenderedOperator(TemplatedOperator):
             self.check_literals()
 
     def _read_file(self, name: str, env: Callable[[], jinja2.Environment]) -> bool:
-        """Whether the argument was the name of a file, or a source whose SQL was, and has its text now."""
+        """Read the file that the argument, or the SQL of its source, names. Return whether it named one."""
         value: Any = getattr(self, name, None)
         if isinstance(value, Mapping) and name == "source" and is_sql_file(value.get("sql")):
             setattr(self, name, {**value, "sql": _text_of(f"{name}.sql", value["sql"], env())})
@@ -133,10 +138,10 @@ class RenderedOperator(TemplatedOperator):
         jinja_env: jinja2.Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """What Airflow renders, but for a template with an expression that is None or undefined.
+        """Airflow's method, except that a template with an expression that is None or undefined becomes null or fails.
 
-        That is null for a parameter that may be null, and InvalidJobSpec anywhere else: as a text it would be a value
-        that no row has, a table of that name, or a key that all work shares.
+        It becomes null for a parameter that may be null, and raises InvalidJobSpec anywhere else: as a text it would be
+        a value that no row has, a table of that name, or a key that all work shares.
         """
         # Equal texts of one file are one object to Python: a name that is shown anyway must not become asterisks.
         fields = [name for name in self.template_fields if content is getattr(self, name, None)]
@@ -178,7 +183,7 @@ class RenderedOperator(TemplatedOperator):
         return self._null_of(content, found, is_all_null=str(rendered) in ("None", ""))
 
     def _null_of(self, content: Any, found: str, *, is_all_null: bool) -> None:
-        """None where all places of the content are parameters that may be null; else raises InvalidJobSpec."""
+        """Return None if all places of the content are parameters that may be null; else raise InvalidJobSpec."""
         places = [place for name in self.template_fields for place in _places(name, getattr(self, name), content)]
         may_be_null = {f"parameters.{name}" for name in self.nullable_parameters}
         if is_all_null and places and may_be_null.issuperset(places):
@@ -188,7 +193,7 @@ class RenderedOperator(TemplatedOperator):
 
 
 def _places(name: str, value: Any, content: Any) -> Iterator[str]:
-    """Where a text, or another task's output, stands in an argument: `parameters.day`, `keys[2]`."""
+    """Yield the places of a text, or of another task's output, in an argument: `parameters.day`, `keys[2]`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _places(f"{name}.{key}", item, content)

@@ -1,7 +1,7 @@
-"""An author's SQL texts, judged by their tokens alone: in time for the parsing of the DAG, without a table or Spark.
+"""Checks of an author's SQL texts by their tokens alone, when the DAG is parsed, without a table or Spark.
 
-Only what is wrong on every table is refused. A text that cannot be cut into tokens with certainty, and whatever needs
-a grammar or a schema, is left to the job. Invariant: an error names arguments and parameters, and never a value.
+They refuse only what is wrong on every table. The job checks a text that cannot be cut into tokens with certainty, and
+whatever needs a grammar or a schema. Invariant: an error names arguments and parameters, and never a value.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 
 def check_texts(operation: Operation) -> None:
-    """Raises InvalidJobSpec for a text that can be no expression, as one with a bracket or a quote without its partner;
-    for a parameter that has no value, or a list in IN; and for a value that no text has a parameter for.
+    """Raise InvalidJobSpec for a text that cannot be an expression, and for parameters that do not fit the texts.
+
+    Such a text has a bracket or a quote without its partner. A parameter in a text needs a value, which is no list in
+    IN, and every value needs its parameter.
     """
     values = operation.bound_parameters
     texts = list(operation.texts())
@@ -43,7 +45,7 @@ def check_texts(operation: Operation) -> None:
 
 
 def check_time_zone(name: str) -> None:
-    """Raise InvalidJobSpec for a name of the form Area/City that no time zone has; what else there is, Spark knows."""
+    """Raise InvalidJobSpec for a name of the form Area/City that no time zone has. Spark knows the other forms."""
     if isinstance(name, str) and "/" in name:
         try:
             ZoneInfo(name)
@@ -54,7 +56,7 @@ def check_time_zone(name: str) -> None:
 
 
 def check_key(key: str) -> None:
-    """Raise InvalidJobSpec for an idempotency key that is no text, or one with nothing in it."""
+    """Raise InvalidJobSpec for an idempotency key that is not a text, or is empty."""
     if not isinstance(key, str):
         raise InvalidJobSpec(
             f"idempotency_key must be a text; found {type(key).__name__}. In a template, | string makes one of it. "
@@ -86,7 +88,7 @@ def _mistake(text: str, values: Mapping[str, Any], *, is_query: bool) -> str | N
 
 
 def _lists_in_in(tokens: Sequence[Token], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each parameter that is a list and a whole element of an IN, with the NOT before that."""
+    """Yield each parameter that is a list and a whole element of an IN, with the NOT before the IN."""
     words = [token.text.upper() if token.kind == "word" else "" for token in tokens]
     for at, word in enumerate(words):
         if word != "IN":
