@@ -1,8 +1,8 @@
-"""What the commands of `airflow txlog` do: open the table, ask the engine, print.
+"""The commands of `airflow txlog`: open the table, ask the engine, print.
 
-Every command returns a document (printed as it is with `--json`; its keys are documented and stay) and how people see
-it. The exit code: 0 done, 1 failed (the message on standard error, and with `--json` the error as the document), 2
-used wrongly. An error of ours never shows a traceback; a mistake in this program does.
+Every command returns a document, printed as it is with `--json`, and its form for people. The documented keys stay.
+Exit codes: 0 done, 1 failed (the message on standard error, and with `--json` the error as the document), 2 used
+wrongly. An error of ours never shows a traceback; a mistake in this program does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command found: for programs, and for people."""
+    """The result of a command: for programs, and for people."""
 
     document: Mapping[str, Any]
     show: Callable[[], object]
@@ -276,10 +276,10 @@ def _moment(args: Namespace) -> int | str | None:
 
 
 def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:
-    """`--where` with its `--param`, each read as the column that it is compared with takes it.
+    """Return `--where` with its `--param`, each read for the column that it is compared with.
 
-    A VALUE is JSON, or else text. Where the column cannot be compared with that JSON, the text is meant. A comparison
-    that rules out no file is named on standard error.
+    A VALUE is JSON, or else text. If the column cannot be compared with that JSON, the text is meant. Standard error
+    names a comparison that rules out no file.
     """
     if args.where is None:
         if args.params:
@@ -322,7 +322,7 @@ def _json_or_text(text: str) -> object:
 
 
 def _confirm(question: str, yes: bool) -> None:
-    """Ask on a terminal, and end the process unless the answer is yes. A script is taken at its word."""
+    """Ask on a terminal, and end the process unless the answer is yes. A script is not asked."""
     if yes or not sys.stdin.isatty():
         return
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -367,7 +367,7 @@ _COMMIT_COLUMNS = (
 
 
 def _commit_row(commit: Mapping[str, Any]) -> tuple[object, ...]:
-    """The cells of `_COMMIT_COLUMNS`; those of a task are empty where no task of Airflow made the commit."""
+    """Return the cells of `_COMMIT_COLUMNS`; those of a task are empty if no task of Airflow made the commit."""
     task = {name: _tags(commit).get(f"{ANNOTATION_TAG_PREFIX}{name}") for name in _TASK}
     index = task["map_label"] or task["map_index"]
     return (
@@ -389,7 +389,7 @@ def _tags(commit: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _pairs(values: object) -> str:
-    """A mapping as `name=value` pairs; what is no mapping as it is, and nothing for what says nothing."""
+    """Return a mapping as `name=value` pairs without empty values, and any other value as text."""
     if not isinstance(values, Mapping):
         return "" if values is None else str(values)
     given = {name: value for name, value in values.items() if value not in (None, "", "[]", "{}", "null", [], {})}
@@ -399,7 +399,7 @@ def _pairs(values: object) -> str:
 
 
 def _file(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """`names`: the logical names of partition columns, by what they are called in partition values."""
+    """`names`: the logical names of partition columns, by their names in partition values."""
     vector = row["deletion_vector"]
     return {
         "path": row["path"],

@@ -1,7 +1,7 @@
 """The commands of `airflow txlog` and their arguments.
 
-Read at every start of the `airflow` command, whatever it was asked for: nothing of ours is imported before a command
-runs. What the commands do stands in `commands`.
+Every start of the `airflow` command reads this module, so nothing of ours is imported before a command runs. `commands`
+holds what the commands do.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _VACUUM = (
 
 
 def get_cli_commands() -> list[GroupCommand]:
-    """What Airflow adds to its own commands (`cli` in the provider's description)."""
+    """Return the commands that Airflow adds to its own (`cli` in the provider's description)."""
     restore = (
         _VERSION,
         _TIMESTAMP,

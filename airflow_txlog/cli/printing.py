@@ -1,7 +1,7 @@
-"""What a command prints: one JSON document for programs, or a table for people; errors on standard error.
+"""The output of a command: one JSON document for programs, or a table for people; errors on standard error.
 
 Nothing that a log holds is taken for markup, and a character that would move the cursor or break a line is printed as
-its escape. A terminal's rows are fitted to its width; without a terminal nothing is cut.
+its escape. Rows are fitted to a terminal's width; without a terminal nothing is cut.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _GAP = 2
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One document, keys in the order given. A value that JSON has no form for is printed as text."""
+    """Print one document, with its keys in order. A value that JSON has no form for is printed as text."""
     print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownColumn:
-    """A column of a table, and what becomes of it on a terminal that has no room for all of the table."""
+    """A column of a table, and how it shrinks on a terminal that is too narrow for the table."""
 
     name: str
     right: bool = False
     """Whether it is aligned to the right."""
     keeps: Literal["start", "end"] | None = None
-    """The end of a long text that stays when the text is shortened; None: never shortened, but folded."""
+    """The end of a long text that stays when the text is shortened; None: fold the text instead."""
     at_least: int = 1
-    """The cells that a text keeps while other columns can still give some of theirs."""
+    """The cells that a text keeps while other columns can still shrink."""
     optional: bool = False
-    """Of the last column: whether it is shown only where the others leave room."""
+    """For the last column: show it only if the others leave room."""
 
 
 def print_rows(columns: Sequence[ShownColumn], rows: Sequence[Sequence[object]]) -> None:
-    """A table, as wide as the terminal at most."""
+    """Print a table, at most as wide as the terminal."""
     out = console()
     cells = [[column.name for column in columns], *([_cell(value) for value in row] for row in rows)]
     widths = _widths(columns, cells, out.width)
@@ -60,7 +60,7 @@ def print_rows(columns: Sequence[ShownColumn], rows: Sequence[Sequence[object]])
 
 
 def _widths(columns: Sequence[ShownColumn], cells: Sequence[Sequence[str]], room: int) -> list[int]:
-    """The widths of the columns that are shown, in cells of the terminal: the widest columns give first."""
+    """Return the widths of the shown columns, in cells of the terminal. The widest columns shrink first."""
     natural = [max(map(cell_len, texts)) for texts in zip(*cells, strict=True)]
     if columns[-1].optional:
         widths = _widths(columns[:-1], [row[:-1] for row in cells], room)
@@ -79,7 +79,7 @@ def _widths(columns: Sequence[ShownColumn], cells: Sequence[Sequence[str]], room
 
 
 def _shortened(text: str, width: int, keeps: Literal["start", "end"] | None) -> str:
-    """The text in so many cells of a terminal; a character may take two, or none."""
+    """Return the text in so many cells of a terminal; a character may take two, or none."""
     if keeps is None or cell_len(text) <= width:
         return text
     text = text[-width:] if keeps == "end" else text[:width]
@@ -89,7 +89,7 @@ def _shortened(text: str, width: int, keeps: Literal["start", "end"] | None) -> 
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Names and values, one a line; a mapping below a name is indented under it."""
+    """Print names and values, one a line; a mapping is indented under its name."""
     width = max(map(len, facts), default=0)
     out = console()
     for name, value in facts.items():
@@ -104,18 +104,18 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def say(text: object) -> None:
-    """A sentence for people on standard error, where it disturbs no output."""
+    """Print a sentence for people on standard error, so that it does not disturb the output."""
     print(text, file=sys.stderr, flush=True)
 
 
 def console() -> Console:
-    """A console as wide as the terminal; without one, wide enough that no line is folded."""
+    """Return a console as wide as the terminal; without one, wide enough that no line is folded."""
     plain = Console(highlight=False, soft_wrap=False)
     return plain if plain.is_terminal else Console(highlight=False, soft_wrap=False, width=_WIDE)
 
 
 def moment(milliseconds: object) -> str:
-    """The moment in UTC, to the second; empty for what is no moment."""
+    """Return the moment in UTC, to the second; empty if the value is not a moment."""
     if not isinstance(milliseconds, int | float) or isinstance(milliseconds, bool):
         return ""
     try:

@@ -1,9 +1,8 @@
-"""The asset events of a task that changed a table: only where rows changed, and with what a consumer needs.
+"""The asset events of a task that changed a table: only if rows changed, with the facts that a consumer needs.
 
-An event is a hint that there is something to read; which versions a consumer has to read it learns from the table
-(`TxlogHook.unprocessed_versions`), because Airflow may merge or drop events. The invariant: a task whose work is done
-never fails for its event. What the commit did is read from the table's log once more; where that fails, the event lacks
-it.
+An event is a hint that there is something to read. A consumer learns from the table which versions to read
+(`TxlogHook.unprocessed_versions`), because Airflow may merge or drop events. Invariant: a task whose work is done never
+fails because of its event. The commit's facts are read from the table's log; if that fails, the event lacks them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ log = logging.getLogger(__name__)
 def fill_asset_events(
     task: Any, context: Mapping[str, Any], result: JobResult, *, without_change: bool, by_partition: bool
 ) -> None:
-    """Fill the events of the task's outlets; where no row changed, leave it without outlets, unless asked otherwise.
+    """Fill the events of the task's outlets. If no row changed, remove its outlets, unless `without_change`.
 
     `by_partition`: one event for each partition that changed, for DAGs that are scheduled by partitions.
     """
@@ -63,17 +62,17 @@ def fill_asset_events(
 
 
 def asset_uri(table_uri: str) -> str:
-    """The URI of the asset that stands for a table: the table's own, and `file://` before an absolute path."""
+    """Return the URI of the asset of a table: the table's own, with `file://` before an absolute path."""
     return f"file://{table_uri}" if table_uri.startswith("/") else table_uri
 
 
 def partition_key(values: Mapping[str, str | None]) -> str:
-    """A partition as Airflow names one: its values in the table's order of columns, parted by `|`."""
+    """Return a partition as Airflow names it: its values in the table's order of columns, joined by `|`."""
     return "|".join("__HIVE_DEFAULT_PARTITION__" if value is None else value for value in values.values())
 
 
 def _change_of(task: Any, result: JobResult) -> tuple[bool, dict[str, Any], list[dict[str, str | None]]]:
-    """Whether the work changed rows, where its commit stands in the log, and the partitions that it changed."""
+    """Return whether the work changed rows, its commit's position in the log, and the partitions that it changed."""
     operation = OPERATIONS.get(result.operation)
     is_change = result.status in ("committed", "already_done") and operation is not None and operation.changes_rows
     if not is_change or result.version is None:

@@ -1,10 +1,10 @@
-"""A table as a hook keeps it: opened once, with its log followed from look to look, and what readers ask of it.
+"""A table as a hook keeps it: opened once, with its log followed from look to look.
 
-There are two questions: is a condition reached (`ask`, for sensors and triggers), and which versions has a consumer not
-processed yet (`unprocessed_versions`)? The second is answered from the log and not by counting events, because Airflow
-may merge or drop asset events (apache/airflow #56050), and a task may die in between. The invariant: a part of the log
-that was handed out is handed out again, with the same bounds and the same key, until it is done; work under its key is
-done once.
+It answers two questions: is a condition reached (`ask`, for sensors and triggers), and which versions has a consumer
+not processed yet (`unprocessed_versions`)? The second answer comes from the log and not from counting events, because
+Airflow may merge or drop asset events (apache/airflow #56050), and a task may die in between. Invariant: a part of the
+log that was handed out is handed out again, with the same bounds and the same key, until it is processed; the work
+under its key is done once.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ class UnprocessedVersions:
     partitions: list[dict[str, str | None]]
     """The partitions that they changed, as texts of the log by column; empty for a table without."""
     is_complete: bool
-    """False where the versions do not say all that changed: the log was cleaned past `from_version`, the table was
-    dropped and created again, its partition columns were changed, or another engine removed files without writing down
-    their partitions. Then read the table as of `version`."""
+    """False if the versions do not show every change: the log was cleaned past `from_version`, the table was dropped
+    and created again, its partition columns changed, or another engine removed files without their partitions. Then
+    read the table as of `version`.
+    """
     key: str = field(repr=False)
     """A name for this piece of work, the same whenever it is handed out: for `idempotency_key`."""
 
 
 class FollowedTable:
-    """The table at `uri`, of which nothing is read before a method is called. For one thread at a time.
+    """The table at `uri`. Nothing is read before a method is called. For one thread at a time.
 
-    `uri` is what answers and keys name: the table as its readers spell it.
+    Answers and keys name `uri`: the table as its readers spell it.
     """
 
     def __init__(self, uri: str, access: Access, *, strict_writers: bool) -> None:
@@ -64,11 +65,11 @@ class FollowedTable:
 
     @cached_property
     def follower(self) -> LogFollower:
-        """The table's log, to be followed from look to look."""
+        """The table's log, followed from look to look."""
         return LogFollower(self.table.store)
 
     def recorded_version(self, app_id: str) -> int | None:
-        """Return the number that the table has recorded for an application transaction; None where it has none."""
+        """Return the number that the table has recorded for an application transaction; None if it has none."""
         return recorded_version(self.table, app_id)
 
     def recorded_work(self, app_id_end: str) -> list[RecordedWork]:
@@ -78,10 +79,11 @@ class FollowedTable:
     def ask(
         self, questions: Sequence[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]]
     ) -> list[WaitAnswer | Exception]:
-        """Look at the log once, and return the answer to each question: a condition, and how far it was checked before.
+        """Look at the log once, and return the answer to each question: a condition, and the position of its last
+        check.
 
-        No condition (None) is never reached; its answer says where the table stands. An error of one question is its
-        answer. Raises what the look itself raises: CorruptTable, what the store and the connection raise.
+        A condition of None is never reached; its answer gives the table's position. The error of one question is its
+        answer. Raises the errors of the look itself: CorruptTable, those of the store and the connection.
         """
         self.follower.look()
         found: list[WaitAnswer | Exception] = []
@@ -131,7 +133,7 @@ class FollowedTable:
             state.set(state_key, kept)
 
     def _part(self, consumer: str, kept: dict[str, Any]) -> tuple[UnprocessedVersions, dict[str, Any]]:
-        """What comes after what is done: the part that was handed out already, or all that there is."""
+        """Return the part of the log after the processed one: the part handed out already, or everything new."""
         self.follower.look()
         after, doing = position_of(kept["done"]), kept.get("doing")
         new = new_versions(self.follower, after, None if doing is None else position_of(doing))

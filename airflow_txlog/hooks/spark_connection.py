@@ -1,6 +1,8 @@
-"""The connection that `spark_conn_id` names: where the Spark of a runner is.
+"""The connection that `spark_conn_id` names: the address of a runner's Spark, and the applications of a cluster.
 
-It is the user's own, of the type that Airflow's Spark provider defines, and is read when a task runs.
+The connection is the user's own, of a type of Airflow's Spark provider. It is read when a task runs, and the cluster is
+asked only by a method call. Invariant: an answer that is not understood raises; it never counts as the end of an
+application.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ _YARN_ADDRESS = "yarn_resourcemanager_webapp_address"
 
 
 def open_spark_connection(runner: str, conn_id: str | None) -> Cluster | None:
-    """The cluster of a runner; None for one that starts its own Spark.
+    """Return the cluster of a runner; None for a runner that starts its own Spark.
 
-    Raises InvalidJobSpec where the connection is missing in the arguments, or of another type than the runner takes;
-    and what Airflow raises for one that does not exist.
+    Raises InvalidJobSpec if the connection is missing in the arguments, or has another type than the runner takes, and
+    Airflow's own error if it does not exist.
     """
     wanted = CONNECTION_TYPES[runner]
     if conn_id is None or wanted is None:
@@ -57,8 +59,9 @@ def open_applications(conn_id: str) -> Applications:
 
 
 def _connect_server(connection: Any) -> ConnectServer:
-    """The server, from the fields that the Spark provider's hook reads. Not by that hook: it leaves a slash in a token
-    as it is, and PySpark would refuse the URL with a message that quotes it.
+    """Return the server, from the fields that the Spark provider's hook reads.
+
+    That hook itself leaves a slash in a token as it is, and PySpark refuses the URL with a message that quotes it.
     """
     host = str(connection.host or "").removeprefix("sc://").rstrip("/")
     if not host or "/" in host or ";" in host:
@@ -106,7 +109,7 @@ def _spark_submit(conn_id: str) -> SparkSubmit:
 
 
 def _applications(conn_id: str, hook: Any) -> Applications:
-    """Those of a cluster that runs drivers itself."""
+    """Return the applications of a cluster that runs drivers itself."""
     master = hook._connection["master"]
     if master == "yarn":
         address = BaseHook.get_connection(conn_id).extra_dejson.get(_YARN_ADDRESS)
@@ -139,13 +142,13 @@ _TAGS = "spark.yarn.tags"
 
 
 class YarnApplications:
-    """Applications by their tag, which YARN's ResourceManager answers for over HTTP.
+    """Applications by their tag, as YARN's ResourceManager reports them over HTTP.
 
     Source: Hadoop, "ResourceManager REST API's": Cluster Applications API, Cluster Application State API.
     """
 
     def __init__(self, address: str, hook: Any) -> None:
-        """`hook`: Airflow's SparkSubmitHook, which knows how its connection identifies itself."""
+        """`hook`: Airflow's SparkSubmitHook, which knows how its connection authenticates."""
         self._address = (address if "://" in address else f"http://{address}").rstrip("/")
         self._hook = hook
 
@@ -206,7 +209,7 @@ class YarnApplications:
 
 
 class KubernetesApplications:
-    """Applications by the name of their driver's pod, as Airflow's own configuration reaches the cluster.
+    """Applications by the name of their driver's pod, on the cluster of Airflow's own configuration.
 
     Source: Spark, "Running Spark on Kubernetes"; Kubernetes, "Pod Lifecycle".
     """
@@ -249,14 +252,14 @@ class KubernetesApplications:
 
 
 def _kubernetes() -> tuple[Any, type[Any]]:
-    """A client of the cluster, and what it raises for an answer that is an error."""
+    """Return a client of the cluster, and the class of its errors."""
     from airflow.providers.cncf.kubernetes import kube_client
 
     return kube_client.get_kube_client(), kube_client.ApiException
 
 
 def _ended(pod: Any) -> str | None:
-    """How the driver's container ended, such as `Failed (OOMKilled, exit code 137)`; None where it has not."""
+    """Return how the driver's container ended, such as `Failed (OOMKilled, exit code 137)`; None if it has not."""
     for container in pod.status.container_statuses or ():
         ended = container.state and container.state.terminated
         if ended:

@@ -1,8 +1,8 @@
-"""The connection that `storage_conn_id` names: its options, and its credentials as often as they are needed.
+"""The connection that `storage_conn_id` names: its options, and its credentials, read as often as they are needed.
 
-It is the user's own, of the type that the cloud's provider package defines. It is read when a task runs, and again at
-each renewal, so that what rotates is followed. What the connection holds beside its secrets (endpoint, region, account)
-becomes `storage_options`. The invariant: a secret goes into `Credentials` and nowhere else.
+The connection is the user's own, of a type of the cloud's provider package. It is read when a task runs, and again at
+each renewal, so that rotated secrets are followed. Its other fields (endpoint, region, account) become
+`storage_options`. Invariant: a secret goes into `Credentials` and nowhere else.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _AZURE_SCOPE = "https://storage.azure.com/.default"
 
 
 def open_storage_connection(conn_id: str) -> dict[str, Any]:
-    """The options that the connection holds. From here on this process gives its credentials to the stores.
+    """Return the options that the connection holds, and offer its credentials to the stores of this process.
 
-    Raises InvalidJobSpec for a connection of another type, and what Airflow raises for one that does not exist.
+    Raises InvalidJobSpec for a connection of another type, and Airflow's own error if it does not exist.
     """
     connection = BaseHook.get_connection(conn_id)
     kind = _KINDS.get(connection.conn_type or "")
@@ -91,7 +91,7 @@ def _aws_credentials(conn_id: str) -> Credentials:
 
 
 def _plain_aws_credentials(conn_id: str) -> Credentials:
-    """Those of a connection that holds keys, for which the provider package is not needed."""
+    """Return the credentials of a connection that holds keys, without the provider package."""
     connection = BaseHook.get_connection(conn_id)
     extra = connection.extra_dejson
     key = connection.login or extra.get("aws_access_key_id")
@@ -220,7 +220,7 @@ def _not_installed(package: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A type of connection: the options that it holds, and its credentials, read anew."""
+    """A type of connection: functions that read its options, and its credentials."""
 
     options: Callable[[Any], Mapping[str, Any]]
     fetch: Callable[[str], Credentials]

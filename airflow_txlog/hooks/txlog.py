@@ -1,12 +1,11 @@
 """TxlogHook: tables by name under a connection's base, opened for reading, and jobs run with an explicit key.
 
-A connection is optional. What it may hold: in `host` the base (a folder or URI) that relative table names are joined
-to, and in `extra` `spark_conf` (settings of every job), `storage_options` (how stores are opened: references, no
-secrets), `storage_conn_id` (the connection whose credentials open them, see docs/credentials.md), `runner`,
-`spark_conn_id` (the connection of its cluster), `history_url` and `table_url` (the pages of a commit and of a table),
-`strict_writers` (see docs/writers.md) and `allow_absolute_paths`. It holds no secret. Invariant: nothing is read,
-neither a connection nor a table, before a method is called.
-A hook keeps the tables that it opened, so that looking at one again is one small request.
+A connection is optional. `host` is the base (a folder or URI) of relative table names. `extra` may hold `spark_conf`
+(settings of every job), `storage_options` (how stores are opened), `storage_conn_id` (the connection whose credentials
+open them, see docs/credentials.md), `runner`, `spark_conn_id` (the connection of its cluster), `history_url` and
+`table_url` (the pages of a commit and of a table), `strict_writers` (see docs/writers.md) and `allow_absolute_paths`.
+It holds no secret. Invariant: neither a connection nor a table is read before a method is called. A hook keeps the
+tables that it opened, so looking at one again is one small request.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ _NAME_A_TABLE = 'an absolute path ("/lake/orders") or a URI ("file:///lake/order
 class TxlogHook(BaseHook):
     """Delta tables of one connection, or of none.
 
-    :param txlog_conn_id: a connection of type `txlog`, or None for none: then every table is named by its full URI.
-        A connection that is named and does not exist is an error when it is first needed.
+    :param txlog_conn_id: a connection of type `txlog`, or None: then every table is named by its full URI. A connection
+        that does not exist is an error when it is first needed.
     :param storage_conn_id: the connection of the cloud (type aws, google_cloud_platform, wasb or adls) whose
-        credentials open the tables' store, instead of the one that the extra of `txlog_conn_id` names. Without either,
-        each process uses its own identity.
+        credentials open the tables' store, instead of the one in the extra of `txlog_conn_id`. Without either, each
+        process uses its own identity.
     :param spark_conn_id: the connection of the cluster, for a runner that has one (docs/operators.md), instead of the
-        one that the extra of `txlog_conn_id` names.
+        one in the extra of `txlog_conn_id`.
     """
 
     conn_name_attr = "txlog_conn_id"
@@ -90,28 +89,28 @@ class TxlogHook(BaseHook):
 
     @property
     def base_uri(self) -> str | None:
-        """The folder or URI that relative table names are joined to; None without one."""
+        """The folder or URI of relative table names; None without one."""
         host = None if self._connection is None else self._connection.host
         return host.rstrip("/") or "/" if host else None
 
     @property
     def spark_conf(self) -> dict[str, str]:
-        """Spark settings of the connection. Raises InvalidJobSpec where they are no JSON object."""
+        """Spark settings of the connection. Raises InvalidJobSpec if they are not a JSON object."""
         conf = self._json_object("spark_conf", "a JSON object of texts")
         return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in conf.items()}
 
     @property
     def storage_conn_id(self) -> str | None:
-        """The connection whose credentials open the tables' store; None where each process has its own identity."""
+        """The connection whose credentials open the tables' store; None if each process uses its own identity."""
         return self._storage_conn_id or self._extra.get("storage_conn_id") or None
 
     @cached_property
     def storage_options(self) -> dict[str, Any]:
-        """How tables are opened: the connection's options, over what `storage_conn_id` holds beside its secrets.
+        """How tables are opened: the connection's options, over those of `storage_conn_id`.
 
         From here on this process can use the credentials of `storage_conn_id`, and hand them to its jobs.
 
-        Raises InvalidJobSpec where the options are no JSON object, or ask for another identity than that connection's.
+        Raises InvalidJobSpec if the options are not a JSON object, or ask for another identity than that connection's.
         """
         given = self._json_object("storage_options", "a JSON object")
         if self.storage_conn_id is None:
@@ -139,12 +138,11 @@ class TxlogHook(BaseHook):
         return found
 
     def with_settings(self, spec: JobSpec, runner: str | Runner) -> JobSpec:
-        """The spec as the connection has it run: its access, and its settings below the spec's own.
+        """Return the spec with the connection's access, and with its settings below the spec's own and above those of
+        `[txlog]`.
 
-        Below both is what `[txlog]` gives each Spark.
-
-        Who may edit connections decides what the workers run, so the connection's settings are not restricted. The
-        spec's own were judged when it was made.
+        The connection's settings are not restricted: users who may edit connections decide what the workers run. The
+        spec's own settings were checked when it was created.
         """
         settings = self.spark_conf
         if isinstance(runner, str) and runner in CONNECTION_TYPES and CONNECTION_TYPES[runner] is None:
@@ -158,16 +156,16 @@ class TxlogHook(BaseHook):
         )
 
     def runner_or(self, given: str | Runner | None) -> str | Runner:
-        """The runner that is given, else the connection's, else that of `[txlog] runner`, else "child"."""
+        """Return the given runner, else the connection's, else that of `[txlog] runner`, else "child"."""
         return given or self._extra.get("runner") or conf.get("txlog", "runner", fallback="") or "child"
 
     def make_runner(self, name: str) -> Runner:
-        """A fresh runner of this name, for the cluster that `spark_conn_id` names. Raises InvalidJobSpec."""
+        """Return a new runner of this name, for the cluster that `spark_conn_id` names. Raises InvalidJobSpec."""
         check_runner(name)
         return make_runner(name, open_spark_connection(name, self.spark_conn_id_for(name)))
 
     def spark_conn_id_for(self, runner: str) -> str | None:
-        """The connection of the cluster of a runner; None without one."""
+        """Return the connection of the cluster of a runner; None without one."""
         # The one in the extra is for those runners that have a cluster, whichever a task asks for.
         of_extra = self._extra.get("spark_conn_id") if CONNECTION_TYPES[runner] else None
         return self._spark_conn_id or of_extra or None
@@ -184,7 +182,7 @@ class TxlogHook(BaseHook):
 
     @property
     def strict_writers(self) -> bool:
-        """Whether a table with a writer that would replace our commits is refused, and not only warned about."""
+        """Whether a table with a writer that would replace our commits is refused, instead of warned about."""
         return self._is_on("strict_writers")
 
     @property
@@ -201,7 +199,7 @@ class TxlogHook(BaseHook):
         return str(self._extra.get(name, "")).lower() == "true"
 
     def table_uri(self, table: str) -> str:
-        """The full URI of a table: as it is when it is absolute or a URI, else under the connection's base.
+        """Return the full URI of a table: unchanged if it is absolute or a URI, else under the connection's base.
 
         Raises InvalidJobSpec for any other: a relative path, or one below `~`, is another place in each process.
         """
@@ -231,11 +229,11 @@ class TxlogHook(BaseHook):
         )
 
     def get_conn(self) -> Any:
-        """The connection object itself, or None."""
+        """Return the connection object itself, or None."""
         return self._connection
 
     def open(self, table: str) -> Table:
-        """The table, opened for reading or writing through the engine: the same object every time.
+        """Return the table, opened for reading or writing through the engine: the same object every time.
 
         Raises TableNotFound, CorruptTable, UnsupportedFeature.
         """
@@ -244,33 +242,33 @@ class TxlogHook(BaseHook):
         return found
 
     def snapshot(self, table: str) -> Snapshot:
-        """The table's latest version, read. Raises what `open` raises."""
+        """Return the table's latest version. Raises what `open` raises."""
         return self.table(table).snapshot()
 
     def latest_version(self, table: str) -> int:
-        """The number of the table's latest version; one listing of its log, from the second look on.
+        """Return the number of the table's latest version, by one listing of its log from the second look on.
 
         Raises TableNotFound, CorruptTable.
         """
         return self.table(table).latest_version()
 
     def table(self, table: str) -> Table:
-        """The table, of which nothing is read yet: there may be none. The same object every time."""
+        """Return the table, unread: it may not exist. The same object every time."""
         return self.followed(table).table
 
     def follower(self, table: str) -> LogFollower:
-        """The table's log, to be followed from look to look: the same object every time, for one thread at a time."""
+        """Return the table's log, followed from look to look: the same object every time, for one thread at a time."""
         return self.followed(table).follower
 
     def ask(self, table: str, questions: Sequence[Any]) -> list[WaitAnswer | Exception]:
         """Return the answers to questions of sensors and triggers, by one look at the table's log (`FollowedTable`).
 
-        Raises what the look raises: CorruptTable, what the store and the connection raise.
+        Raises the errors of the look: CorruptTable, those of the store and the connection.
         """
         return self.followed(table).ask(questions)
 
     def followed(self, table: str) -> FollowedTable:
-        """The table with what is asked of its log: the same object every time."""
+        """Return the table with its followed log: the same object every time."""
         # Here: a DAG is parsed without the engine.
         from airflow_txlog.hooks.followed_table import FollowedTable
 
@@ -280,15 +278,15 @@ class TxlogHook(BaseHook):
         return self._tables[uri]
 
     def unprocessed_versions(self, table: str, *, consumer: str, state: Any) -> Iterator[UnprocessedVersions]:
-        """The versions of the table that this consumer has not processed yet, in one part or two, oldest first.
+        """Yield the versions of the table that this consumer has not processed yet, in one part or two, oldest first.
 
-        A part counts as processed when the loop comes back for the next one. Where the body raises, or its process
-        dies, the next run gets the same part with the same `key` again, and then what came since. `state` keeps how
-        far the consumer has come: anything with `get(key)` and `set(key, value)` for JSON, such as
-        `context["asset_state_store"][ASSET]` of Airflow 3.3. `consumer` names it there: a DAG and a task, for example.
-        One run at a time may take the parts of a consumer (`max_active_runs=1`).
+        A part counts as processed when the loop asks for the next one. If the body raises, or its process dies, the
+        next run gets the same part with the same `key` again, and then what came since. `state` keeps the consumer's
+        progress: any object with `get(key)` and `set(key, value)` for JSON, such as
+        `context["asset_state_store"][ASSET]` of Airflow 3.3. `consumer` is its name there: a DAG and a task, for
+        example. Only one run at a time may take the parts of a consumer (`max_active_runs=1`).
 
-        The first run of all gets the whole log. Raises CorruptTable, and what the store and `state` raise.
+        The very first run gets the whole log. Raises CorruptTable, and what the store and `state` raise.
         """
         yield from self.followed(table).unprocessed_versions(consumer, state)
 
@@ -306,12 +304,12 @@ class TxlogHook(BaseHook):
     ) -> JobResult:
         """Run one job that changes rows from Python code, exactly once per key.
 
-        `arguments` are the fields of the operation's record. The key names this one piece of work for
-        ever, in every run and every task: put the run id and a word for the write into it. A task that writes twice
-        needs two keys, which is why there is no default. The same key with other arguments raises IdempotencyKeyReused.
+        `arguments` are the fields of the operation's record. The key names this one piece of work for ever, in every
+        run and every task: put the run id and a word for the write into it. A task that writes twice needs two keys, so
+        there is no default. The same key with other arguments raises IdempotencyKeyReused.
 
-        Raises the job's typed error. Whether another call with the key follows is not known here: what a failed job has
-        saved for one stays beside the table until a VACUUM.
+        Raises the job's typed error. It is unknown here whether another call with the key follows, so the saved work of
+        a failed job stays next to the table until a VACUUM.
         """
         application = ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True)
         spec = JobSpec(
@@ -327,9 +325,9 @@ class TxlogHook(BaseHook):
         return run_unless_done(chosen, self.with_settings(spec, runner), log=self.log.info)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether a task could use the connection: its settings, its cluster, and a first look into its base.
+        """Return whether a task could use the connection: its settings, its cluster, and a first look into its base.
 
-        Whether a table can be written there shows when one is: nothing is put.
+        Nothing is written, so whether a table can be written there remains open.
         """
         try:
             runner = self.runner_or(None)
@@ -348,7 +346,7 @@ class TxlogHook(BaseHook):
 
 
 def _configured_size() -> dict[str, str]:
-    """The cores and the heap of a Spark that is started for a task, as Spark's settings. Raises InvalidJobSpec."""
+    """Return the configured cores and heap of a task's own Spark as Spark settings. Raises InvalidJobSpec."""
     cores, heap = conf.get("txlog", "cores", fallback=""), conf.get("txlog", "heap", fallback="")
     if cores and not re.fullmatch(r"[1-9]\d*|\*", cores):
         raise _misconfigured("cores", "a number of cores such as 2, or * for all", cores)

@@ -1,8 +1,8 @@
 """Waiting for a table: the author's arguments as a condition, and the answer to one.
 
 A condition travels between processes as a small JSON object, so that a deferred task and a restarted triggerer wait for
-what the author wrote. The invariant: importing this module imports neither the engine nor the contract, because a
-triggerer imports it in its event loop, which waits meanwhile. `hooks/followed_table.py` answers.
+the same. Invariant: this module imports neither the engine nor the contract, because a triggerer imports it in its
+event loop, which waits meanwhile. `hooks/followed_table.py` answers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def condition_of(
     partition: Any = None,
     data_changes_only: bool | None = None,
 ) -> dict[str, Any]:
-    """The condition as JSON: what is given, in one form each. Raises InvalidInput naming the argument.
+    """Return the condition as JSON, each argument in one form. Raises InvalidInput naming the argument.
 
-    `newer_than`: a version, the text of one, an XCom of an operator or sensor, or "None" where none was seen.
+    `newer_than`: a version, the text of one, an XCom of an operator or sensor, or "None" if none was seen.
     """
     found = {
         "version": None if version is None else version_number("version", version),
@@ -61,7 +61,7 @@ def condition_of(
 
 
 def version_number(name: str, value: Any) -> int:
-    """A version from a number or its text. Raises InvalidInput."""
+    """Return a version from a number or its text. Raises InvalidInput."""
     try:
         # `int` would make version 7 of 7.5, and version 1 of True.
         if isinstance(value, bool) or not isinstance(value, int | str):
@@ -125,6 +125,6 @@ class WaitAnswer:
 
     reached: bool
     checked: dict[str, Any]
-    """How far the log was looked at, as JSON: give it back when the same condition is asked again."""
+    """The position up to which the log was checked, as JSON: pass it when you ask the same condition again."""
     report: dict[str, Any]
-    """What the sensor returns, and what an event carries."""
+    """The sensor's result, and the payload of an event."""

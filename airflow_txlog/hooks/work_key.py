@@ -1,9 +1,9 @@
-"""The key that the tries of one piece of work sign their saved work with, derived from a secret of this deployment.
+"""The key by which the tries of one piece of work sign their saved work, derived from a secret of this deployment.
 
-The secret is the Airflow Variable `txlog_saved_work_secret`. The first task that needs it makes it: 32 random bytes,
-in Airflow's own database, or wherever a secrets backend has a value of that name. Its name makes Airflow mask it in
-logs and in the UI. The invariant: the secret stays in the task's process. A job gets a key that fits one application
-transaction only, in the description that no other user can read, and its log shows neither.
+The secret is the Airflow Variable `txlog_saved_work_secret`. The first task that needs it creates it: 32 random bytes,
+in Airflow's database, or wherever a secrets backend has a value of that name. Airflow masks it by its name in logs and
+in the UI. Invariant: the secret stays in the task's process. A job gets a key for one application transaction, in a
+description that no other user can read, and its log shows neither.
 Source: docs/decisions/saved-work.md.
 """
 
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 def saved_work_key(application: ApplicationTransaction) -> str | None:
-    """The key of the work that this transaction identifies; None where this process has no access to the secret.
+    """Return the key of the work of this transaction; None if this process has no access to the secret.
 
-    Without a key the job works as ever, and a retry of it starts over. So nothing is raised here: what went wrong is
-    logged as a warning.
+    Without a key the job works, but a retry of it starts over. So nothing is raised here; the problem is logged as a
+    warning.
     """
     try:
         secret = _secret()

@@ -1,9 +1,8 @@
 """Links from a task to pages of your own, a catalog or a browser of tables: to its commit, and to its table.
 
-Airflow takes the names of a task's links from its DAG, and asks for the links in the task's process, when the try has
-ended. It shows a heading for every name, and keeps an XCom for every link, even an empty one. So a task has only those
-links that may lead somewhere. The invariant: a link is made of the configured text, the table's URI and the version,
-and of nothing else.
+Airflow takes the names of a task's links from its DAG, and asks for the links in the task's process after the try. It
+shows a heading for every name, and keeps an XCom for every link, even an empty one. So a task has only links that may
+lead somewhere. Invariant: a link consists of the configured text, the table's URI and the version only.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class CommitLink(BaseOperatorLink):
     option = "history_url"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The link, or an empty text: then Airflow shows none."""
+        """Return the link, or an empty text: then Airflow shows none."""
         result, hook = getattr(operator, "last_result", None), getattr(operator, "hook", None)
         if result is None or hook is None or result.version is None or result.status == "nothing_to_do":
             return ""
@@ -34,13 +33,15 @@ class CommitLink(BaseOperatorLink):
 
 
 class TableLink(BaseOperatorLink):
-    """`table_url` of the connection's extra, else of `[txlog]`, with `{table}` filled in; also where all was done."""
+    """`table_url` of the connection's extra, else of `[txlog]`, with `{table}` filled in; also if the work was already
+    done.
+    """
 
     name = "Table"
     option = "table_url"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The link, or an empty text: then Airflow shows none."""
+        """Return the link, or an empty text: then Airflow shows none."""
         result, hook = getattr(operator, "last_result", None), getattr(operator, "hook", None)
         return "" if result is None or hook is None else page_url(hook.table_url, result.table_uri)
 
@@ -49,10 +50,10 @@ _LINKS = (CommitLink(), TableLink())
 
 
 def links_of(task: Any) -> list[BaseOperatorLink]:
-    """The links of a task or a mapped operator; once the task has run, only those that lead somewhere.
+    """Return the links of a task or a mapped operator; once the task has run, only those that lead somewhere.
 
-    Before that, a link counts where its page is configured, or where the task has a connection, which may name it and
-    is not read while a DAG is parsed.
+    Before that, a link counts if its page is configured, or if the task has a connection: it may name the page, and is
+    not read while a DAG is parsed.
     """
     if getattr(task, "has_begun", False):
         return [link for link in _LINKS if link.get_link(task, ti_key=None)]  # type: ignore[arg-type]
@@ -72,7 +73,7 @@ def _may_have_connection(task: Any) -> bool:
 
 
 def page_url(template: str | None, table_uri: str, version: int | None = None) -> str:
-    """The address of a page; empty without a template, or with one that is no address of the web."""
+    """Return the address of a page; empty without a template, or with one that is not an address of the web."""
     if not template or not template.startswith(("https://", "http://")):
         return ""
     # The table last: its URI may hold what stands for the version.

@@ -220,7 +220,8 @@ class TxlogOperator(RenderedOperator):
         return xcom_of(result, seconds)
 
     def _durable(self, runner: DurableRunner, spec: JobSpec, context: Mapping[str, Any]) -> JobSpec:
-        """Return the spec of a job that may outlive this process, with a key by which every try of the task finds it."""
+        """Return the spec of a job that may outlive this process, with a key by which every try of the task finds
+        it."""
         application = spec.application
         if application is None and "ti" not in context:
             raise InvalidJobSpec(

@@ -1,7 +1,7 @@
-"""TableVersionSensor: wait until a table has a version, or one that a condition describes.
+"""TableVersionSensor: wait until a table has a version, or one that satisfies a condition.
 
-The question is put to the log through the engine: no Spark, no Java. Deferred, the same question is asked by
-`TableVersionTrigger`. Invariant: a table that does not exist yet is waited for; one that cannot be read is an error.
+The engine looks at the log, without Spark or Java. Deferred, `TableVersionTrigger` asks the same question. Invariant: a
+table that does not exist yet is waited for; one that cannot be read is an error.
 """
 
 from __future__ import annotations
@@ -33,35 +33,34 @@ _CONDITION = (
 class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     """Wait for a version of a Delta table that satisfies all that is given.
 
-    At most one of `version`, `newer_than` and `since` is given. Only versions that added or removed rows count, unless
-    `data_changes_only` says otherwise: a VACUUM or an OPTIMIZE wakes no sensor.
+    Give at most one of `version`, `newer_than` and `since`. Only versions that added or removed rows count, unless
+    `data_changes_only` is False: a VACUUM or an OPTIMIZE wakes no sensor.
 
     :param table_uri: the table: a path, a URI, or a name under the connection's base. (templated)
-    :param version: this version or a later one. Alone it is reached by the number, whatever its commit did. (templated)
-    :param newer_than: a version later than this one: a number, or what an operator or a sensor of this package returned
+    :param version: this version or a later one. Alone, the number decides, whatever its commit did. (templated)
+    :param newer_than: a version later than this one: a number, or the result of an operator or a sensor of this package
         (`newer_than=load.output`). None in a template, or from a task, means that none was seen: any version will do.
-        Where the table was dropped and created again since, every version is later. (templated)
-    :param since: a version that was committed at or after this time: a datetime, or an ISO 8601 text; without a zone it
-        is UTC. (templated)
+        If the table was dropped and created again since, every version is later. (templated)
+    :param since: a version committed at or after this time: a datetime, or an ISO 8601 text; without a zone it is UTC.
+        (templated)
     :param operation: a version by this operation, or by one of these, as the table's history names them: "MERGE",
         "WRITE", "DELETE", "OPTIMIZE", … (templated)
     :param committed_by_dag: a version that a task of this DAG committed through this package. (templated)
     :param committed_by_task: a version that a task of this id committed through this package. (templated)
     :param partition: values by partition column, such as `{"day": "{{ ds }}"}`: a version that added rows to the
-        partition. Given alone, it is enough that the partition has rows; that is the question of a partition that
-        appears. (templated)
+        partition. Alone, it waits until the partition has rows. (templated)
     :param data_changes_only: whether only versions count that added or removed rows. Default: yes, unless `operation`
         is given.
     :param deferrable: wait in the triggerer, without a worker slot. Default: `[operators] default_deferrable`.
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
-    :param storage_conn_id: the connection whose credentials open the table's store, as of the operators.
+    :param storage_conn_id: the connection whose credentials open the table's store, as in the operators.
 
     Returns `{"table_uri", "version", "commit_mark", "from_version", "matched_version", "operation", "timestamp_ms",
-    "recreated"}`: the latest version as it was found and what distinguishes it from the same version of another table;
-    the versions later than `from_version` were asked; the newest version that satisfied the condition, its operation
-    and its time in milliseconds since the epoch (null where the number, or rows that were there already, decided);
-    whether the table was created again since. Poke and reschedule modes are Airflow's own. In poke mode every look
-    after the first, and deferred every look but the triggerer's first, is one small request.
+    "recreated"}`: the latest version, and a mark that distinguishes it from the same version of another table; the
+    versions later than `from_version` were checked; the newest version that satisfied the condition, its operation and
+    its time in milliseconds since the epoch (null if the number, or rows that were there already, decided); whether the
+    table was created again since. Poke and reschedule modes are Airflow's own. A look is one small request, except the
+    first one of poke mode and the triggerer's first one.
     """
 
     template_fields: Sequence[str] = (
@@ -122,13 +121,13 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
 
     @property
     def hook(self) -> TxlogHook:
-        """The hook of this sensor's connection. It keeps what it knows of the table from one poke to the next."""
+        """The hook of this sensor's connection. It keeps the table's log from one poke to the next."""
         if self._hook is None:
             self._hook = TxlogHook(self.txlog_conn_id, self.storage_conn_id)
         return self._hook
 
     def condition(self) -> dict[str, Any]:
-        """What is waited for, from the rendered fields, as JSON. Raises InvalidInput."""
+        """Return the condition of the rendered fields as JSON. Raises InvalidInput."""
         given = {name: getattr(self, name) for name in _CONDITION}
         for name in self._given:
             if given[name] is None and name == "newer_than":
@@ -144,7 +143,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once.
 
-        Raises InvalidInput for a condition that cannot be understood, CorruptTable, UnsupportedFeature.
+        Raises InvalidInput for a condition that is not understood, CorruptTable, UnsupportedFeature.
         """
         (found,) = self.hook.ask(self.table_uri, [(self.condition(), self._checked)])
         if isinstance(found, Exception):
@@ -174,7 +173,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         return found.xcom_value if found.is_done else self._wait_in_the_triggerer()
 
     def _skip_after(self, error: Exception) -> None:
-        """Raise AirflowSkipException where the sensor is to be skipped for an error, as Airflow's own are that poke."""
+        """Raise AirflowSkipException if the sensor is to be skipped for an error, as Airflow's own poking does."""
         if self.never_fail:
             raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
 
@@ -193,7 +192,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """What the trigger found. Raises the error that it met."""
+        """Return the trigger's event. Raises the error that the trigger met."""
         if "error" in event:
             error = from_dict(event["error"])
             self._skip_after(error)

@@ -1,8 +1,8 @@
 """SubmittedJobTrigger: wait until a job whose driver runs on a cluster has ended.
 
-It asks the cluster alone. What the job did is in its result, which the task reads once it goes on. Invariants: what
-Airflow keeps of a trigger is names; and no question is put to the cluster in the triggerer's event loop itself, nor is
-there an import of more than this module.
+It asks the cluster only. The outcome of the job is in its result, which the task reads when it resumes. Invariants:
+Airflow keeps only names of a trigger; the triggerer's event loop neither calls the cluster nor imports more than this
+module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 POLL_S = 15.0
 UNANSWERED_POLLS = 40
-"""After so many questions without an answer the task goes on, and reports that."""
+"""After so many questions without an answer the task resumes, and reports that."""
 
 
 class SubmittedJobTrigger(BaseTrigger):
@@ -37,7 +37,7 @@ class SubmittedJobTrigger(BaseTrigger):
         self.poll_s = poll_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class, and what makes an equal one."""
+        """Return the class, and the arguments of an equal trigger."""
         arguments = {"spark_conn_id": self.spark_conn_id, "name": self.name, "poll_s": self.poll_s}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
@@ -59,7 +59,7 @@ class SubmittedJobTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_s)
 
     async def on_kill(self) -> None:
-        """Cancel the job where it runs, when a person ends or clears the task. Its next try asks the table's log."""
+        """Cancel the job on its cluster, when a person ends or clears the task. Its next try asks the table's log."""
         self.log.info("cancelling %s", self.name)
         await sync_to_async(self._cancel, thread_sensitive=False)()
 

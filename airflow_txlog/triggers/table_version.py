@@ -1,9 +1,9 @@
 """TableVersionTrigger: wait for versions of a table in the triggerer, for one task or for an asset.
 
-All triggers of one table share a stream of looks: one listing a look, by a thread of a small pool, whose answers are
-worked out in that thread for all that wait. The event loop only hands them on. The invariant: a watching trigger keeps
-how far its events go only after Airflow has stored the event, so that a triggerer that dies loses none; one that dies
-within that moment repeats the event. No secret is in a serialized trigger: connections are named.
+All triggers of one table share a stream of looks. A look is one listing by a thread of a small pool, which also
+computes the answers for all that wait; the event loop only hands them on. Invariant: a watching trigger keeps the
+position of its events only after Airflow has stored the event, so a triggerer that dies loses none; one that dies
+within that moment repeats the event. A serialized trigger holds no secret: connections are named.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class _Wait:
     """One trigger that waits for its answer."""
 
     condition: dict[str, Any] | None
-    """None until it is known where the table stands when watching begins."""
+    """None until the table's position at the beginning of watching is known."""
     checked: dict[str, Any] | None
     interval_s: float
 
 
 @dataclass(slots=True)
 class _Look:
-    """One look at a table, for all that waited then."""
+    """One look at a table, for all that waited at that time."""
 
     answers: dict[_Wait, WaitAnswer | Exception]
     is_confirmed: bool
@@ -69,12 +69,12 @@ _WAITS: dict[Hashable, list[_Wait]] = {}
 class TableVersionTrigger(BaseEventTrigger):
     """Fire when a Delta table has new versions: one event for each jump, however many versions it spans.
 
-    For an asset: `AssetWatcher(name="orders_log", trigger=TableVersionTrigger("/lake/orders"))`. The first event is
-    that of the first version after watching began; from then on the asset's state store keeps how far the events went,
-    over restarts of the triggerer (Airflow 3.3; before that, watching begins anew with each start).
+    For an asset: `AssetWatcher(name="orders_log", trigger=TableVersionTrigger("/lake/orders"))`. The first event is the
+    first version after watching began. From then on the asset's state store keeps the position of the events, across
+    restarts of the triggerer (Airflow 3.3; before that, watching begins again with each start).
 
     :param table_uri: the table: a path, a URI, or a name under the connection's base.
-    :param newer_than: watching begins after this version, -1 being before the first; default: where the table stands.
+    :param newer_than: watching begins after this version, -1 being before the first; default: the table's latest.
     :param operation: only versions by this operation, or by one of these.
     :param committed_by_dag: only versions that a task of this DAG committed through this package.
     :param committed_by_task: only versions that a task of this id committed through this package.
@@ -83,13 +83,13 @@ class TableVersionTrigger(BaseEventTrigger):
     :param poke_interval: seconds between two looks. Triggers of one table share the looks of the shortest interval.
     :param txlog_conn_id: a connection of type `txlog`, or None.
     :param storage_conn_id: the connection whose credentials open the table's store.
-    :param version: with `once` alone: this version or a later one.
-    :param since: with `once` alone: a version committed at or after this time.
+    :param version: with `once` only: this version or a later one.
+    :param since: with `once` only: a version committed at or after this time.
     :param once: fire one event and end, as `TableVersionSensor` needs it.
-    :param checked: with `once` alone: how far the same condition was checked already, as the sensor knows it.
+    :param checked: with `once` only: the position up to which the sensor has checked the same condition.
 
-    An event is `{"table_uri", "from_version", "version", "commit_mark", "matched_version", "operation",
-    "timestamp_ms", "recreated"}`: the versions later than `from_version`, up to `version`, are new.
+    An event is `{"table_uri", "from_version", "version", "commit_mark", "matched_version", "operation", "timestamp_ms",
+    "recreated"}`: the versions later than `from_version`, up to `version`, are new.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class TableVersionTrigger(BaseEventTrigger):
             del self.condition["newer_than"]
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class and its arguments, as they are kept in Airflow's database."""
+        """Return the class and its arguments, as Airflow's database keeps them."""
         given = {
             "txlog_conn_id": self.txlog_conn_id,
             "storage_conn_id": self.storage_conn_id,
@@ -149,12 +149,12 @@ class TableVersionTrigger(BaseEventTrigger):
     # --- the shared stream ------------------------------------------------------------------------------------------
 
     def shared_stream_key(self) -> Hashable:
-        """What the triggers of one table have in common."""
+        """Return the key that the triggers of one table share."""
         return _key(self.serialize()[1])
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
-        """The looks at the table, where Airflow has streams that are shared and does not confirm what it stored."""
+        """Yield the looks at the table, for an Airflow with shared streams that does not confirm what it stored."""
         async for look in _looks(kwargs, lambda: _WAITS.get(_key(kwargs), []), is_confirmed=False):
             yield look
 
@@ -162,11 +162,11 @@ class TableVersionTrigger(BaseEventTrigger):
 
         @classmethod
         def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
-            """The same with confirmation."""
+            """Return the looks at the table with confirmation."""
             return _producer(kwargs)
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        """This trigger's events of the looks that it shares with others."""
+        """Yield this trigger's events of the shared looks."""
         wait, key = await self._begin(), self.shared_stream_key()
         waits = _WAITS.setdefault(key, [])
         waits.append(wait)
@@ -179,7 +179,7 @@ class TableVersionTrigger(BaseEventTrigger):
                 _WAITS.pop(key, None)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """The same with looks of its own: where Airflow has no shared streams, and in `dag.test()`."""
+        """Yield this trigger's events of its own looks: without shared streams, and in `dag.test()`."""
         wait = await self._begin()
         async for event in self._events(wait, _looks(self.serialize()[1], lambda: [wait], is_confirmed=False)):
             yield event
@@ -211,7 +211,9 @@ class TableVersionTrigger(BaseEventTrigger):
                     await keep()
 
     def _is_final(self, error: Exception) -> TypeGuard[TxlogError]:
-        """Whether the task that waits has to fail: looking again finds the same. A watching trigger goes on anyway."""
+        """Return whether the waiting task has to fail: looking again finds the same. A watching trigger always
+        continues.
+        """
         if self.once and ring_of(error) is Ring.NONE:
             return True
         self.log.warning("table %s: %s: %s; looking again", self.table_uri, type(error).__name__, error)
@@ -237,10 +239,10 @@ class TableVersionTrigger(BaseEventTrigger):
             await store.aset(self._state_key(), position)
 
     def _stores(self) -> list[Any]:
-        """The state stores of the assets that are watched; none before Airflow 3.3.
+        """Return the state stores of the watched assets; none before Airflow 3.3.
 
-        The store of a trigger of several assets answers for a single one only (apache/airflow #71460), so each is
-        asked by itself.
+        The store of a trigger of several assets answers only for a single one (apache/airflow #71460), so each is asked
+        by itself.
         """
         accessors = getattr(self, "asset_state_store", None)
         if accessors is None:
@@ -249,7 +251,7 @@ class TableVersionTrigger(BaseEventTrigger):
         return each or [accessors]
 
     def _state_key(self) -> str:
-        """One asset may be watched by several triggers; how often they look makes no difference."""
+        """Return the key of this condition, without its interval. Several triggers may watch one asset."""
         kwargs = {name: value for name, value in self.serialize()[1].items() if name != "poke_interval"}
         digest = hashlib.sha256(json.dumps(kwargs, sort_keys=True).encode()).hexdigest()
         return f"txlog_version_{digest[:16]}"
@@ -266,7 +268,7 @@ def _key(kwargs: Mapping[str, Any]) -> Hashable:
 async def _looks(
     kwargs: Mapping[str, Any], waiting: Callable[[], list[_Wait]], *, is_confirmed: bool
 ) -> AsyncIterator[_Look]:
-    """Looks at the table for ever, as often as the most impatient of those that wait asks for."""
+    """Yield looks at the table for ever, at the shortest interval of all that wait."""
     looker = _Looker(kwargs)
     loop = asyncio.get_running_loop()
     while True:
@@ -290,7 +292,7 @@ async def _looks(
 
 
 class _Looker:
-    """Asks one table, in a thread: whatever takes time stands here, the import of the engine included."""
+    """Asks one table, in a thread: slow work belongs here, the import of the engine included."""
 
     def __init__(self, kwargs: Mapping[str, Any]) -> None:
         self._kwargs = kwargs
@@ -316,14 +318,14 @@ def _threads() -> ThreadPoolExecutor:
 
 def _producer(kwargs: dict[str, Any]) -> Any:
     class Producer(shared_stream.SharedStreamProducer):
-        """The looks at one table, with Airflow's confirmation of the events that came of them."""
+        """The looks at one table, with Airflow's confirmation of their events."""
 
         async def open_stream(self) -> AsyncIterator[tuple[_Look, _Look]]:
             async for look in _looks(kwargs, lambda: _WAITS.get(_key(kwargs), []), is_confirmed=True):
                 yield look, look
 
         async def advance(self, batch: Sequence[Any]) -> None:
-            """Keep how far the events went that Airflow has stored."""
+            """Keep the position of the events that Airflow has stored."""
             for item in batch:
                 for keep in () if item.outcome.failed else item.broker_payload.when_stored:
                     try:
