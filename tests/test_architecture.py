@@ -152,6 +152,7 @@ SHARED_NAMES = {
     "reading writing rows schema": "of checkpoints and of Parquet files; of the table; of a job's description",
     "operations": "the records of all, and the folder of their jobs",
     "files scan": "of a snapshot, and Spark's reading of them",
+    "frames": "of a source, and of data files",
     "names": "of the log's files; of a predicate's columns",
     "footers": "of Parquet files, and their columns to Spark",
     "table_version": "waiting for one: the sensor, and its trigger",

@@ -39,7 +39,8 @@ def _child(table: str) -> None:
     from airflow_txlog.engine import Table
     from airflow_txlog.exactly_once.transactions import remove_saved_work
     from airflow_txlog.jobs.executor.spark import SparkExecutor
-    from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, scan_frame
+    from airflow_txlog.jobs.files.frames import scan_frame
+    from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
     from airflow_txlog.jobs.operations.delete.job import _Delete
     from airflow_txlog.jobs.planner import begin_job
     from airflow_txlog.jobs.rows.matches import Matches

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files.here import threads_for
+from airflow_txlog.jobs.executor.local import threads_for
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.runners.child_process import job_environment
 from airflow_txlog.storage.limits import SMALL_JOB, USUAL, Limits

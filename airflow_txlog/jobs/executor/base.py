@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_txlog.engine.table.schema.types import StructType
     from airflow_txlog.jobs.context import JobContext
     from airflow_txlog.jobs.files.scan import BinTask
+    from airflow_txlog.jobs.files.stage import Work
     from airflow_txlog.jobs.source.materialized import MaterializedSource
     from airflow_txlog.jobs.sql.gate import SqlGate
     from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
@@ -119,6 +120,9 @@ class Executor(Protocol):
 
         `what` names the work in errors. Raises the first TxlogError of a task.
         """
+
+    def write(self, context: JobContext, work: Work) -> pa.Table:
+        """Write the files of the work, all at once; return a record of each."""
 
     @property
     def knows_settings(self) -> bool:

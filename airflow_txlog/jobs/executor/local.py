@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -13,6 +14,7 @@ import pyarrow as pa
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import AnySource
 from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
@@ -21,9 +23,11 @@ from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.executor.base import NeedsSpark
-from airflow_txlog.jobs.files.here import has_settings_of_its_own, run_here, threads_for
-from airflow_txlog.jobs.files.scan import BinTask, work_of
+from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
+from airflow_txlog.jobs.files.stage import WRITING, Work
+from airflow_txlog.jobs.spark.session import has_settings_of_its_own
 from airflow_txlog.jobs.sql.current_time import now_in_utc
+from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.storage.limits import MIB, SMALL_JOB, weight_of
 
 if TYPE_CHECKING:
@@ -33,6 +37,21 @@ if TYPE_CHECKING:
     from airflow_txlog.jobs.sql.gate import SqlGate
 
 T = TypeVar("T")
+
+THREADS = 4
+"""How many bins are worked on at once without Spark, at most."""
+
+
+def threads_for(root: str) -> int:
+    """Return how many bins are worked on at once: most tasks wait for their store, those of a local disk for a core."""
+    return min(THREADS, _cores()) if scheme_of(root) == LOCAL else THREADS
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1
 
 
 class LocalExecutor:
@@ -82,6 +101,9 @@ class LocalExecutor:
 
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
         return run_here(work_of(tasks), schema, what, self.parallelism)
+
+    def write(self, context: JobContext, work: Work) -> pa.Table:
+        return self.run(work.tasks, RECORD_SCHEMA, WRITING)
 
     @property
     def knows_settings(self) -> bool:

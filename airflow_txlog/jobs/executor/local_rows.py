@@ -18,7 +18,7 @@ from airflow_txlog.engine.table.schema.rules import RowRules, keeps_as_they_are
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.stage import stage
+from airflow_txlog.jobs.files.stage import TaskRows, stage
 from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan, plain_columns_of
 from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here
 
@@ -62,7 +62,7 @@ class FoundHere:
         context.executor.foresee(lambda: self._why_spark(rules, inside))
         # One task gives one file for each partition, where each of several would write one of its own.
         scan = self._found.scan(context, in_one=bool(layout.partition_columns))
-        return stage(context, layout, copies=None, rows=Task(source=scan))
+        return stage(context, layout, [(TaskRows(Task(source=scan)), None)])
 
     def _why_spark(self, rules: PlainRules, inside: str | None) -> str | None:
         given, schema = self.columns, rules.schema

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from airflow_txlog.contract.operations import AnySource, Merge, Upsert
 from airflow_txlog.datafiles.parquet.writing import Layout
@@ -23,10 +23,9 @@ from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.here import run_here
-from airflow_txlog.jobs.files.scan import BinTask, over_bins, union_of, work_of
-from airflow_txlog.jobs.files.sizes import shuffled_towards
-from airflow_txlog.jobs.files.stage import stage
+from airflow_txlog.jobs.files.frames import FrameRows, over_bins, shuffled_towards, union_of, write_work
+from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
+from airflow_txlog.jobs.files.stage import NewRows, TaskRows, Work, stage
 from airflow_txlog.jobs.source.frames import Source, build_source, materialize, stored_columns
 from airflow_txlog.jobs.source.materialized import MaterializedSource, columns_of
 from airflow_txlog.jobs.spark.errors import collect
@@ -92,6 +91,9 @@ class SparkExecutor:
             return run_here(work_of(tasks), schema, what, self.parallelism)
         return collect(union_of(over_bins(self.spark, task, schema) for task in tasks), what)
 
+    def write(self, context: JobContext, work: Work) -> pa.Table:
+        return write_work(context, work)
+
     def setting(self, name: str, default: str) -> str:
         return str(self.spark.conf.get(name, default))
 
@@ -151,17 +153,17 @@ class FoundBySpark:
         """Write the rows. Raises what `fit_new_rows` raises."""
         rows = self._new_rows(rules, layout, inside)
         with shuffled_towards(self._context, layout.target_bytes):
-            return stage(self._context, layout, copies=None, rows=rows)
+            return stage(self._context, layout, [(rows, None)])
 
-    def _new_rows(self, rules: Rules, layout: Layout, inside: str | None) -> DataFrame | Task:
+    def _new_rows(self, rules: Rules, layout: Layout, inside: str | None) -> NewRows:
         """A frame, or the task that gives the same rows without it."""
         context, source = self._context, self._found
         rows = fit_new_rows(source.frame, rules, ansi=context.is_ansi)
         if inside is not None:
-            return only_inside(self._gate, context.view_name(), rows, inside)
+            return FrameRows(only_inside(self._gate, context.view_name(), rows, inside))
         if rules.must_check or layout.partition_columns:
-            return rows
+            return FrameRows(rows)
         scan = source.scan()
         if scan is None or not keeps_as_they_are(rules.table, rules.schema, from_arrow(scan.schema)):
-            return rows
-        return Task(source=scan)
+            return FrameRows(rows)
+        return TaskRows(Task(source=scan))

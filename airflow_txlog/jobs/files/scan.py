@@ -1,23 +1,25 @@
-"""Data files as Spark frames: planned on the driver, packed into bins, read by Arrow in Spark's workers.
+"""Plans of data files: made on the driver, cut into bins, and run in this process or sent to Spark.
 
-`spark.range(0, n, 1, n).mapInArrow` gives exactly n balanced tasks without a shuffle, which adaptive execution would
-fold into one. The invariant: a row's address says the plan's row and the row's ordinal in its file, whatever columns
-or rows are asked for. Source: docs/decisions/spark-computes.md; soundness A19.
+The invariants: a row's address is the plan's row and the row's ordinal in its file, whatever columns or rows are asked
+for; and what a task yields, raises and leaves behind does not depend on where it runs. Source: soundness A19.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
+from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.tasks.plans import (
@@ -28,21 +30,16 @@ from airflow_txlog.datafiles.tasks.plans import (
     pack_bins,
     plan_table,
 )
-from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step, Task
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
-from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.here import bin_number
-from airflow_txlog.jobs.spark.progress import counted
+from airflow_txlog.jobs.spark.errors import of_worker
 from airflow_txlog.locations import readable
 from airflow_txlog.sql.expression import Expression
 from airflow_txlog.storage import Store, StoreReference
 from airflow_txlog.storage.limits import weight_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 # Tasks are added while each still has so much to read; every task costs about 30 ms.
 SMALLEST_BIN_BYTES = 4 * 1024 * 1024
@@ -208,32 +205,6 @@ def addressed_scan(
     return FileScan(bins=bins, schema=schema, with_address=True, row_filter=row_filter)
 
 
-def scan_frame(context: JobContext, scan: FileScan) -> DataFrame:
-    """The rows that the scan reads, as a frame."""
-    from airflow_txlog.jobs.sql.schemas import compared_as_char  # noqa: PLC0415 - only with Spark
-
-    frame = over_bins(context.spark, Task(source=scan), scan.output_schema)
-    marks = {field.name: (field.metadata or {}).get(CHAR_VARCHAR_KEY.encode()) for field in scan.schema}
-    return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
-
-
-def through(rows: DataFrame, step: Step, schema: pa.Schema) -> DataFrame:
-    """What a step makes of the rows of a frame, with the columns of `schema`."""
-    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
-
-    return rows.mapInArrow(step, spark_schema(schema))
-
-
-def union_of(frames: Iterable[DataFrame]) -> DataFrame:
-    """All rows of the frames, of which there is one at least, in one Spark job."""
-    return functools.reduce(lambda one, other: one.union(other), frames)
-
-
-def work_of(tasks: Sequence[BinTask]) -> list[tuple[Step, pa.RecordBatch]]:
-    """All bins of the tasks, for `run_here`."""
-    return [(task, bin_number(number)) for task in tasks for number in range(len(task.bins))]
-
-
 def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, piece_bytes: int = PIECE_BYTES) -> Bins:
     """The plan cut into the work of each task, sent along or, where it is large, left in the job's inputs folder.
 
@@ -318,11 +289,81 @@ def parts_of(parallelism: int, sizes: Sequence[int], piece_bytes: int = PIECE_BY
     return [max(1, min(count, -(-size // share))) for size, count in zip(sizes, pieces, strict=True)]
 
 
-def over_bins(spark: SparkSession, task: BinTask, schema: pa.Schema) -> DataFrame:
-    """What a task makes of its bins, one Spark task each, as a frame. One that writes is to be collected once."""
-    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+# --- tasks in this process ------------------------------------------------------------------------------------------
 
-    count = len(task.bins)
-    if count == 0:
-        return spark.createDataFrame([], spark_schema(schema))
-    return through(spark.range(0, count, 1, count), counted(spark, task), schema)
+
+class TooManyRows(Exception):
+    """The tasks have made more than the caller would hold."""
+
+
+class _ThreadsOfArrow:
+    """Restores Arrow's number of threads: a task sets it to one, as a worker of Spark should.
+
+    The number belongs to the process, and jobs in threads of one process share it: the first one that begins remembers
+    it, and the last one that ends restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._before = pa.cpu_count()
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                pa.set_cpu_count(self._before)
+
+
+_threads_of_arrow = _ThreadsOfArrow()
+
+
+def work_of(tasks: Sequence[BinTask]) -> list[tuple[Step, pa.RecordBatch]]:
+    """Return all bins of the tasks, for `run_here`."""
+    return [(task, bin_number(number)) for task in tasks for number in range(len(task.bins))]
+
+
+def bin_number(number: int) -> pa.RecordBatch:
+    """Return the batch that Spark sends to a task of a numbered range."""
+    return pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int64())})
+
+
+def run_here(
+    work: Sequence[tuple[Step, pa.RecordBatch]],
+    schema: pa.Schema,
+    what: str,
+    threads: int,
+    most_bytes: int | None = None,
+) -> pa.Table:
+    """Return the rows that each task makes of its batch, as one table. `what` names the work in errors.
+
+    Raises the TxlogError of a task, and TooManyRows as soon as all rows take more than `most_bytes`.
+    """
+    lock, held_bytes = threading.Lock(), 0
+
+    def rows_of(each: tuple[Step, pa.RecordBatch]) -> list[pa.RecordBatch]:
+        nonlocal held_bytes
+        step, batch = each
+        found = []
+        for rows in step(iter([batch])):
+            found.append(rows)
+            with lock:
+                held_bytes += rows.nbytes
+                if most_bytes is not None and held_bytes > most_bytes:
+                    raise TooManyRows
+        return found
+
+    try:
+        with _threads_of_arrow, ThreadPoolExecutor(min(threads, max(1, len(work)))) as pool:
+            found = list(pool.map(rows_of, work))
+    except TaskFailed as failed:
+        error = error_in(str(failed))
+        assert error is not None
+        raise of_worker(error, what) from failed
+    return pa.Table.from_batches([batch for batches in found for batch in batches], schema)

@@ -19,7 +19,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
-from airflow_txlog.jobs.files.stage import ComputedColumns
+from airflow_txlog.jobs.files.stage import NewRows, TaskImages
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
@@ -42,7 +42,7 @@ def update(context: JobContext) -> JobResult:
 class _Prepared(PreparedByCondition):
     """`computed` gives the new values of the rows at a plan's positions, every text accepted."""
 
-    computed: Callable[[FilePlan], ComputedColumns]
+    computed: Callable[[FilePlan], NewRows]
 
 
 class _Update(ByCondition[_Prepared]):
@@ -74,7 +74,7 @@ class _Update(ByCondition[_Prepared]):
                 computed=computed,
             )
 
-    def _computed(self, snapshot: Snapshot, sides_of: Callable[[], Sides]) -> Callable[[FilePlan], ComputedColumns]:
+    def _computed(self, snapshot: Snapshot, sides_of: Callable[[], Sides]) -> Callable[[FilePlan], NewRows]:
         """Return what computes the new values: tasks by plain texts, if no rule of the table judges new rows."""
         context, gate, update = self._context, self._gate, self._context.record(Update)
         found: RowValues | str = "rules of the table"
@@ -90,7 +90,7 @@ class _Update(ByCondition[_Prepared]):
         why = f"the new values are more than plain ones: they have {found}"
         return context.executor.by_spark(why, lambda: self._computed_by_spark(snapshot, sides_of()))
 
-    def _computed_by_spark(self, snapshot: Snapshot, sides: Sides) -> Callable[[FilePlan], ComputedColumns]:
+    def _computed_by_spark(self, snapshot: Snapshot, sides: Sides) -> Callable[[FilePlan], NewRows]:
         from airflow_txlog.jobs.operations.merge.by_spark import computed_values  # noqa: PLC0415 - only with Spark
 
         schema, assigned = snapshot.delta_schema, self._context.record(Update).set
@@ -100,7 +100,7 @@ class _Update(ByCondition[_Prepared]):
         """Raises MatchNotFound where a row must match and none does."""
         self._check_matched(prepared, found.updated.num_rows, self._context.record(Update).require_match)
 
-    def images(self, prepared: _Prepared, updated: FilePlan) -> ComputedColumns:
+    def images(self, prepared: _Prepared, updated: FilePlan) -> NewRows:
         """The rows' new values."""
         return prepared.computed(updated)
 
@@ -116,6 +116,6 @@ class _Update(ByCondition[_Prepared]):
         return sides_of_update(self._context, self._gate, snapshot, self._context.record(Update).target_alias)
 
 
-def _assigned_by_tasks(context: JobContext, values: RowValues, updated: FilePlan) -> ComputedColumns:
-    bins, first_files = bins_by_segment(context, updated)
-    return ComputedColumns(values=values, bins=bins, first_files=first_files, num_rows=updated.num_positions)
+def _assigned_by_tasks(context: JobContext, values: RowValues, updated: FilePlan) -> NewRows:
+    bins, _ = bins_by_segment(context, updated)
+    return TaskImages(values=values, bins=bins)

@@ -25,7 +25,8 @@ from airflow_txlog.engine.table.predicate import Predicate, why_not_plain
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, scan_frame, through
+from airflow_txlog.jobs.files.frames import scan_frame, through
+from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
 from airflow_txlog.jobs.rows.matches import Matches, united
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
 from airflow_txlog.jobs.spark.errors import collect

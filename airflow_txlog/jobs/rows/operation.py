@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import pyarrow as pa
 
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.snapshot.files import vectors_of
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.files.stage import ComputedColumns
+from airflow_txlog.jobs.files.stage import NewRows
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors
 from airflow_txlog.jobs.rows.matches import FoundRows, Matches
 from airflow_txlog.jobs.sql.scope import PartitionScope
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,19 +92,16 @@ class RowOperation(ABC, Generic[P]):
     def check(self, prepared: P, found: Found) -> None:
         """Raises what the matches in all live files together forbid."""
 
-    def images(self, prepared: P, updated: FilePlan) -> DataFrame | ComputedColumns:
-        """New images of the rows at the plan's positions: the table's columns and SEGMENT_COLUMN, or what changes."""
+    def images(self, prepared: P, updated: FilePlan) -> NewRows:
+        """Return new images of the rows at the plan's positions."""
         raise NotImplementedError(f"{type(self).__name__} updates nothing")
 
     def inserts_wanted(self, prepared: P, matches: Matches) -> Mapping[int, str]:
         """For each bucket of source rows that may be inserted: what decides which of them are (a fingerprint)."""
         return {}
 
-    def inserts(self, prepared: P, matches: Matches, buckets: Collection[int]) -> DataFrame | Task:
-        """The rows that these buckets insert: the table's columns, and the bucket as SEGMENT_COLUMN.
-
-        A task only where `images`, if there are any, gives no frame.
-        """
+    def inserts(self, prepared: P, matches: Matches, buckets: Collection[int]) -> NewRows:
+        """Return the rows that these buckets insert, with the bucket as SEGMENT_COLUMN."""
         raise NotImplementedError(f"{type(self).__name__} inserts nothing")
 
     @abstractmethod

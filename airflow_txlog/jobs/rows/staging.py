@@ -11,21 +11,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN, INSERT, UPDATE_POSTIMAGE
+from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.copies import of_type
-from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of, plan_files
-from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage
+from airflow_txlog.jobs.files.stage import NewRows, layout_of, stage
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.resume.memory import (
     CHANGES,
@@ -43,7 +40,7 @@ from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, 
 from airflow_txlog.jobs.rows.tiny_files import joined_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 _CHANGE_ROWS = ", change rows"
 
@@ -96,13 +93,6 @@ def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> Leavi
         files = pa.concat_tables([files, prepared.whole])
     plan = replace(found.plan, table=pa.concat_tables(tables))
     return LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())
-
-
-def with_change_type(rows: DataFrame, kind: str) -> DataFrame:
-    """The rows with this change type: the stage then writes them as change rows too."""
-    from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
-
-    return rows.withColumn(CHANGE_TYPE_COLUMN, F.lit(kind))
 
 
 @dataclass(kw_only=True)
@@ -238,14 +228,13 @@ def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Seq
 def _stage(
     context: JobContext, operation: RowOperation[P], prepared: P, found: Found, missing: _Missing
 ) -> list[StagedFile]:
-    rows, images = _new_rows(context, operation, prepared, found, missing)
-    copies = [row for row in missing.copies if images is None or row not in images.copied]
+    new, copied = _new_rows(context, operation, prepared, found, missing)
+    copies = [row for row in missing.copies if row not in copied]
     staged = stage(
         context,
         layout_of(context, prepared.snapshot),
+        new,
         copies=found.removed.plan(found.plan, copies) if copies else None,
-        rows=rows,
-        images=images,
         leaving=_leaving_plan(missing),
         updates=prepared.updates,
     )
@@ -275,17 +264,14 @@ def _check_images(missing: _Missing, found: Found, staged: Sequence[StagedFile])
 
 def _new_rows(
     context: JobContext, operation: RowOperation[P], prepared: P, found: Found, missing: _Missing
-) -> tuple[DataFrame | Task | None, ComputedColumns | None]:
-    """New images and inserted rows that are whole, and images of which some columns are computed; None for neither."""
-    frames, task, columns = [], None, None
+) -> tuple[list[tuple[NewRows, str | None]], frozenset[int]]:
+    """Return inserts and new images, each with its change type, and the files (plan rows) that are copied with them."""
+    new: list[tuple[NewRows, str | None]] = []
+    copied = frozenset[int]()
+    is_recorded = missing.leaving is not None
     if missing.inserts:
         inserts = operation.inserts(prepared, found.matches, list(missing.inserts))
-        if isinstance(inserts, Task):
-            task = inserts
-            if missing.leaving is not None:
-                task = replace(inserts, steps=(*inserts.steps, partial(of_type, INSERT)))
-        else:
-            frames.append(inserts if missing.leaving is None else with_change_type(inserts, INSERT))
+        new.append((inserts, INSERT if is_recorded else None))
     if missing.images:
         segment_of = _numbered(missing.images, missing.first_image)
         plan = found.updated.plan_with_clauses(found.plan, segment_of)
@@ -293,14 +279,9 @@ def _new_rows(
         copied = _copied_with_images(context, found.plan, missing.copies, segment_of)
         plan = plan.with_column("segment", [segment_of[row] for row in rows])
         images = operation.images(prepared, plan.with_column("is_copied", [row in copied for row in rows]))
-        if isinstance(images, ComputedColumns):
-            change_type = None if missing.leaving is None else UPDATE_POSTIMAGE
-            columns = replace(images, copied=copied, change_type=change_type)
-        else:
-            frames.append(images if missing.leaving is None else with_change_type(images, UPDATE_POSTIMAGE))
-    if not frames:
-        return task, columns
-    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1]), columns
+        new.append((images, UPDATE_POSTIMAGE if is_recorded else None))
+        copied = copied if images.copies_files else frozenset()
+    return new, copied
 
 
 def _copied_with_images(

@@ -25,8 +25,9 @@ from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COL
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
-from airflow_txlog.jobs.files.stage import collect_records, load, records_of
+from airflow_txlog.jobs.files.frames import collect_records, records_of, scan_frame
+from airflow_txlog.jobs.files.scan import bins_for, plan_files
+from airflow_txlog.jobs.files.stage import load
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_as_given, found_with_columns
 from airflow_txlog.jobs.source.footers import NotSpark, notes_in
 from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, files_in_store, find_files, is_listed_here
@@ -128,7 +129,7 @@ def materialize(context: JobContext, source: Source, parameters: Collection[str]
         # Twice as many tasks as run at once: more cost more than they bring. The task's number is part of its rows'
         # numbers, so it comes after that.
         rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
-        staged = collect_records(context, [records_of(rows, layout, numbers_rows=True)], WRITING_SOURCE)
+        staged = collect_records(context, records_of(rows, layout, numbers_rows=True), WRITING_SOURCE)
     else:
         staged = load(context, Task(source=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
     return materialized(context, staged, wanted.jsonValue(), stored, parameters, reads_target=source.reads_target)

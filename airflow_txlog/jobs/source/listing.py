@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.partitioning import NULL_DIRECTORY
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, UnsupportedStore
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.here import has_settings_of_its_own
+from airflow_txlog.jobs.spark.session import has_settings_of_its_own
 from airflow_txlog.locations import (
     GLOB,
     LOCAL,

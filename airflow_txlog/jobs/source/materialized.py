@@ -24,14 +24,20 @@ from airflow_txlog.datafiles.parquet.physical import ParquetFormat, columns_of_l
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan, bounds_of, not_as_written
-from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, FileScan, Task, WriteTask
+from airflow_txlog.datafiles.tasks.scan_and_write import (
+    PART_COLUMN,
+    RECORD_SCHEMA,
+    ROW_ID_COLUMN,
+    FileScan,
+    Task,
+    WriteTask,
+)
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, walk_fields
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.here import run_here
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, work_of
-from airflow_txlog.jobs.files.stage import load, staged_here
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, run_here, work_of
+from airflow_txlog.jobs.files.stage import load, staged_of
 from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
@@ -279,7 +285,7 @@ def write_input(context: JobContext, rows: pa.Table, what: str) -> tuple[StagedF
     (batch,) = one_part.combine_chunks().to_batches()
     layout = replace(input_layout(context, with_row_id(rows.schema)), key=context.input_key)
     task = WriteTask(layout=layout, numbers_rows=True)
-    return tuple(staged_here(context, task, batch, what))
+    return tuple(staged_of(context, run_here([(task, batch)], RECORD_SCHEMA, what, 1)))
 
 
 def read_input(

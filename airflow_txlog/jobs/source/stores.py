@@ -37,7 +37,8 @@ from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encodin
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import bins_for, over_bins, plan_of, scan_frame
+from airflow_txlog.jobs.files.frames import over_bins, scan_frame
+from airflow_txlog.jobs.files.scan import bins_for, plan_of
 from airflow_txlog.jobs.source.columns import (
     SourceColumns,
     columns_in_footers,

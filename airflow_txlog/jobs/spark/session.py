@@ -31,6 +31,7 @@ from airflow_txlog.jobs.spark.launch import (
     start_jvm,
 )
 from airflow_txlog.process.private_folder import temporary_folder
+from airflow_txlog.storage.local_files import stat_linked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -292,3 +293,10 @@ def _check_static(running: SparkSession, conf: Mapping[str, str]) -> None:
                 "in a child process, or leave the setting out.",
                 argument=f"spark_conf.{name}",
             )
+
+
+def has_settings_of_its_own() -> bool:
+    """Return whether a file of settings may be where a Spark that is started here looks for one."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
+    return bool(folder) and stat_linked(os.path.join(str(folder), "spark-defaults.conf")) is not None

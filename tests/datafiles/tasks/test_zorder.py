@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.datafiles.tasks.zorder import ZOrder, bits_for, buckets, cuts, sampled, values_at
-from airflow_txlog.jobs.files.here import bin_number
-from airflow_txlog.jobs.files.scan import plan_files
+from airflow_txlog.jobs.files.scan import bin_number, plan_files
 from airflow_txlog.storage import StoreReference
 from tests.helpers.rows import make_table
 

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput
-from airflow_txlog.jobs.files.stage import (
+from airflow_txlog.jobs.files.frames import (
     BYTES_SETTING,
     NARROW_BYTES,
     NARROW_ROWS,

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
 
-from airflow_txlog.jobs.files import stage
-from airflow_txlog.jobs.files.scan import scan_frame
-from airflow_txlog.jobs.files.stage import ComputedColumns
+from airflow_txlog.jobs.files import frames
+from airflow_txlog.jobs.files.frames import FrameImages, scan_frame
 from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
@@ -94,13 +92,13 @@ def test_computed_values_of_more_rows_than_the_driver_takes_are_written_by_spark
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, limit: str, assigned: dict[str, str]
 ) -> None:
     here: list[str] = []
-    run_here = stage.run_here
+    run_here = frames.run_here
 
     def recorded(work: Any, schema: Any, what: str, *more: Any) -> pa.Table:
         here.append(what)
         return run_here(work, schema, what, *more)
 
-    monkeypatch.setattr(stage, "run_here", recorded)
+    monkeypatch.setattr(frames, "run_here", recorded)
     for count, expected in ((3, ["write the data files"]), (4, [])):
         here.clear()
         table = make_table(tmp_path / str(count), rows(2), rows(4, start=2))
@@ -163,10 +161,9 @@ def test_an_updated_row_without_a_new_image_is_never_committed(
     if operation == "update":
         made = by_spark.updated_columns
 
-        def one_too_few(*given: Any) -> ComputedColumns:
+        def one_too_few(*given: Any) -> FrameImages:
             found = made(*given)
-            assert isinstance(found.values, DataFrame)
-            return replace(found, values=found.values.limit(5))
+            return replace(found, rows=found.rows.limit(5))
 
         monkeypatch.setattr(by_spark, "updated_columns", one_too_few)
     else:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.executor import spark as executor
-from airflow_txlog.jobs.files import stage
+from airflow_txlog.jobs.files import frames
 from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.jobs.resume import saved_work
 from airflow_txlog.jobs.rows import by_condition, staging
@@ -184,7 +184,7 @@ def test_rows_are_found_in_this_process_by_a_column_that_is_little_of_large_file
         collected.append(what.split(" ")[0])
         return collect(frame, what)
 
-    for module in (executor, stage):
+    for module in (executor, frames):
         monkeypatch.setattr(module, "collect", counted)
     value = "3" if column == "id" else f"'{texts[3]}'"
     committed(run(spark, "delete", table, predicate=f"{column} = {value}"))

@@ -25,8 +25,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.executor.base import NeedsSpark
-from airflow_txlog.jobs.files.here import run_here
-from airflow_txlog.jobs.files.scan import work_of
+from airflow_txlog.jobs.files.scan import run_here, work_of
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.source.frames import build_source
 from airflow_txlog.jobs.source.listing import OnlySpark, files_in_store

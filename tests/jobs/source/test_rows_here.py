@@ -20,7 +20,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import ConstraintViolation, InvalidInput
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import over_bins
+from airflow_txlog.jobs.files.frames import over_bins
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.source import frames
 from airflow_txlog.jobs.source.columns import found_with_columns

@@ -18,7 +18,7 @@ import pytest
 from pyspark import cloudpickle
 
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches
-from airflow_txlog.jobs.files.scan import over_bins
+from airflow_txlog.jobs.files.frames import over_bins
 from airflow_txlog.jobs.spark import progress
 from airflow_txlog.jobs.spark.progress import _counts_folder, counted, watched
 from airflow_txlog.jobs.spark.shipping import ship

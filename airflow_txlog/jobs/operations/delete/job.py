@@ -34,7 +34,8 @@ from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primi
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, scan_frame, through
+from airflow_txlog.jobs.files.frames import scan_frame, through
+from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.keys import join_hint
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter

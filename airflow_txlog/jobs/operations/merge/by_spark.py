@@ -21,8 +21,9 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, bins_by_segment, bins_for, scan_frame, through
-from airflow_txlog.jobs.files.stage import ComputedColumns
+from airflow_txlog.jobs.files.frames import FrameImages, FrameRows, scan_frame, through
+from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, bins_by_segment, bins_for
+from airflow_txlog.jobs.files.stage import NewRows
 from airflow_txlog.jobs.operations.merge.clause_sql import (
     Sides,
     assigned_values,
@@ -47,7 +48,7 @@ from airflow_txlog.jobs.sql.table_rules import accepted_rules
 
 def updated_columns(
     context: JobContext, gate: SqlGate, updated: FilePlan, schema: delta.StructType, sides: Sides, clauses: Clauses
-) -> ComputedColumns:
+) -> FrameImages:
     """The columns that the clause of an UPDATE, or the table's rules, change in the rows at the plan's positions.
 
     What no clause and no rule looks at never leaves Arrow.
@@ -67,9 +68,7 @@ def updated_columns(
     rows = _typed(gate.run(f"SELECT {', '.join(columns)} FROM {_from(view, sides)}"), sides.target)
     rows = sides.rules.enforce(sides.rules.with_generated(rows, dict.fromkeys(generated)), are_inserts=False)
     sent = [rows[quoted(name)] for name in rows.schema.names if name not in names - computed]
-    return ComputedColumns(
-        values=rows.select(*sent), bins=bins, first_files=first_files, num_rows=updated.num_positions
-    )
+    return FrameImages(rows=rows.select(*sent), bins=bins, first_files=first_files, num_rows=updated.num_positions)
 
 
 def updated_images(
@@ -228,13 +227,15 @@ class JudgedMerge:
         found = self.gate.run(_with_unmatched(query, t, deciding_sql(by_source)) if by_source else query)
         return Matches.of_packed(collect(through(found, pairs_packed, PAIRS_SCHEMA), MATCHING))
 
-    def images(self, updated: FilePlan, schema: delta.StructType) -> DataFrame:
+    def images(self, updated: FilePlan, schema: delta.StructType) -> NewRows:
         """New images of the rows at the plan's positions, of a table with this schema."""
-        return updated_images(self.context, self.gate, updated, schema, self.sides, self.clauses, self.source)
+        rows = updated_images(self.context, self.gate, updated, schema, self.sides, self.clauses, self.source)
+        return FrameRows(rows)
 
-    def inserts(self, matched: SourceRowSet, buckets: Collection[int]) -> DataFrame:
+    def inserts(self, matched: SourceRowSet, buckets: Collection[int]) -> NewRows:
         """New rows of those source rows in these buckets that are not among `matched`."""
-        return inserted_rows(self.context, self.gate, self.sides, self.clauses, self.source, matched, buckets)
+        rows = inserted_rows(self.context, self.gate, self.sides, self.clauses, self.source, matched, buckets)
+        return FrameRows(rows)
 
     def _source_rows(self, names: Collection[str] | None) -> str:
         view = self.context.view_name()
@@ -295,7 +296,7 @@ def sides_of_update(context: JobContext, gate: SqlGate, snapshot: Snapshot, alia
 
 def computed_values(
     context: JobContext, gate: SqlGate, schema: delta.StructType, sides: Sides, assigned: Mapping[str, str], number: int
-) -> Callable[[FilePlan], ComputedColumns]:
+) -> Callable[[FilePlan], NewRows]:
     """Have Spark accept what an UPDATE, the clause of this number, assigns; return what computes it in planned rows."""
     values = assigned_values(gate, sides, sides.target_alone, dict(assigned), is_insert=False)
     clause = Clause(number=number, action="update", condition=None, values=values)

@@ -26,7 +26,7 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
-from airflow_txlog.jobs.files.stage import ComputedColumns
+from airflow_txlog.jobs.files.stage import NewRows, TaskImages, TaskRows
 from airflow_txlog.jobs.operations.merge.keys import PairColumns, key_columns, source_column
 from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, unmatched_plan
@@ -203,18 +203,16 @@ def _assigned(context: JobContext, clause: AnyClause, pair: PairColumns, *, may_
     return RowValues(values={name: Column(held) for name, held in columns.items()} | constants)
 
 
-def plain_images(
-    context: JobContext, updated: FilePlan, source: MaterializedSource, assigned: RowValues
-) -> ComputedColumns:
+def plain_images(context: JobContext, updated: FilePlan, source: MaterializedSource, assigned: RowValues) -> NewRows:
     """Return the new images of the rows at the plan's positions."""
-    bins, first_files = bins_by_segment(context, updated)
+    bins, _ = bins_by_segment(context, updated)
     rows = SourceRows(
         scan=scan_of(context, source, assigned.columns_read),
         values=assigned,
         num_rows=source.num_rows,
         size_bytes=source.bytes_of([*assigned.columns_read, ROW_ID_COLUMN]),
     )
-    return ComputedColumns(values=rows, bins=bins, first_files=first_files, num_rows=updated.num_positions)
+    return TaskImages(values=rows, bins=bins)
 
 
 def plain_inserts(
@@ -223,10 +221,10 @@ def plain_inserts(
     matched: SourceRowSet,
     assigned: RowValues,
     buckets: Collection[int],
-) -> Task:
+) -> NewRows:
     """Return the new rows of the source rows that are not among `matched`; a bucket is the work of one task."""
     plan = unmatched_plan(context, source, assigned.columns_read, matched.parts, buckets)
     bins, _ = bins_by_segment(context, plan)
     scan = MaterializedScan(bins=bins, schema=plan.schema, with_segment=True)
     values = RowValues(values={**assigned.values, SEGMENT_COLUMN: Column(SEGMENT_COLUMN)})
-    return Task(source=scan, steps=(partial(only_values, values),))
+    return TaskRows(Task(source=scan, steps=(partial(only_values, values),)))

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Merge
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
@@ -25,7 +24,7 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import AmbiguousMerge, InvalidJobSpec, MatchNotFound, UnsupportedPredicate
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.files.stage import ComputedColumns
+from airflow_txlog.jobs.files.stage import NewRows
 from airflow_txlog.jobs.operations.merge.clauses import (
     Clause,
     Clauses,
@@ -52,8 +51,6 @@ from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_me
 from airflow_txlog.jobs.sql.scope import both, either, partition_scope, read_condition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge
 
 
@@ -298,7 +295,7 @@ class MergeRows(RowOperation[PreparedMerge]):
                 matched=matched,
             )
 
-    def images(self, prepared: PreparedMerge, updated: FilePlan) -> DataFrame | ComputedColumns:
+    def images(self, prepared: PreparedMerge, updated: FilePlan) -> NewRows:
         """The new images of matched rows, and of rows that a clause updates because nothing matched."""
         if prepared.plain is not None and prepared.plain.updated is not None:
             return plain_images(self._context, updated, prepared.source, prepared.plain.updated)
@@ -313,7 +310,7 @@ class MergeRows(RowOperation[PreparedMerge]):
             return {}
         return {number: f"{number}/{count}:{digest}" for number, digest in enumerate(matched.fingerprints(count))}
 
-    def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> DataFrame | Task:
+    def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> NewRows:
         """What WHEN NOT MATCHED clauses make of the rest of these buckets."""
         source, matched = prepared.source, matches.source_rows
         if prepared.plain is not None and prepared.plain.inserted is not None:

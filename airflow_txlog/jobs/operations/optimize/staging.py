@@ -30,9 +30,9 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.here import TooManyRows, run_here
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, over_bins, plan_files, sent_bins, work_of
-from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, staged_of
+from airflow_txlog.jobs.files.frames import collect_records, over_bins, records_of
+from airflow_txlog.jobs.files.scan import FilePlan, TooManyRows, bins_for, plan_files, run_here, sent_bins, work_of
+from airflow_txlog.jobs.files.stage import layout_of, staged_of
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.operations.optimize.bins import Bin
 from airflow_txlog.jobs.resume.memory import BIN, Segment
@@ -252,7 +252,7 @@ def _sorted_by_spark(
     # z-values; Spark compares the first column alone where it differs, and by segment most rows would be alike.
     order = [F.col(".".join(map(quoted, path))) for path in columns]
     frame = frame.sortWithinPartitions(Z_COLUMN, *order).drop(Z_COLUMN)
-    return collect_records(context, [records_of(frame, layout)], "sort")
+    return collect_records(context, records_of(frame, layout), "sort")
 
 
 def _by_segment(frame: DataFrame, count: int) -> DataFrame:

@@ -13,13 +13,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from airflow_txlog.contract.operations import Write
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.frames import FrameRows
+from airflow_txlog.jobs.files.stage import NewRows
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.matches import Matches
@@ -99,13 +100,13 @@ class ReplaceRows(ByCondition[_Prepared]):
         """All rows of the source, in one bucket, whatever was found."""
         return {0: prepared.staged_as}
 
-    def inserts(self, prepared: _Prepared, matches: Matches, buckets: Collection[int]) -> DataFrame:
+    def inserts(self, prepared: _Prepared, matches: Matches, buckets: Collection[int]) -> NewRows:
         """The source's rows as new rows of the table, with what the predicate says of each."""
         assert prepared.source is not None
         context = self._context
         rows = fit_new_rows(prepared.source.frame, prepared.rules, ansi=context.is_ansi)
         rows = only_inside(self._gate, context.view_name(), rows, self._condition)
-        return rows.withColumn(SEGMENT_COLUMN, F.lit(0).cast("int"))
+        return FrameRows(rows.withColumn(SEGMENT_COLUMN, F.lit(0).cast("int")))
 
     def parameters(self, prepared: _Prepared) -> dict[str, Any]:
         predicate = prepared.scope.with_condition(self._condition)

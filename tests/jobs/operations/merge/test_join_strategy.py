@@ -12,7 +12,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.executor import spark as executor
-from airflow_txlog.jobs.files import stage
+from airflow_txlog.jobs.files import frames
 from airflow_txlog.jobs.operations.delete import job as delete_job
 from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.storage.limits import Limits
@@ -35,7 +35,7 @@ SORTS = Limits(broadcast_bytes=0)
 def joins(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
     """What each Spark job of a merge does, and the joins in its plan as Spark made it."""
     seen: list[tuple[str, set[str]]] = []
-    for module in (by_spark, executor, stage, delete_job):
+    for module in (by_spark, executor, frames, delete_job):
         collect = module.collect
 
         def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:

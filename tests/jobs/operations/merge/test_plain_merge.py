@@ -10,7 +10,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.executor import spark as executor
-from airflow_txlog.jobs.files import stage
+from airflow_txlog.jobs.files import frames
 from airflow_txlog.jobs.operations.merge import by_spark as by_spark_module
 from airflow_txlog.jobs.operations.merge import clauses as merge_clauses
 from airflow_txlog.storage.limits import Limits
@@ -35,7 +35,7 @@ FIND, WRITE = "match source and target", "write the data files"
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What Spark has evaluated, but for the rows of the source."""
     seen: list[str] = []
-    for module in (by_spark_module, executor, stage):
+    for module in (by_spark_module, executor, frames):
         collect = module.collect
 
         def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:

@@ -44,7 +44,7 @@ def test_many_tiny_files_are_joined_and_nothing_of_them_is_left(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An estimate that is far too high, as of a join, leaves the tasks as they are: here 17 of them."""
-    monkeypatch.setattr("airflow_txlog.jobs.files.sizes._tasks_worth", lambda context, rows, target_bytes: None)
+    monkeypatch.setattr("airflow_txlog.jobs.files.frames._tasks_worth", lambda context, rows, target_bytes: None)
     query = "SELECT id, IF(id % 7 = 0, NULL, concat('n', id)) AS name FROM range(0, 1000, 1, {})"
     lines: list[str] = []
     result = committed(run(spark, "write", tmp_path / "t", source={"sql": query.format(17)}, log=lines.append))
@@ -59,8 +59,7 @@ def test_many_tiny_files_are_joined_and_nothing_of_them_is_left(
 def test_tiny_files_are_joined_within_their_partition(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_txlog.jobs.files.sizes.brought_to_tasks", lambda context, rows, *rest: rows)
-    monkeypatch.setattr("airflow_txlog.jobs.files.stage.brought_to_tasks", lambda context, rows, *rest: rows)
+    monkeypatch.setattr("airflow_txlog.jobs.files.frames._brought_to_tasks", lambda context, rows, layout: rows)
     query = "SELECT id, IF(id % 5 = 4, NULL, concat('a/=', id % 5)) AS p FROM range(0, 1000, 1, 4)"
     created = {"partition_by": ["p"], "properties": {"delta.columnMapping.mode": "name"}}
     limits = Limits(joined_files_fewer=4)

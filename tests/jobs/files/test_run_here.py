@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from airflow_txlog.datafiles.tasks.scan_and_write import use_one_thread
-from airflow_txlog.jobs.files.here import bin_number, run_here
+from airflow_txlog.jobs.files.scan import bin_number, run_here
 
 WAIT_S = 60
 

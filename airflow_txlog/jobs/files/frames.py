@@ -1,0 +1,334 @@
+"""Data files as Spark frames, and frames as data files.
+
+`spark.range(0, n, 1, n).mapInArrow` gives exactly n balanced tasks without a shuffle, which adaptive execution would
+fold into one. A frame that writes is collected exactly once, last, and never cached, counted or shuffled: only the
+collected records exist. The invariant: nothing here changes which rows there are.
+Source: docs/decisions/spark-computes.md; soundness B10.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns, out_of_order
+from airflow_txlog.datafiles.tasks.plans import Bins
+from airflow_txlog.datafiles.tasks.scan_and_write import (
+    ADDRESS_COLUMN,
+    RECORD_SCHEMA,
+    FileScan,
+    Step,
+    Task,
+    WriteTask,
+)
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
+from airflow_txlog.jobs.files.stage import WRITING, Work, staged_of
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.spark.progress import counted
+from airflow_txlog.jobs.spark.session import is_classic, session_settings
+from airflow_txlog.jobs.sql.gate import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+# The most bytes of a row's texts and binary values, and so many rows: a megabyte in a batch as rows mostly are, 256 MiB
+# if each row is as wide as may be. Fewer rows in a batch cost more time than a measured batch does.
+NARROW_BYTES = 64 * 1024
+NARROW_ROWS = 4096
+# The sum over more columns than this is an expression so deep that Spark's analyzer runs out of stack near a thousand.
+MOST_TEXTS = 100
+
+ROWS_SETTING, BYTES_SETTING = (
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+    "spark.sql.execution.arrow.maxBytesPerBatch",
+)
+# The one value for which Spark measures nothing.
+_UNBOUNDED = str(2**31 - 1)
+_TOO_WIDE = "airflow_txlog: a row is too wide for batches without a bound on their bytes"
+
+OF_FIXED_WIDTH = frozenset(
+    ("boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "date", "timestamp", "timestamp_ntz")
+)
+"""Types (`typeName`) whose values take a few bytes each."""
+
+_SHUFFLED_SIZE = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+# Spark assumes this size of a relation whose size it does not know, such as a table over a network (Long.MaxValue).
+_UNKNOWN_BYTES = 2**62
+
+# --- files as frames ------------------------------------------------------------------------------------------------
+
+
+def scan_frame(context: JobContext, scan: FileScan) -> DataFrame:
+    """Return the rows that the scan reads."""
+    from airflow_txlog.jobs.sql.schemas import compared_as_char  # noqa: PLC0415 - only with Spark
+
+    frame = over_bins(context.spark, Task(source=scan), scan.output_schema)
+    marks = {field.name: (field.metadata or {}).get(CHAR_VARCHAR_KEY.encode()) for field in scan.schema}
+    return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
+
+
+def over_bins(spark: SparkSession, task: BinTask, schema: pa.Schema) -> DataFrame:
+    """Return what a task makes of its bins, one Spark task each. Collect one that writes only once."""
+    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
+    count = len(task.bins)
+    if count == 0:
+        return spark.createDataFrame([], spark_schema(schema))
+    return through(spark.range(0, count, 1, count), counted(spark, task), schema)
+
+
+def through(rows: DataFrame, step: Step, schema: pa.Schema) -> DataFrame:
+    """Return what a step makes of the rows, with the columns of `schema`."""
+    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
+    return rows.mapInArrow(step, spark_schema(schema))
+
+
+def union_of(frames: Iterable[DataFrame]) -> DataFrame:
+    """Return all rows of the frames, of which there is at least one."""
+    return reduce(lambda one, other: one.union(other), frames)
+
+
+# --- frames as files ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """A frame of whole rows: the table's columns and types, SEGMENT_COLUMN if they have one. See `NewRows`."""
+
+    rows: DataFrame
+    copies_files: ClassVar[bool] = False
+
+    def add_to(self, work: Work, change_type: str | None) -> None:
+        from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
+
+        typed = self.rows if change_type is None else self.rows.withColumn(CHANGE_TYPE_COLUMN, F.lit(change_type))
+        work.rows.append(typed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameImages:
+    """New images of which a frame has the computed columns and the files the others. See `NewRows`, `SentColumns`.
+
+    `rows`: the computed columns, the rows' addresses and violations, made from a scan of `bins`, neither shuffled nor
+    reordered. `first_files`: the index of each bin's first file.
+    """
+
+    rows: DataFrame
+    bins: Bins
+    first_files: tuple[int, ...]
+    num_rows: int
+    copies_files: ClassVar[bool] = True
+
+    def add_to(self, work: Work, change_type: str | None) -> None:
+        values = SentColumns(names=tuple(self.rows.schema.names), first_files=self.first_files)
+        task = ImageTask(bins=self.bins, layout=work.layout, values=values, change_type=change_type)
+        work.frames.append(WritingFrame(rows=self.rows, task=task, images=self))
+
+    def fit_one_process(self, context: JobContext) -> bool:
+        """Return whether this process may collect the computed columns and write the images."""
+        limits, types = context.limits, {field.dataType.typeName() for field in self.rows.schema}
+        most = limits.computed_rows if types <= OF_FIXED_WIDTH else limits.computed_texts
+        return self.num_rows <= most and context.executor.runs_here(self.bins.weight)
+
+    def collected(self, task: ImageTask) -> list[tuple[Step, pa.RecordBatch]]:
+        """Return the task's work for `run_here`: the computed columns, as the work of each bin."""
+        from airflow_txlog.jobs.sql.schemas import without_not_null  # noqa: PLC0415 - only with Spark
+
+        computed = collect(without_not_null(self.rows), WRITING).combine_chunks()
+        files = pc.shift_right(computed.column(ADDRESS_COLUMN), pa.scalar(POSITION_BITS, pa.int64()))
+        starts = [pc.index(files, first).as_py() for first in self.first_files]
+        if -1 in starts or sorted(starts)[:1] != [0]:
+            raise out_of_order()
+        ends = dict(itertools.pairwise([*sorted(starts), computed.num_rows]))
+        parts = (computed.slice(start, ends[start] - start).combine_chunks() for start in starts)
+        return [(task, batch) for part in parts for batch in part.to_batches()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritingFrame:
+    """Rows that Spark brings to a task that writes them. To be collected once, and nothing else (`collect_records`)."""
+
+    rows: DataFrame
+    task: WriteTask | ImageTask
+    images: FrameImages | None = None
+
+    def records(self) -> DataFrame:
+        """Return records of the files that the task makes."""
+        return self._over(self._numbered())
+
+    def narrow_records(self) -> DataFrame | None:
+        """Return the same for `collect_narrow`; None if the rows may not go that way."""
+        types = {_column_name(number): field.dataType for number, field in enumerate(self.rows.schema)}
+        narrow = of_narrow_rows(self._numbered(), types)
+        return None if narrow is None else self._over(narrow)
+
+    def _numbered(self) -> DataFrame:
+        return self.rows.toDF(*map(_column_name, range(len(self.rows.schema.names))))
+
+    def _over(self, rows: DataFrame) -> DataFrame:
+        return through(rows, self.task, RECORD_SCHEMA)
+
+
+def _column_name(number: int) -> str:
+    # mapInArrow resolves each name as unquoted SQL, in which a dot leads to a member: the columns travel by number.
+    return f"c{number}"
+
+
+def records_of(rows: DataFrame, layout: Layout, *, numbers_rows: bool = False) -> WritingFrame:
+    """Return these rows with the `WriteTask` that writes them."""
+    task = WriteTask(layout=layout, names=tuple(rows.schema.names), numbers_rows=numbers_rows)
+    return WritingFrame(rows=rows, task=task)
+
+
+def write_work(context: JobContext, work: Work) -> pa.Table:
+    """Do the work of `Executor.write`; return records."""
+    frames = work.frames
+    if work.rows:
+        rows = reduce(lambda one, other: one.unionByName(other), work.rows)
+        frames = [records_of(_brought_to_tasks(context, rows, work.layout), work.layout), *frames]
+    if not frames:
+        return context.executor.run(work.tasks, RECORD_SCHEMA, WRITING)
+    only = frames[0]
+    if len(frames) == 1 and only.images is not None and only.images.fit_one_process(context):
+        assert isinstance(only.task, ImageTask)
+        here = [*only.images.collected(only.task), *work_of(work.tasks)]
+        return run_here(here, RECORD_SCHEMA, WRITING, context.parallelism)
+    return _records(context, frames, WRITING, work.tasks)
+
+
+def collect_records(context: JobContext, frame: WritingFrame, what: str) -> list[StagedFile]:
+    """Return the files that a frame stages.
+
+    Raises the first TxlogError among the records, after deleting the files; InvalidInput or JobError if Spark itself
+    failed, and then the staged files are unknown and left to VACUUM.
+    """
+    return staged_of(context, _records(context, [frame], what))
+
+
+def _records(context: JobContext, frames: Sequence[WritingFrame], what: str, tasks: Sequence[BinTask] = ()) -> pa.Table:
+    """Return the records of frames, of which there is at least one, and of tasks, all of one Spark job."""
+    over = [over_bins(context.spark, task, RECORD_SCHEMA) for task in tasks]
+    has_own_bound = {ROWS_SETTING, BYTES_SETTING} & context.spec.spark_conf.keys()
+    narrow = [] if has_own_bound else [frame.narrow_records() for frame in frames]
+
+    def of_any_width() -> DataFrame:
+        return union_of([*over, *(frame.records() for frame in frames)])
+
+    if not narrow or None in narrow:
+        return collect(of_any_width(), what)
+    records = union_of([*over, *(frame for frame in narrow if frame is not None)])
+    return collect_narrow(context.spark, records, of_any_width, what, context.log)
+
+
+# --- the size of new files ------------------------------------------------------------------------------------------
+# Rows of an unpartitioned table stay where they are, in no more tasks than their size is worth. Rows of a partitioned
+# one are shuffled by partition, and adaptive execution cuts the result by the sizes that it measured: a large partition
+# is spread over several tasks, and small ones share one.
+
+
+def _brought_to_tasks(context: JobContext, rows: DataFrame, layout: Layout) -> DataFrame:
+    """Return the same rows, in the tasks that are to write them."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    if not layout.partition_columns:
+        most = _tasks_worth(context, rows, layout.target_bytes)
+        # Never more tasks than there are now, and no shuffle: neighbours are read by one task.
+        return rows if most is None else rows.coalesce(most)
+    columns = [F.col(quoted(name)) for name in layout.partition_columns]
+    if context.spark.conf.get("spark.sql.adaptive.enabled", "true") == "true":
+        return rows.hint("rebalance", *columns)
+    # Without it nothing is measured: each partition comes to one task, and so to one file.
+    return rows.repartition(2 * context.parallelism, *columns)
+
+
+def _tasks_worth(context: JobContext, rows: DataFrame, target_bytes: int) -> int | None:
+    """Return how many tasks the rows are worth at most; None if their size is unknown (Connect).
+
+    Spark's estimate is mostly too high, for a filter above all, and then tasks only stay as they are. Two tasks a core
+    always remain: few rows may be much work.
+    """
+    if not is_classic(context.spark):
+        return None
+    plan: Any = rows._jdf.queryExecution().optimizedPlan()
+    size_bytes = int(str(plan.stats().sizeInBytes()))
+    return max(2 * context.parallelism, math.ceil(size_bytes / target_bytes)) if size_bytes < _UNKNOWN_BYTES else None
+
+
+@contextlib.contextmanager
+def shuffled_towards(context: JobContext, target_bytes: int) -> Iterator[None]:
+    """Cut shuffled rows that are evaluated inside into tasks of the target size.
+
+    Shuffled rows weigh about as much as their files. A size in the job's own settings stays.
+    """
+    own = _SHUFFLED_SIZE in context.spec.spark_conf
+    with session_settings(context.spark, {} if own else {_SHUFFLED_SIZE: str(target_bytes)}):
+        yield
+
+
+# --- batches between the JVM and Python -------------------------------------------------------------------------------
+# Spark bounds the bytes of a batch by measuring all of it before each of its rows, which takes half of the time that
+# the rows take on their way. Rows that are known to be narrow need no such bound: the number of rows in a batch is one.
+# A text that is too long is known only when it is there, so it ends the evaluation, which is then repeated under
+# Spark's own bound. The invariant: only a whole evaluation counts, so a frame that writes leaves at most files that no
+# commit names. Source: soundness B10.
+
+
+def of_narrow_rows(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame | None:
+    """The same rows, whose evaluation fails at one that is wider than NARROW_BYTES; None where the types do not say,
+    or where there are very many texts.
+
+    `types` are those of their columns, whose names need no quotes.
+    """
+    from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
+
+    texts = []
+    for name, kind in types.items():
+        # Of a nested value Spark does not know the width without a look at all of it.
+        if kind.simpleString() in ("string", "binary"):
+            texts.append(name)
+        elif kind.typeName() not in OF_FIXED_WIDTH:
+            return None
+    if not texts:
+        return rows
+    if len(texts) > MOST_TEXTS:
+        return None
+    widths = (F.coalesce(F.octet_length(name), F.lit(0)).cast("long") for name in texts)
+    is_narrow = reduce(lambda one, other: one + other, widths) <= NARROW_BYTES
+    return rows.withColumn(texts[-1], F.when(is_narrow, F.col(texts[-1])).otherwise(F.raise_error(F.lit(_TOO_WIDE))))
+
+
+def collect_narrow(
+    spark: SparkSession, narrow: DataFrame, any_width: Callable[[], DataFrame], what: str, log: Callable[[str], None]
+) -> pa.Table:
+    """The rows of `narrow`, which is made of what `of_narrow_rows` gives; of `any_width()` where a row is too wide.
+
+    Raises as `collect` does.
+    """
+    try:
+        with session_settings(spark, {ROWS_SETTING: str(NARROW_ROWS), BYTES_SETTING: _UNBOUNDED}):
+            return collect(narrow, what)
+    except TxlogError as error:
+        if _TOO_WIDE not in str(error.__cause__):
+            raise
+    log(
+        f"a row has more than {NARROW_BYTES // 1024} KiB of text: the query is evaluated once more, in batches of "
+        f"bounded bytes. A spark_conf with {BYTES_SETTING}=64m goes that way at once"
+    )
+    return collect(any_width(), what)
