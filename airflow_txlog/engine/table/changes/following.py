@@ -23,7 +23,7 @@ from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_ms
-from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, latest_metadata
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_same_log, latest_metadata
 from airflow_txlog.errors import InvalidInput, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 
@@ -118,13 +118,8 @@ class LogFollower:
 
     def _look_further(self) -> bool:
         """Whether the log is the one that is known; if so, with what came after."""
-        seen = self._files.get(self._latest)
         tail = list_tail(self._store, self._latest)
-        # A listing may lag behind: only the name itself says that the log is another one.
-        if seen is None:
-            if tail.latest < self._latest:
-                return False
-        elif tail.commits.get(self._latest) != seen and self._store.stat(seen.path) != seen:
+        if not is_same_log(self._store, tail, self._latest, self._files.get(self._latest)):
             return False
         try:
             newer = tail.after(self._latest)

@@ -37,7 +37,7 @@ from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_ms, list_commits
 from airflow_txlog.engine.table.snapshot.files import record_count
 from airflow_txlog.engine.table.snapshot.scan import FileRows, data_file, partition_constants, read_file, selected
-from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_same_log
 from airflow_txlog.errors import (
     CorruptDataFile,
     CorruptDeletionVector,
@@ -99,9 +99,8 @@ def changes_since(snapshot: Snapshot, start: int) -> Iterator[VersionChanges]:
     # The times of files are adjusted over the whole log; in-commit timestamps are what they are.
     first = start + 1 if _has_own_times(properties, start + 1) else 0
     tail = list_tail(store, first, complete_after=start)
-    if tail.commits.get(end) != end_file and end_file is not None:
-        # A listing may lag behind: only the name itself says that the log is another one.
-        if store.stat(end_file.path) != end_file:
+    if end_file is not None:
+        if not is_same_log(store, tail, end, end_file):
             raise TableReplaced(
                 f"{store.root}: {end_file.path} is not the file that version {end} was read from, so the table was "
                 "dropped and created again, or its log was rewritten. Nothing was read. Open the table again.",

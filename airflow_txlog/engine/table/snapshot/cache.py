@@ -1,15 +1,14 @@
-"""What a long-lived table knows already, so that it need not be read again.
+"""The state that a long-lived table keeps between calls.
 
-* The newest snapshot. `known` is the one that a look begins from.
-* `own`: its last commits, as the store acknowledged them (`OwnCommit`). Another writer may still replace one, so each
-  look compares the file at its version; `OwnCommit.verified` is the file that was found to hold it.
-* `contents`: the bytes of commits by their files, which the next look need not read: other writers' commits that our
-  last one was checked against (`Landed.contents`), and our own where they were verified. A file that was replaced has
-  another etag, and so is not among them.
+* The newest snapshot, from which a look begins.
+* `own`: its last commits as the store acknowledged them. Another writer may still replace one, so each look compares
+  the file at its version with `OwnCommit.verified`.
+* `contents`: bytes of commits, by their files, that the next look need not read: other writers' commits that our last
+  one was checked against, and our own once verified. A replaced file has another etag, so it is not found here.
 
-A poll that finds nothing new is one listing. The invariant: what is handed out was verified against the log by a
-request of this very call, and the newest snapshot is one reference, replaced as a whole and never by an older one of
-the same table; so any number of threads may ask at the same time.
+A poll that finds nothing new is one listing. The invariant: a returned snapshot was verified against the log by a
+request of this call. The newest snapshot is one reference, replaced as a whole and never by an older one of the same
+table, so any number of threads may ask at the same time.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from collections.abc import Mapping
 
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, up_to_own_commits, verify_own_commits
-from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_same_log, load_snapshot
 from airflow_txlog.errors import CommitOverwritten, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 
-# How long a commit of ours is watched: an overwrite happens within the moments between its look and its put.
+# How long our commits are watched. An overwrite happens between the look and the put of its writer.
 WATCHED_VERSIONS = 20
 WATCHED_COMMITS = 16
 
@@ -38,21 +37,21 @@ class RecentTable:
         self._own_table_id: str | None = None
         self._contents: Mapping[FileInfo, bytes] = {}
         self._tip: tuple[int, FileInfo | None] | None = None
-        # Only held to compare and replace, never during a request.
+        # Held to compare and replace, never during a request.
         self._lock = threading.Lock()
 
     def latest(self) -> Snapshot:
-        """The latest version, by one listing and a read of what is new; read whole where nothing is known yet.
+        """Return the latest version, by one listing and a read of the new commits; the first time it is read whole.
 
-        Raises what `load_snapshot` raises, and CommitOverwritten.
+        Raises as `load_snapshot`, and CommitOverwritten.
         """
         known = self._newest
         return self._keep(known, self._look(known, None))
 
     def at(self, version: int, since: Snapshot | None = None) -> Snapshot:
-        """One version: from the newest snapshot, or from `since`, where one is not later than that; else read whole.
+        """Return one version, from the newest snapshot or `since` if one of them is not later; else read it whole.
 
-        Raises what `load_snapshot` raises, and CommitOverwritten.
+        Raises as `load_snapshot`, and CommitOverwritten.
         """
         known = self._newest
         usable = [each for each in (known, since) if each is not None and each.version <= version]
@@ -64,7 +63,7 @@ class RecentTable:
         return found if known not in usable else self._keep(known, found)
 
     def latest_version(self) -> int:
-        """The number of the latest version, without replaying anything. Raises TableNotFound, CorruptTable."""
+        """Return the number of the latest version, without replay. Raises TableNotFound, CorruptTable."""
         known, tip = self._newest, self._tip
         if known is not None and (tip is None or tip[0] < known.version):
             tip = known.version, known.commit_file
@@ -76,7 +75,7 @@ class RecentTable:
         return found[0]
 
     def remember(self, commit: OwnCommit, table_id: str, contents: Mapping[FileInfo, bytes]) -> None:
-        """Watch over a commit that was just acknowledged, and keep the contents of those that landed before it."""
+        """Watch a commit that was just acknowledged, and keep the contents of those that landed before it."""
         with self._lock:
             self._contents = contents
             kept = self._own if table_id == self._own_table_id else ()
@@ -84,7 +83,7 @@ class RecentTable:
             self._own = (*kept, commit)[-WATCHED_COMMITS:]
 
     def _look(self, known: Snapshot | None, version: int | None) -> Snapshot:
-        """The latest version, or `version`, from `known`; commits that were acknowledged to us are verified."""
+        """Return the latest version, or `version`, from `known`, and verify our own commits."""
         own = self._own
         try:
             if known is not None:
@@ -93,30 +92,26 @@ class RecentTable:
                 tail = list_tail(self._store, min(commit.version for commit in own))
                 verify_own_commits(self._store, up_to_own_commits(self._store, tail, own), own)
         except CommitOverwritten:
-            # A table that was dropped and made again holds other bytes at every version: for a reader it is a new one.
+            # A table that was dropped and created again has other bytes at every version: a new table.
             if load_snapshot(self._store).metadata.id == self._own_table_id:
                 raise
             self._forget(own)
         return load_snapshot(self._store, version)
 
     def _after(self, tip: tuple[int, FileInfo | None]) -> tuple[int, FileInfo | None] | None:
-        """The last version from the tip on, or None where the log is not the one that we know."""
+        """Return the last version from the tip on, or None if the log is another one."""
         version, seen = tip
         tail = up_to_own_commits(self._store, list_tail(self._store, version), self._own)
-        if seen is None:
-            if tail.latest < version:
-                return None
-        # A listing may lag behind: only the name itself says that the log is another one.
-        elif tail.commits.get(version) != seen and self._store.stat(seen.path) != seen:
+        if not is_same_log(self._store, tail, version, seen):
             return None
         try:
             newer = tail.after(version)
         except LogGap:
             return None
-        return (tail.latest, newer[-1]) if newer else (version, seen or tail.commits.get(version))
+        return (tail.latest, newer[-1]) if newer else tip
 
     def _keep(self, known: Snapshot | None, found: Snapshot) -> Snapshot:
-        """Make `found` the newest, unless another thread has seen more meanwhile: then that is the answer."""
+        """Make `found` the newest, or return the newer one that another thread has found."""
         with self._lock:
             current = self._newest
             if (

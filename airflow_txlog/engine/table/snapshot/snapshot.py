@@ -1,6 +1,6 @@
-"""One version of a table, read: its schema, its properties and the files that hold its rows.
+"""One version of a table: its schema, its properties and the files that hold its rows.
 
-A snapshot never changes; `refresh` gives a newer one. It holds no open file, and any number of threads may use it.
+A snapshot never changes; `refresh` returns a newer one. It holds no open file, and any number of threads may use it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,7 @@ T = TypeVar("T")
 
 
 class Snapshot:
-    """One version of the table at `uri`.
-
-    Made by `load_snapshot` or `refresh`, which refuse a table with a feature that cannot be read here.
-    """
+    """One version of the table at `uri`, made by `load_snapshot` or `refresh`, which check that it can be read."""
 
     def __init__(
         self, store: Store, state: TableState, commit_file: FileInfo | None, checkpoint_file: FileInfo | None = None
@@ -58,9 +55,9 @@ class Snapshot:
         self.store = store
         self.state = state
         self.commit_file = commit_file
-        """The commit file of this version as it was listed; None where log cleanup had taken it."""
+        """The commit file of this version as listed, None if log cleanup has removed it."""
         self.anchor = commit_file or checkpoint_file
-        """The file of the log by which a later look recognizes this log: see `commit.loop`."""
+        """The file by which a later look recognizes this log: see `commit.loop`."""
 
     def __repr__(self) -> str:
         return f"Snapshot({self.uri!r}, version={self.version}, files={self.num_files})"
@@ -70,9 +67,9 @@ class Snapshot:
         return self.store.root
 
     def path_to_read(self, wire_path: str) -> str:
-        """What the store calls the file of an action with this path (as on the wire).
+        """Return the store's path of the file that an action names.
 
-        Raises OutsideTable for one outside of the table, unless the table was opened with allow_absolute_paths.
+        Raises OutsideTable for a file outside of the table, unless the table was opened with allow_absolute_paths.
         """
         path = store_path(wire_path, self.uri)
         check_may_read(self.uri, path, self.store.access)
@@ -84,16 +81,16 @@ class Snapshot:
 
     @cached_property
     def timestamp_ms(self) -> int:
-        """When this version was committed, in milliseconds since the epoch; 0 where the log no longer says.
+        """When this version was committed, in milliseconds since the epoch; 0 if the log no longer shows it.
 
-        Where the table has no in-commit timestamps, the first look lists the log: see `commit_times`.
+        Without in-commit timestamps, the first use lists the log: see `commit_times`.
         """
         if self.state.in_commit_ms is not None:
             return self.state.in_commit_ms
         if self.commit_file is None:
             return 0
         adjusted = {commit.info: commit.file_time_ms for commit in list_commits(self.store)}
-        # Not listed any more: the log was cleaned, or is another one by now.
+        # The log may have been cleaned or replaced.
         return adjusted.get(self.commit_file, self.commit_file.modified_ms)
 
     @property
@@ -110,7 +107,7 @@ class Snapshot:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The table's properties as they were set; `table_properties` has the known ones typed, with defaults."""
+        """The table's properties as set; `table_properties` has the known ones typed, with defaults."""
         return dict(self.metadata.configuration)
 
     @cached_property
@@ -119,20 +116,17 @@ class Snapshot:
 
     @cached_property
     def delta_schema(self) -> StructType:
-        """The schema as the log states it, partition columns included; its names are the logical ones."""
+        """The schema in the log, including partition columns; its names are logical."""
         return column_mapping.table_schema(self.metadata, self.uri)
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The schema in Arrow's types: timestamps in microseconds, UTC.
-
-        Where the table has column mapping, the fields say how data files hold them (`datafiles/parquet/physical`).
-        """
+        """The schema in Arrow's types, marked with the columns' names in data files if the table maps columns."""
         mode = column_mapping.mapping_mode(self.metadata.configuration, self.uri)
         return column_mapping.arrow_schema(self.delta_schema, mode)
 
     def with_metadata(self, metadata: Metadata) -> Snapshot:
-        """The same files and version as they are to be read under metadata that a transaction is about to commit."""
+        """Return the same files and version under metadata that a transaction is about to commit."""
         return Snapshot(self.store, replace(self.state, metadata=metadata), self.commit_file, self.anchor)
 
     @property
@@ -146,10 +140,10 @@ class Snapshot:
         return sum(sum(chunk.to_pylist()) for chunk in sizes.chunks)
 
     def application_version(self, app_id: str) -> int | None:
-        """The recorded version of an application transaction, or None where the table has none for this id.
+        """Return the recorded version of an application transaction, or None.
 
-        One that delta.setTransactionRetentionDuration has expired is returned while it is still there: recorded means
-        done, however long ago. None means "not done" only for work younger than that retention (soundness B4).
+        Expired transactions (delta.setTransactionRetentionDuration) are returned while they are there: recorded means
+        done. None means "not done" only for work younger than that retention (soundness B4).
         """
         transaction = self.state.transactions.get(app_id)
         return None if transaction is None else transaction.version
@@ -162,10 +156,10 @@ class Snapshot:
         time_zone: str = "UTC",
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The live files that may hold a row satisfying the predicate, as a table of schema `FILES`, or of some of its
-        columns: without `stats` it is several times smaller.
+        """Return the live files that may hold a row satisfying the predicate: a `FILES` table, or some of its columns.
 
-        May include a file with no such row; never leaves out one that has. Raises InvalidPredicate, UnknownColumn.
+        The result may include files without such a row but never omits one that has it. Without `stats` it is several
+        times smaller. Raises InvalidPredicate, UnknownColumn.
         Source: protocol, "Per-file Statistics" and "Partition Value Serialization".
         """
         if predicate is None:
@@ -181,20 +175,20 @@ class Snapshot:
         parameters: Mapping[str, object] | None = None,
         time_zone: str = "UTC",
     ) -> Predicate:
-        """The predicate in the engine's closed grammar, read against this version's schema."""
+        """Return the predicate in the closed grammar, read with this version's schema."""
         if isinstance(predicate, Predicate):
             return predicate
         return read_predicate(predicate, self.delta_schema, parameters=parameters, time_zone=time_zone)
 
     def may_hold_match(self, predicate: Predicate, files: pa.Table) -> pa.BooleanArray:
-        """Which of these files may hold a row satisfying the predicate, by this version's schema and properties."""
+        """Return which of these files may hold a row satisfying the predicate, as the files of this version."""
         trust = self.table_properties.trust_statistics
         return may_hold_match(predicate, files, self.delta_schema, self.partition_columns, trust_statistics=trust)
 
     def deleted_rows(self, files: pa.Table) -> list[RowPositions | None]:
-        """Of each of these files (rows of a table `FILES`), in order: the rows that its vector deletes, if any.
+        """Return the rows that the vector of each file (of a `FILES` table) deletes, None for a file without one.
 
-        Each file of vectors is read once. Raises what `read_vectors` raises.
+        Each file of vectors is read once. Raises as `read_vectors`.
         """
         vectors = vectors_of(files)
         stats = files.column("stats").take(pa.array(list(vectors), pa.int64())).to_pylist()
@@ -205,9 +199,9 @@ class Snapshot:
         return found
 
     def verify_checksum(self) -> bool:
-        """Whether this version has a checksum file, which then agrees with what was read. One request.
+        """Return whether this version has a checksum file; if so, it agrees with this state. One request.
 
-        Raises CorruptTable (path), naming every field that differs, or where the file is no checksum.
+        Raises CorruptTable (path), naming every field that differs, or if the file is no checksum.
         """
         checksum = read_checksum(self.store, self.version)
         if checksum is None:
@@ -222,20 +216,18 @@ class Snapshot:
         own: Sequence[OwnCommit] = (),
         contents: Mapping[FileInfo, bytes] | None = None,
     ) -> Snapshot:
-        """The latest version, or `version` (not before this one), reading only the commits that are not known yet.
+        """Return the latest version, or `version` (not before this one), reading only the new commits.
 
-        Itself where there is nothing new, for the price of one listing. Where the log was cleaned past this version,
-        or it is another log (the table was made again), the table is read afresh: a reader gets the new table.
+        If nothing is new, it returns itself after one listing. If the log was cleaned past this version or is another
+        log (the table was created again), the table is read afresh.
 
-        `own` are commits that were acknowledged to this process: CommitOverwritten is raised where one is not there
-        any more. `contents` are bytes of commits that were read before, by their files.
-
-        Raises what `load_snapshot` raises.
+        `own`: commits that were acknowledged to this process; CommitOverwritten is raised if one is gone. `contents`:
+        bytes of commits that were read before, by their files. Raises as `load_snapshot`.
         """
         tail = list_tail(self.store, min([self.version, *(commit.version for commit in own)]))
         tail = up_to_own_commits(self.store, tail, own)
         contents = {**(contents or {}), **verify_own_commits(self.store, tail, own)}
-        if not self._is_in(tail):
+        if not is_same_log(self.store, tail, self.version, self.commit_file):
             return load_snapshot(self.store, version)
         try:
             newer = tail.after(self.version)
@@ -250,21 +242,22 @@ class Snapshot:
         except (LogGap, FileNotFoundError):
             return load_snapshot(self.store, version)
 
-    def _is_in(self, tail: LogTail) -> bool:
-        """Whether the log is still the one that holds this version; where a listing lags, the file's name counts."""
-        found = tail.commits.get(self.version)
-        if self.commit_file is None:
-            return tail.latest >= self.version and found is None
-        return found == self.commit_file or self.store.stat(self.commit_file.path) == self.commit_file
+
+def is_same_log(store: Store, tail: LogTail, version: int, commit_file: FileInfo | None) -> bool:
+    """Return whether the log still has this commit file (None: has no file) at its version."""
+    if commit_file is None:
+        return tail.latest >= version and version not in tail.commits
+    # A listing may lag behind; the store's answer for the file counts.
+    return tail.commits.get(version) == commit_file or store.stat(commit_file.path) == commit_file
 
 
 def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
-    """The snapshot of `version`, or of the latest one.
+    """Return the snapshot of `version`, or of the latest version.
 
-    A checkpoint whose bytes cannot be read is passed over, with a warning that names it, for another one of its
-    version, an earlier one or the first commit, and never for an earlier version of the table. Where nothing else
-    leads to the version, the error of the newest checkpoint is raised; so it is where a checkpoint reads well and lacks
-    what the protocol demands, because then its writer cannot be trusted with the rest of the log either.
+    A checkpoint that cannot be read is replaced, with a warning, by another one of its version, an earlier one or the
+    first commit, never by an earlier version of the table. If nothing else leads to the version, the error of the
+    newest checkpoint is raised. It is also raised if a checkpoint is readable and lacks something that the protocol
+    demands, because its writer cannot be trusted with the rest of the log.
 
     Raises TableNotFound, VersionNotFound, CorruptTable (also LogGap), UnsupportedFeature.
     """
@@ -272,18 +265,18 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
 
 
 def latest_metadata(store: Store) -> Metadata:
-    """The metadata of the latest version, also where the table has a feature that cannot be read here.
+    """Return the metadata of the latest version, even if the table has a feature that cannot be read here.
 
-    Reads no file actions: the commits back to the last one with metadata, or of a checkpoint what describes the table.
+    Reads the commits back to the last one with metadata, or the metadata of a checkpoint; no file actions.
     Raises TableNotFound, CorruptTable.
     """
     return _from_usable(store, None, lambda segment: _metadata_of(store, segment))
 
 
 def _checked(snapshot: Snapshot) -> Snapshot:
-    """The snapshot, where its rows can be read here. Raises UnsupportedFeature, CorruptTable."""
+    """Return the snapshot if its rows can be read here. Raises UnsupportedFeature, CorruptTable."""
     metadata = snapshot.metadata
-    # Without a schema only the log can be read; asking for the schema raises.
+    # Without a schema, only the log can be read.
     schema = StructType(()) if metadata.schema_string is None else snapshot.delta_schema
     check_readable(snapshot.protocol, metadata, schema, snapshot.uri)
     return snapshot
@@ -294,7 +287,7 @@ def _load(store: Store, version: int | None) -> Snapshot:
 
 
 def _from_usable(store: Store, version: int | None, read: Callable[[LogSegment], T]) -> T:
-    """What `read` finds in the files that make up a version; one with a damaged checkpoint is passed over."""
+    """Return the result of `read` for a version's segment, passing over damaged checkpoints."""
     unreadable: dict[str, CorruptCheckpoint] = {}
     latest_seen = -1
     was_gone = False
@@ -309,7 +302,7 @@ def _from_usable(store: Store, version: int | None, read: Callable[[LogSegment],
             warn_once(log, store.root, segment.checkpoint.path, str(error))
             unreadable[segment.checkpoint.path] = error
         except FileNotFoundError as error:
-            # Log cleanup may take what was listed a moment ago; the next listing begins at a later checkpoint.
+            # Log cleanup may remove a listed file; the next listing begins at a later checkpoint.
             if was_gone:
                 raise LogGap(
                     f"{store.root}: a file of the log was listed twice and is not there: {error}. Nothing was read.",
@@ -321,7 +314,7 @@ def _from_usable(store: Store, version: int | None, read: Callable[[LogSegment],
 def _segment_past(
     store: Store, version: int | None, latest_seen: int, unreadable: Mapping[str, CorruptCheckpoint]
 ) -> LogSegment:
-    """The segment that needs none of these checkpoints; the error of the first of them where there is no such."""
+    """Return a segment without these checkpoints, or raise the error of the first of them."""
     try:
         segment = list_segment(store, version, without=unreadable)
     except TableError as error:
@@ -329,7 +322,7 @@ def _segment_past(
             raise
         raise next(iter(unreadable.values())) from error
     if unreadable and segment.version < latest_seen:
-        # A listing that shows less than an earlier one is no reason to give an older table.
+        # A later listing that shows less must not lead to an older table.
         raise next(iter(unreadable.values()))
     return segment
 
@@ -371,28 +364,21 @@ def _metadata_of(store: Store, segment: LogSegment) -> Metadata:
 def _build(
     store: Store, base: ReplayBase, segment: LogSegment, contents: Mapping[FileInfo, bytes] | None = None
 ) -> Snapshot:
-    """The snapshot of the segment's version. `contents` are bytes of commits that were read before."""
+    """Return the snapshot of the segment's version. `contents`: bytes of commits that were read before."""
     commits = read_commits(store, segment, contents)
     commit_file = segment.commit_file
     state = replay_newest_first(base, commits, root=store.root, version=segment.version)
-    # A version that a checkpoint holds alone may still have its commit file: it has the time of the version.
     if not segment.commits and commit_file is not None:
-        state = _with_in_commit_timestamp(store, state, commit_file)
-    checkpoint_file = None if segment.checkpoint is None else segment.checkpoint.files[0]
-    return Snapshot(store, state, commit_file, checkpoint_file)
-
-
-def _with_in_commit_timestamp(store: Store, state: TableState, commit_file: FileInfo) -> TableState:
-    """The state of a version that came whole from a checkpoint, with the time that only its commit file knows."""
-    properties = TableProperties(state.metadata.configuration, store.root)
-    if properties.in_commit_start is None:
-        return state
-    info = decode_commit(state.version, store.read(commit_file.path), commit_file.path).info
-    return replace(state, in_commit_ms=in_commit_ms(properties, state.version, info))
+        # Only the commit file has the time of a version that comes whole from a checkpoint.
+        properties = TableProperties(state.metadata.configuration, store.root)
+        if properties.in_commit_start is not None:
+            info = decode_commit(state.version, store.read(commit_file.path), commit_file.path).info
+            state = replace(state, in_commit_ms=in_commit_ms(properties, state.version, info))
+    return Snapshot(store, state, commit_file, None if segment.checkpoint is None else segment.checkpoint.files[0])
 
 
 def is_missing_from(snapshot: Snapshot, error: CorruptTable) -> bool:
-    """Whether the error is about a file that is not there and that this version names: a live file, or its vector."""
+    """Return whether the error is about a missing file that this version names: a live file, or its vector."""
     if not error.is_missing or error.path is None:
         return False
     root = snapshot.uri
