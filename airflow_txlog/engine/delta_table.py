@@ -237,11 +237,10 @@ class Table:
                 snapshot = newest
 
     def changes(self, start: int, end: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows that the versions `start` to `end` (both inclusive; None: the latest) inserted, deleted and updated.
+        """Return the rows that the versions `start` to `end` (both inclusive; None: the latest) changed.
 
-        The table's columns (or these) as of `end`, then `_change_type` (insert, delete, update_preimage,
-        update_postimage), `_commit_version` and `_commit_timestamp` (UTC); versions ascending, read in this process.
-        Raises VersionNotFound, LogGap if the log no longer holds the versions; see `engine.table.changes.versions`.
+        They have the columns of `end` (or these), then `_change_type` (insert, delete, update_preimage,
+        update_postimage), `_commit_version` and `_commit_timestamp` (UTC); versions ascend. Raises as `change_rows`.
         """
         return change_rows(self.uri, self.snapshot, start, end, columns)
 
