@@ -1,9 +1,8 @@
-"""From the actions of a log to the state of one version.
+"""The state of one version of a table, replayed from the actions of its log; and checked against its checksum file.
 
-The invariant: the newest action of a file wins. A file is known by its key, the canonical path together with the id of
-its deletion vector; commits are looked at newest first, and the first action seen for a key is final. Tombstones are
-never filtered here: dropping an expired one would let an older add through.
-Source: protocol, "Action Reconciliation".
+The invariant: the newest action of a file wins. A file is known by its key, the canonical path with the id of its
+deletion vector. Commits are read newest first, and the first action seen for a key is final. Tombstones are never
+filtered here: dropping an expired one would let an older add through. Source: protocol, "Action Reconciliation".
 """
 
 from __future__ import annotations
@@ -15,15 +14,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.log.actions import (
-    Add,
-    Commit,
-    DomainMetadata,
-    Metadata,
-    Protocol,
-    Remove,
-    SetTransaction,
-)
+from airflow_txlog.engine.log.actions import Add, Commit, DomainMetadata, Metadata, Protocol, Remove, SetTransaction
 from airflow_txlog.engine.log.checksum import Checksum
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, PackedBatch, adds_to_table, pack, removes_to_table
 from airflow_txlog.engine.log.names import checksum_name
@@ -33,42 +24,52 @@ from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import action_keys
 from airflow_txlog.errors import CorruptTable
 
+_Action = TypeVar("_Action", Add, Remove)
+
+# Actions that become columns at once (as Python objects they take five times the room), and rows of a chunk.
+_ACTIONS_AT_ONCE = 2048
+_CHUNK_ROWS = 32_768
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableState:
-    """One version. If it exists, it has a protocol and metadata."""
+class ReplayBase:
+    """The start of a replay: the content of a checkpoint or an earlier state; nothing for version 0."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    transactions: Mapping[str, SetTransaction] = field(default_factory=dict)
+    """The latest application transaction of each application id, expired ones included."""
+    domains: Mapping[str, DomainMetadata] = field(default_factory=dict)
+    """Domains that were not removed, by name."""
+    files: FileIndex = field(default_factory=lambda: FileIndex(FILES))
+    """The live files."""
+    removed_files: FileIndex = field(default_factory=lambda: FileIndex(TOMBSTONES))
+    """The tombstones, expired ones included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState(ReplayBase):
+    """One version of a table, with a protocol and metadata.
+
+    Live files and tombstones are Arrow tables of the fields as they were written, so that a million files are a few
+    vectors and a Remove or a re-Add loses nothing. They share data with the version before.
+    """
 
     version: int
     protocol: Protocol
     metadata: Metadata
-    transactions: Mapping[str, SetTransaction]
-    """The latest application transaction of each application id, expired ones included."""
-    domains: Mapping[str, DomainMetadata]
-    """Domains that were not removed, by name."""
-    files: FileIndex
-    """The live files."""
-    removed_files: FileIndex
-    """The tombstones, expired ones included."""
     in_commit_ms: int | None
-    """The in-commit timestamp of the version; None where the table has none."""
+    """The in-commit timestamp of the version, None if the table has none."""
 
     @property
     def live(self) -> pa.Table:
-        """Schema `FILES`, one row a live file, in no order. Put together when first asked for."""
+        """One row a live file, schema `FILES`, in no order. Put together when first used."""
         return self.files.table
 
     @property
     def tombstones(self) -> pa.Table:
-        """Schema `TOMBSTONES`, one row a removed file, expired ones included. Put together when first asked for."""
+        """One row a removed file, schema `TOMBSTONES`, expired ones included. Put together when first used."""
         return self.removed_files.table
-
-
-_Action = TypeVar("_Action", Add, Remove)
-
-# So many actions become columns at once: as a Python object each they take five times the room. And so many rows are
-# one chunk of the table.
-_ACTIONS_AT_ONCE = 2048
-_CHUNK_ROWS = 32_768
 
 
 @dataclass(slots=True)
@@ -83,19 +84,21 @@ class _Columns(Generic[_Action]):
     def extend(self, actions: list[_Action]) -> None:
         self._waiting += actions
         if len(self._waiting) >= _ACTIONS_AT_ONCE:
-            self._tables.append(self.to_table(self._waiting))
-            self._waiting = []
+            self._tabulate()
         if len(self._tables) * _ACTIONS_AT_ONCE >= _CHUNK_ROWS:
             self._pack()
 
     def chunks(self) -> list[PackedBatch]:
-        """All of them, in the order in which they came."""
+        """Return all actions, in the order in which they came."""
         if self._waiting:
-            self._tables.append(self.to_table(self._waiting))
-            self._waiting = []
+            self._tabulate()
         if self._tables:
             self._pack()
         return self._chunks
+
+    def _tabulate(self) -> None:
+        self._tables.append(self.to_table(self._waiting))
+        self._waiting = []
 
     def _pack(self) -> None:
         self._chunks += map(pack, pa.concat_tables(self._tables).combine_chunks().to_batches())
@@ -104,13 +107,13 @@ class _Columns(Generic[_Action]):
 
 @dataclass(slots=True)
 class _Newest:
-    """What commits said, newest first; the first word on a subject stays."""
+    """The content of commits, newest first; the first action on a subject stays."""
 
     seen: set[str] = field(default_factory=set)
     adds: _Columns[Add] = field(default_factory=lambda: _Columns(adds_to_table))
     removes: _Columns[Remove] = field(default_factory=lambda: _Columns(removes_to_table))
     info: Mapping[str, Any] | None = None
-    """What the newest commit says of itself."""
+    """The commitInfo of the newest commit."""
     is_started: bool = False
     protocol: Protocol | None = None
     metadata: Metadata | None = None
@@ -120,7 +123,7 @@ class _Newest:
     def look_at(self, commit: Commit, root: str) -> None:
         if not self.is_started:
             self.info, self.is_started = commit.info, True
-        # A commit that adds and removes one key breaks the protocol; the add stands, so that no row is lost.
+        # A commit that adds and removes one key breaks the protocol; the add wins, so that no row is lost.
         self.adds.extend(self._first_spoken_of(commit.adds, root))
         self.removes.extend(self._first_spoken_of(commit.removes, root))
         self.protocol = self.protocol or commit.protocol
@@ -131,7 +134,7 @@ class _Newest:
             self.domains.setdefault(domain.domain, domain)
 
     def _first_spoken_of(self, actions: list[_Action], root: str) -> list[_Action]:
-        """Those whose key is seen for the first time; from now on it counts as seen."""
+        """Return the actions with new keys, which are known from now on."""
         keys = action_keys(actions, root)
         distinct = set(keys)
         if len(distinct) == len(keys) and self.seen.isdisjoint(distinct):
@@ -145,24 +148,11 @@ class _Newest:
         return fresh
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayBase:
-    """Where a replay starts: the content of a checkpoint or the state of an earlier version; nothing for version 0."""
-
-    protocol: Protocol | None = None
-    metadata: Metadata | None = None
-    transactions: dict[str, SetTransaction] = field(default_factory=dict)
-    domains: dict[str, DomainMetadata] = field(default_factory=dict)
-    files: FileIndex = field(default_factory=lambda: FileIndex(FILES))
-    removed_files: FileIndex = field(default_factory=lambda: FileIndex(TOMBSTONES))
-
-
 def replay_newest_first(base: ReplayBase, commits: Iterable[Commit], *, root: str, version: int) -> TableState:
-    """The state after `base` and then `commits` (descending, contiguous), of which the first is `version`.
+    """Return the state after `base` and then `commits` (descending, contiguous), of which the first is `version`.
 
-    Costs what the commits hold: what `base` holds is shared (see `file_index`). A commit is let go before the next is
-    taken. Raises CorruptTable where neither holds a protocol or metadata.
-    Source: protocol, "Action Reconciliation".
+    It costs as much as the commits hold, because the content of `base` is shared (see `file_index`). Each commit is
+    released before the next is taken. Raises CorruptTable if there is no protocol or metadata.
     """
     newest = _Newest()
     for commit in commits:
@@ -187,22 +177,19 @@ def replay_newest_first(base: ReplayBase, commits: Iterable[Commit], *, root: st
     )
 
 
-def base_of(state: TableState) -> ReplayBase:
-    """A base from which later commits can be replayed onto `state`."""
-    return ReplayBase(
-        protocol=state.protocol,
-        metadata=state.metadata,
-        transactions=dict(state.transactions),
-        domains=dict(state.domains),
-        files=state.files,
-        removed_files=state.removed_files,
-    )
+# --- the checksum file -----------------------------------------------------------------------------------------------
 
 
 def check_against(state: TableState, checksum: Checksum, table: str) -> None:
-    """Raises CorruptTable, naming every field that differs with what both sides say, unless the two agree."""
+    """Raise CorruptTable, naming every field that differs, unless the state agrees with the version's checksum file.
+
+    Only fields that must be equal are compared: a checkpoint may have dropped expired application transactions, and
+    the checksum may omit fields. Source: protocol, "Version Checksum File".
+    """
     differences = [
-        f"{name} is {ours!r}, and the checksum says {theirs!r}" for name, ours, theirs in _differences(state, checksum)
+        f"{name} is {ours!r}, and the checksum says {theirs!r}"
+        for name, ours, theirs in _facts(state, checksum)
+        if theirs is not None and theirs != ours
     ]
     if differences:
         path = checksum_name(state.version)
@@ -215,66 +202,36 @@ def check_against(state: TableState, checksum: Checksum, table: str) -> None:
         )
 
 
-def _differences(state: TableState, checksum: Checksum) -> Iterator[tuple[str, Any, Any]]:
+def _facts(state: TableState, checksum: Checksum) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name of each field with its value in the state and in the checksum."""
     live = state.live
     vectors = live.column("deletion_vector")
-    ours: dict[str, Any] = {
-        "numFiles": live.num_rows,
-        "tableSizeBytes": _sum(live.column("size")),
-        "numDeletionVectorsOpt": len(vectors) - vectors.null_count,
-        "numDeletedRecordsOpt": _sum(pc.struct_field(vectors, "cardinality")),
-    }
-    theirs: dict[str, Any] = {
-        "numFiles": checksum.num_files,
-        "tableSizeBytes": checksum.table_size_bytes,
-        "numDeletionVectorsOpt": checksum.num_deletion_vectors_opt,
-        "numDeletedRecordsOpt": checksum.num_deleted_records_opt,
-    }
+    yield "numFiles", live.num_rows, checksum.num_files
+    yield "tableSizeBytes", _sum(live.column("size")), checksum.table_size_bytes
+    yield "numDeletionVectorsOpt", len(vectors) - vectors.null_count, checksum.num_deletion_vectors_opt
+    yield "numDeletedRecordsOpt", _sum(pc.struct_field(vectors, "cardinality")), checksum.num_deleted_records_opt
     if checksum.metadata is not None:
-        ours |= _metadata_facts(state.metadata)
-        theirs |= _metadata_facts(checksum.metadata)
+        ours, theirs = state.metadata, checksum.metadata
+        yield "metadata.id", ours.id, theirs.id
+        yield "metadata.schemaString", ours.schema_string, theirs.schema_string
+        yield "metadata.partitionColumns", ours.partition_columns, theirs.partition_columns
+        yield "metadata.configuration", dict(ours.configuration), dict(theirs.configuration)
     if checksum.protocol is not None:
-        ours |= _protocol_facts(state.protocol)
-        theirs |= _protocol_facts(checksum.protocol)
-    if checksum.in_commit_timestamp_opt is not None:
-        ours["inCommitTimestampOpt"] = state.in_commit_ms
-        theirs["inCommitTimestampOpt"] = checksum.in_commit_timestamp_opt
+        held, stated = state.protocol, checksum.protocol
+        yield "protocol.minReaderVersion", held.min_reader_version, stated.min_reader_version
+        yield "protocol.minWriterVersion", held.min_writer_version, stated.min_writer_version
+        yield "protocol.readerFeatures", sorted(held.reader_features or ()), sorted(stated.reader_features or ())
+        yield "protocol.writerFeatures", sorted(held.writer_features or ()), sorted(stated.writer_features or ())
+    yield "inCommitTimestampOpt", state.in_commit_ms, checksum.in_commit_timestamp_opt
     if checksum.domain_metadata is not None:
-        ours["domainMetadata"] = _domains({name: each.configuration for name, each in state.domains.items()})
-        theirs["domainMetadata"] = _domains(
-            {each.domain: each.configuration for each in checksum.domain_metadata if not each.removed}
-        )
+        domains = {each.domain: each.configuration for each in checksum.domain_metadata if not each.removed}
+        known = {name: state.domains[name].configuration for name in sorted(state.domains)}
+        yield "domainMetadata", known, dict(sorted(domains.items()))
     for transaction in checksum.set_transactions or ():
-        known = state.transactions.get(transaction.app_id)
-        if known is not None:
-            ours[f"setTransactions[{transaction.app_id}]"] = known.version
-            theirs[f"setTransactions[{transaction.app_id}]"] = transaction.version
-    for name, value in ours.items():
-        if theirs[name] is not None and theirs[name] != value:
-            yield name, value, theirs[name]
+        found = state.transactions.get(transaction.app_id)
+        if found is not None:
+            yield f"setTransactions[{transaction.app_id}]", found.version, transaction.version
 
 
 def _sum(column: pa.ChunkedArray) -> int:
     return int(pc.sum(column, min_count=0).as_py())
-
-
-def _metadata_facts(metadata: Metadata) -> dict[str, Any]:
-    return {
-        "metadata.id": metadata.id,
-        "metadata.schemaString": metadata.schema_string,
-        "metadata.partitionColumns": metadata.partition_columns,
-        "metadata.configuration": dict(metadata.configuration),
-    }
-
-
-def _protocol_facts(protocol: Protocol) -> dict[str, Any]:
-    return {
-        "protocol.minReaderVersion": protocol.min_reader_version,
-        "protocol.minWriterVersion": protocol.min_writer_version,
-        "protocol.readerFeatures": sorted(protocol.reader_features or ()),
-        "protocol.writerFeatures": sorted(protocol.writer_features or ()),
-    }
-
-
-def _domains(configurations: Mapping[str, str]) -> dict[str, str]:
-    return dict(sorted(configurations.items()))

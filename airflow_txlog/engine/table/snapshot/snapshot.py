@@ -34,7 +34,6 @@ from airflow_txlog.engine.table.snapshot.files import most_rows, vectors_of
 from airflow_txlog.engine.table.snapshot.replay import (
     ReplayBase,
     TableState,
-    base_of,
     check_against,
     replay_newest_first,
 )
@@ -238,7 +237,7 @@ class Snapshot:
             segment = LogSegment(
                 version=self.version + len(newer), checkpoint=None, commits=newer, commit_file=newer[-1]
             )
-            return _checked(_build(self.store, base_of(self.state), segment, contents))
+            return _checked(_build(self.store, self.state, segment, contents))
         except (LogGap, FileNotFoundError):
             return load_snapshot(self.store, version)
 

@@ -15,7 +15,7 @@ from airflow_txlog.engine.log.actions import Add, Commit, DeletionVector, Metada
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.files import action_keys, file_key, file_keys
-from airflow_txlog.engine.table.snapshot.replay import ReplayBase, TableState, base_of, replay_newest_first
+from airflow_txlog.engine.table.snapshot.replay import ReplayBase, TableState, replay_newest_first
 from tests.helpers.rows import append, sorted_rows
 
 ROOT = "memory://t"
@@ -85,7 +85,7 @@ def test_a1_one_path_with_two_deletion_vectors_is_two_files() -> None:
     state = state_of(commit(0, PROTOCOL, METADATA, add("a")), commit(1, remove("a"), add("a", "dv1")))
     assert live(state) == {file_key("a", _vector("dv1"), ROOT)}
     assert tombstones(state) == {"a"}
-    state = state_of(commit(2, remove("a", "dv1"), add("a", "dv2")), base=base_of(state))
+    state = state_of(commit(2, remove("a", "dv1"), add("a", "dv2")), base=state)
     assert live(state) == {file_key("a", _vector("dv2"), ROOT)}
 
 
