@@ -9,7 +9,6 @@ Source: docs/decisions/put-if-absent.md; Blob service REST API, "Put Blob", "Put
 from __future__ import annotations
 
 import errno
-import functools
 import io
 import logging
 import os
@@ -17,7 +16,7 @@ import re
 import ssl
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -33,29 +32,24 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, split
 from airflow_txlog.storage.base import Store
-from airflow_txlog.storage.bucket import (
+from airflow_txlog.storage.bucket import Bucket, Check, Content, FoundObject, Listed, bare_etag, found_object
+from airflow_txlog.storage.clouds import (
     CONNECT_S,
     CONNECTIONS,
     READ_S,
-    Bucket,
-    Check,
     Connection,
-    Content,
-    FoundObject,
-    Listed,
     NameTaken,
     answer_error,
     answer_lacks,
-    bare_etag,
-    caller_of,
+    connection,
     needed,
     no_bucket,
     no_credentials,
+    read_options,
     refusal,
-    whole_seconds_ms,
 )
 from airflow_txlog.storage.credentials import AZURE, KeptCredentials, azure_arguments, credentials_of, unavailable
-from airflow_txlog.storage.objects import ObjectStore, read_options
+from airflow_txlog.storage.objects import ObjectStore
 
 SCHEME = "abfss"
 OPTIONS: dict[str, type] = {
@@ -108,7 +102,7 @@ def open_at(uri: str, access: Access) -> Store:
     """
     options = read_options("Azure", access.storage_options, OPTIONS)
     place = _place(uri, options)
-    connection = _connection(place.account, place.cloud, tuple(sorted(options.items())), credentials_of(access, AZURE))
+    client = _connection(place, options, credentials_of(access, AZURE))
 
     def bucket_of(text: str) -> tuple[AzureBucket, str]:
         # A token or a key goes to no host but that of the table's own account, whatever a log names.
@@ -119,9 +113,9 @@ def open_at(uri: str, access: Access) -> Store:
                 "it was read.",
                 uri=text,
             )
-        return AzureBucket(other, connection), other.path
+        return AzureBucket(other, client), other.path
 
-    return ObjectStore(AzureBucket(place, connection), place.path, access, bucket_of=bucket_of)
+    return ObjectStore(AzureBucket(place, client), place.path, access, bucket_of=bucket_of)
 
 
 def _place(uri: str, options: dict[str, Any]) -> _Place:
@@ -160,16 +154,14 @@ def _default_account(uri: str, options: dict[str, Any]) -> str:
     return str(found)
 
 
-@functools.lru_cache(maxsize=16)
-def _connection(
-    account: str, cloud: str, options: tuple[tuple[str, Any], ...], credentials: KeptCredentials | None
-) -> Connection:
-    given = dict(options)
-    server = f"https://{given.get('account_host', f'{account}.blob.{cloud}')}"
-    return Connection(lambda: _open(account, cloud, given, credentials), caller_of(given, credentials), server)
+def _connection(place: _Place, options: Mapping[str, Any], credentials: KeptCredentials | None) -> Connection:
+    server = f"https://{options.get('account_host', f'{place.account}.blob.{place.cloud}')}"
+    given = {**options, "_account": place.account, "_cloud": place.cloud, "_server": server}
+    return connection(_open, given, credentials, server)
 
 
-def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCredentials | None) -> BlobServiceClient:
+def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> BlobServiceClient:
+    account, cloud = given["_account"], given["_cloud"]
     uri = f"{SCHEME}://{account}.dfs.{cloud}"
     if credentials is not None and given.get("account_name", account) != account:
         # A connection's key or SAS is for its own account: no other host gets to see it.
@@ -185,10 +177,9 @@ def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCred
         if text := secrets.get("connection_string"):
             client = BlobServiceClient.from_connection_string(text, transport=transport, **_ONE_PUT)
         else:
-            server = f"https://{given.get('account_host', f'{account}.blob.{cloud}')}"
             credential = _credential(account, given, secrets)
             sas = f"?{secrets['sas_token'].removeprefix('?')}" if credential is None and "sas_token" in secrets else ""
-            client = BlobServiceClient(server + sas, credential, transport=transport, **_ONE_PUT)
+            client = BlobServiceClient(given["_server"] + sas, credential, transport=transport, **_ONE_PUT)
     except ValueError:
         # Its text may hold what was given.
         why = f"the key, the SAS or the connection string for the storage account {account} is malformed; copy it again"
@@ -206,7 +197,7 @@ def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCred
 
 
 class _InPieces(HTTPAdapter):
-    """Sends a body as a stream, in pieces. Bytes are sent at once, and all of them within CONNECT_S."""
+    """Sends a body as a stream. Bytes would be sent in one piece, all of it within CONNECT_S."""
 
     def send(self, request: requests.PreparedRequest, *args: Any, **given: Any) -> requests.Response:
         body = request.body
@@ -228,7 +219,7 @@ def _session() -> requests.Session:
 
 
 def _own_secrets(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the options of a store have, and for what they lack the environment."""
+    """Return the secrets of the options, and of the environment for those that they lack."""
     names = ("connection_string", "account_key", "sas_token", "tenant_id", "client_id", "client_secret")
     found = {name: given.get(name) or os.environ.get(f"AZURE_STORAGE_{name.upper()}") for name in names}
     return {name: value for name, value in found.items() if value}
@@ -270,15 +261,16 @@ class AzureBucket(Bucket):
     # A batch of deletes has not been seen to work on a server that can be had for tests.
     deletes_at_once = 1
     page_keys = 5000
+    most_parts = 50_000
     # A SAS is part of the URL.
     causes_quote_urls = True
 
-    def __init__(self, place: _Place, connection: Connection) -> None:
+    def __init__(self, place: _Place, client: Connection) -> None:
         uri = f"{SCHEME}://{place.container}@{place.account}.dfs.{place.cloud}"
-        super().__init__(uri, place.container, connection)
+        super().__init__(uri, place.container, client)
 
     def get(self, key: str, start: int = 0, end: int | None = None, check: Check | None = None) -> Content:
-        of_all, where = (start, end) == (0, None), f"{self.uri}/{key}"
+        of_all, where = (start, end) == (0, None), self._where(key)
         asked = {} if of_all else {"offset": start, "length": None if end is None else end - start}
 
         def read() -> Content:
@@ -296,38 +288,32 @@ class AzureBucket(Bucket):
         # The service knows no range from the end.
         found = self.head(key)
         if found is None:
-            raise answer_error(404, "", "HEAD", f"{self.uri}/{key}")
+            raise answer_error(404, "", "HEAD", self._where(key))
         if found.size_bytes == 0:
             return Content(data=b"", size_bytes=0, etag=found.etag)
         content = self.get(key, max(0, found.size_bytes - length))
         if content.etag != found.etag:
-            raise answer_error(None, "replaced meanwhile", "GET", f"{self.uri}/{key}")
+            raise answer_error(None, "replaced meanwhile", "GET", self._where(key))
         return content
 
-    def head(self, key: str) -> FoundObject | None:
-        try:
-            found = self._asked("HEAD", key, lambda: self._blob(key).get_blob_properties(**_CALL))
-        except FileNotFoundError:
-            return None
-        return None if _is_directory(found) else _found(key, found, f"{self.uri}/{key}")
+    def _head(self, key: str) -> FoundObject | None:
+        found = self._asked("HEAD", key, lambda: self._blob(key).get_blob_properties(**_CALL))
+        return None if _is_directory(found) else self._found(key, found)
 
-    def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> tuple[Listed, Any]:
+    def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> Listed:
         # Names before `start_from` come along: the service's own way to leave them out is not proved.
         found, following, _ = self._page(prefix, token, is_deep, self.page_keys)
-        where = f"{self.uri}/{prefix}"
-        objects = [_found(each.name, each, where) for each in found if not isinstance(each, BlobPrefix)]
+        objects = [self._found(each.name, each) for each in found if not isinstance(each, BlobPrefix)]
         prefixes = [each.name for each in found if isinstance(each, BlobPrefix)]
-        return Listed(objects=objects, prefixes=prefixes), following
+        return Listed(objects=objects, prefixes=prefixes, following=following)
 
     def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
         blob = self._blob(key)
         self._put(key, if_absent, lambda: blob.upload_blob(data, length=len(data), overwrite=not if_absent, **_CALL))
 
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
-        try:
+        with suppress(FileNotFoundError):
             self._asked("DELETE", keys[0], lambda: self._blob(keys[0]).delete_blob(**_CALL))
-        except FileNotFoundError:
-            return {}
         return {}
 
     def start_upload(self, key: str, *, if_absent: bool) -> Any:
@@ -349,9 +335,9 @@ class AzureBucket(Bucket):
     def abort(self, upload: Any) -> None:
         """Nothing: the service drops blocks that no blob has after a week, or when a blob of the name is made."""
 
-    def now_ms(self, prefix: str) -> int:
+    def _date(self, prefix: str) -> str:
         _, _, headers = self._page(prefix, None, False, 1)
-        return whole_seconds_ms(parsedate_to_datetime(needed(headers, "Date", f"{self.uri}/{prefix}")))
+        return str(needed(headers, "Date", self._where(prefix)))
 
     def unproved_server(self) -> str | None:
         server: str = self._asked("connect", "", lambda: self._client().primary_hostname)
@@ -366,7 +352,7 @@ class AzureBucket(Bucket):
         return self._client().get_blob_client(self._name, key)
 
     def _page(self, prefix: str, token: Any, is_deep: bool, keys: int) -> tuple[list[Any], Any, Mapping[str, str]]:
-        """A page's blobs and prefixes without directories, the next page's token, and the answer's headers."""
+        """Return a page's blobs and prefixes without directories, the next page's token, and the answer's headers."""
         # Kept as they come: their names are in any case.
         headers: Mapping[str, str] = {}
 
@@ -396,7 +382,7 @@ class AzureBucket(Bucket):
                 status, code = _answer_of(error)
                 # A lease, a snapshot or a policy is refused by 409 and 412 too.
                 if if_absent and (status == 412 or (status == 409 and code in _TAKEN)):
-                    raise NameTaken(f"{self.uri}/{key}") from None
+                    raise NameTaken(self._where(key)) from None
                 raise
 
         self._asked("PUT", key, put)
@@ -423,6 +409,11 @@ class AzureBucket(Bucket):
     def _right(self, method: str, key: str) -> str:
         return _RIGHTS.get(method, "")
 
+    def _found(self, key: str, properties: Any) -> FoundObject:
+        where = self._where(key)
+        size, modified, etag = (_given(properties, name, where) for name in ("size", "last_modified", "etag"))
+        return found_object(key, size, modified, etag)
+
 
 def _answer_of(error: Exception) -> tuple[int | None, str]:
     """Return the status of an answer and the service's word for what is wrong, as far as there are any."""
@@ -430,17 +421,8 @@ def _answer_of(error: Exception) -> tuple[int | None, str]:
     return getattr(error, "status_code", None), str(getattr(code, "value", code))
 
 
-def _found(key: str, properties: Any, where: str) -> FoundObject:
-    return FoundObject(
-        key=key,
-        size_bytes=int(_given(properties, "size", where)),
-        modified_ms=whole_seconds_ms(_given(properties, "last_modified", where)),
-        etag=bare_etag(_given(properties, "etag", where)),
-    )
-
-
 def _given(properties: Any, name: str, where: str) -> Any:
-    """What an answer must have; the SDK has None for a header that did not come."""
+    """Return what an answer must have; the SDK has None for a missing header."""
     value = getattr(properties, name)
     return needed({} if value is None else {name: value}, name, where)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import email
 import errno
-import functools
 import io
 import json
 import os
@@ -17,16 +16,16 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import google.auth
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.urllib3 import AuthorizedHttp
 from google.oauth2.credentials import Credentials as AccessToken
-from urllib3 import PoolManager, Timeout
+from urllib3 import PoolManager, ProxyManager, Timeout
 from urllib3.exceptions import HTTPError
 
 from airflow_txlog import __version__
@@ -34,27 +33,23 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.locations import Access
 from airflow_txlog.storage.base import Store
-from airflow_txlog.storage.bucket import (
+from airflow_txlog.storage.bucket import Check, Content, FoundObject, Listed, RangedBucket, found_object
+from airflow_txlog.storage.clouds import (
     CONNECT_S,
     CONNECTIONS,
     READ_S,
-    Check,
     Connection,
-    Content,
-    FoundObject,
-    Listed,
     NotAnswered,
-    RangedBucket,
     answer_error,
     body_of,
-    caller_of,
+    connection,
     needed,
     no_bucket,
     no_credentials,
-    whole_seconds_ms,
+    read_options,
 )
 from airflow_txlog.storage.credentials import GOOGLE, KeptCredentials, credentials_of, google_token
-from airflow_txlog.storage.objects import open_objects, read_options
+from airflow_txlog.storage.objects import open_objects
 
 SCHEME = "gs"
 OPTIONS: dict[str, type] = {
@@ -86,14 +81,8 @@ def open_at(uri: str, access: Access) -> Store:
             "anon=true for a public bucket, or leave token out for the process's own identity. Nothing was read or "
             "written."
         )
-    connection = _connection(tuple(sorted(options.items())), credentials_of(access, GOOGLE))
-    return open_objects(uri, access, lambda name: GcsBucket(name, connection, options))
-
-
-@functools.lru_cache(maxsize=16)
-def _connection(options: tuple[tuple[str, Any], ...], credentials: KeptCredentials | None) -> Connection:
-    given = dict(options)
-    return Connection(lambda: _open(given, credentials), caller_of(given, credentials), given.get("endpoint_url", ""))
+    client = connection(_open, options, credentials_of(access, GOOGLE))
+    return open_objects(uri, access, lambda name: GcsBucket(name, client, options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +111,34 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> _Client
             raise PermissionError(errno.EACCES, why) from None
     else:
         found = AccessToken(token)  # type: ignore[no-untyped-call]
-    # Tokens are asked for without a limit in the call.
-    limit = Timeout(connect=CONNECT_S, read=READ_S)
-    pool = PoolManager(maxsize=CONNECTIONS, ssl_context=ssl.create_default_context(), timeout=limit)
     # A request that is refused is not sent again, as ours are counted.
-    http = AuthorizedHttp(found, pool, max_refresh_attempts=0)  # type: ignore[no-untyped-call]
+    http = AuthorizedHttp(found, _Pools(), max_refresh_attempts=0)  # type: ignore[no-untyped-call]
     server = given.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST")
     if not server:
         server = f"https://storage.{os.environ.get('GOOGLE_CLOUD_UNIVERSE_DOMAIN') or 'googleapis.com'}"
     elif "://" not in server:
         server = f"http://{server}"
     return _Client(http, server.rstrip("/"), project)
+
+
+class _Pools(PoolManager):
+    """Connections that go through the proxy which the environment names for a host, if it names one."""
+
+    def __init__(self) -> None:
+        # Tokens are asked for without a limit in the call.
+        limit = Timeout(connect=CONNECT_S, read=READ_S)
+        self._given: dict[str, Any] = {"maxsize": CONNECTIONS, "ssl_context": ssl.create_default_context()}
+        super().__init__(**self._given, timeout=limit)
+        self._proxies = {
+            scheme: ProxyManager(url if "://" in url else f"http://{url}", **self._given, timeout=limit)
+            for scheme, url in getproxies().items()
+            if scheme in ("http", "https")
+        }
+
+    def urlopen(self, method: str, url: str, *given: Any, **named: Any) -> Any:
+        place = urlsplit(url)
+        proxy = None if proxy_bypass(place.hostname or "") else self._proxies.get(place.scheme)
+        return (super().urlopen if proxy is None else proxy.urlopen)(method, url, *given, **named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,7 @@ class _Answer:
 
 @dataclass(slots=True)
 class _Upload:
-    """A resumable upload. `tried` is the number of the last part that was sent, in full or not."""
+    """A resumable upload. `tried` is the number of the last part of which anything was sent."""
 
     url: str
     key: str
@@ -164,25 +170,21 @@ class GcsBucket(RangedBucket):
 
     deletes_at_once = 100
 
-    def __init__(self, name: str, connection: Connection, options: Mapping[str, Any]) -> None:
-        super().__init__(f"{SCHEME}://{name}", name, connection)
+    def __init__(self, name: str, client: Connection, options: Mapping[str, Any]) -> None:
+        super().__init__(f"{SCHEME}://{name}", name, client)
         self._options = options
 
-    def head(self, key: str) -> FoundObject | None:
-        try:
-            answer = self._request("GET", self._object(key), {"fields": _FIELDS}, key=key)
-        except FileNotFoundError:
-            return None
-        return _found(answer.json())
+    def _head(self, key: str) -> FoundObject:
+        return _found(self._request("GET", self._object(key), {"fields": _FIELDS}, key=key).json())
 
-    def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> tuple[Listed, Any]:
+    def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> Listed:
         given = {"prefix": prefix, "maxResults": self.page_keys, "fields": f"items({_FIELDS}),prefixes,nextPageToken"}
         given |= {} if is_deep else {"delimiter": "/"}
         given |= {} if start_from is None else {"startOffset": start_from}
         given |= {} if token is None else {"pageToken": token}
         page = self._request("GET", self._objects, given).json()
         objects = [_found(each) for each in page.get("items", ())]
-        return Listed(objects=objects, prefixes=page.get("prefixes", ())), page.get("nextPageToken")
+        return Listed(objects=objects, prefixes=page.get("prefixes", ()), following=page.get("nextPageToken"))
 
     def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
         given = {"uploadType": "media", "name": key, **_condition(if_absent)}
@@ -207,7 +209,7 @@ class GcsBucket(RangedBucket):
         for number, key in enumerate(keys):
             status = statuses.get(number)
             if status is None or (status >= 300 and status != 404):
-                failures[key] = answer_error(status, "", "DELETE", f"{self.uri}/{key}")
+                failures[key] = answer_error(status, "", "DELETE", self._where(key))
         return failures
 
     def start_upload(self, key: str, *, if_absent: bool) -> Any:
@@ -215,7 +217,7 @@ class GcsBucket(RangedBucket):
         answer = self._request(
             "POST", f"/upload{self._objects}", given, key=key, headers=_JSON, data=b"{}", needs_bucket=True
         )
-        return _Upload(needed(answer.headers, "Location", f"{self.uri}/{key}"), key)
+        return _Upload(needed(answer.headers, "Location", self._where(key)), key)
 
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
         if len(data) != self.part_bytes:
@@ -230,7 +232,7 @@ class GcsBucket(RangedBucket):
             content_range = f"bytes {stored}-{end - 1}/*"
             now_stored = _end_of(self._upload(upload, content_range, data[stored - start :], accepted=(_RESUME,)))
             if now_stored <= stored:
-                raise answer_error(None, "nothing was stored", "PUT", f"{self.uri}/{upload.key}")
+                raise answer_error(None, "nothing was stored", "PUT", self._where(upload.key))
             stored = now_stored
         return b""
 
@@ -244,9 +246,9 @@ class GcsBucket(RangedBucket):
         accepted = (404, 410, _CANCELLED)
         self._request("DELETE", upload.url, None, key=upload.key, accepted=accepted)
 
-    def now_ms(self, prefix: str) -> int:
+    def _date(self, prefix: str) -> str:
         answer = self._request("GET", self._objects, {"prefix": prefix, "maxResults": 1, "fields": "nextPageToken"})
-        return whole_seconds_ms(parsedate_to_datetime(needed(answer.headers, "Date", f"{self.uri}/{prefix}")))
+        return str(needed(answer.headers, "Date", self._where(prefix)))
 
     def unproved_server(self) -> str | None:
         server = self._client().server
@@ -273,7 +275,7 @@ class GcsBucket(RangedBucket):
 
     def _get(self, key: str, headers: dict[str, str], check: Check | None = None) -> Content:
         answer = self._request("GET", self._object(key), {"alt": "media"}, key=key, headers=headers, check=check)
-        where = f"{self.uri}/{key}"
+        where = self._where(key)
         etag = needed(answer.headers, "x-goog-generation", where)
         return Content(data=answer.body, size_bytes=_whole_size(answer.headers, where), etag=etag)
 
@@ -282,7 +284,7 @@ class GcsBucket(RangedBucket):
         return self._request("PUT", upload.url, None, key=upload.key, headers=headers, data=data, accepted=accepted)
 
     def _stored(self, upload: _Upload) -> int:
-        """How many bytes of an upload have come."""
+        """Return how many bytes of an upload the server has."""
         return _end_of(self._upload(upload, "bytes */*", b"", accepted=(_RESUME,)))
 
     def _request(
@@ -298,11 +300,12 @@ class GcsBucket(RangedBucket):
         needs_bucket: bool = False,
         check: Check | None = None,
     ) -> _Answer:
-        """One request, by a path of the server and a query, or by a whole URL without one.
+        """Send a request by a path of the server and a query, or by a whole URL without one.
 
-        `accepted` are statuses beside those of success. Not found is no bucket where `needs_bucket`, or without a key.
+        `accepted` are statuses that count as success. With `needs_bucket`, or without a key, "not found" means that
+        there is no bucket.
         """
-        client, where = self._client(), f"{self.uri}/{key}"
+        client, where = self._client(), self._where(key)
         url = path if query is None else client.server + path + self._query(query)
         sent = {**_HEADERS, **(headers or {})}
 
@@ -354,12 +357,8 @@ def _condition(if_absent: bool) -> dict[str, str]:
 
 def _found(item: Mapping[str, Any]) -> FoundObject:
     # The time at which this content was made: `updated` also moves when only the metadata is changed.
-    return FoundObject(
-        key=item["name"],
-        size_bytes=int(item["size"]),
-        modified_ms=whole_seconds_ms(datetime.fromisoformat(item["timeCreated"])),
-        etag=str(item["generation"]),
-    )
+    made = datetime.fromisoformat(item["timeCreated"])
+    return found_object(item["name"], item["size"], made, str(item["generation"]))
 
 
 def _whole_size(headers: Mapping[str, str], where: str) -> int:
@@ -367,12 +366,12 @@ def _whole_size(headers: Mapping[str, str], where: str) -> int:
 
 
 def _end_of(answer: _Answer) -> int:
-    """Behind the last byte that has come: "bytes=0-41" means 42, no range none."""
+    """Return the number of stored bytes: 42 for "bytes=0-41", 0 without a range."""
     return int(answer.headers["Range"].rpartition("-")[2]) + 1 if "Range" in answer.headers else 0
 
 
 def _statuses(answer: _Answer) -> dict[int, int]:
-    """The status of each call of a batch, by the number in its Content-ID: the order of the answers is not given."""
+    """Return the status of each call of a batch by the number in its Content-ID: answers have no order."""
     head = f"Content-Type: {answer.headers['Content-Type']}\r\n\r\n".encode()
     found = {}
     for part in email.message_from_bytes(head + answer.body).walk():
@@ -384,7 +383,7 @@ def _statuses(answer: _Answer) -> dict[int, int]:
 
 
 def _reason(body: bytes) -> str:
-    """The server's word for what is wrong, which holds no name and no value."""
+    """Return the server's word for what is wrong, which holds no name and no value."""
     try:
         return str(json.loads(body)["error"]["errors"][0]["reason"])
     except (ValueError, KeyError, TypeError, IndexError):

@@ -8,7 +8,6 @@ Source: docs/decisions/put-if-absent.md; Amazon S3 API reference, "Conditional r
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from base64 import b64encode
@@ -43,28 +42,31 @@ from airflow_txlog.errors import InvalidInput, UnsupportedStore
 from airflow_txlog.locations import Access
 from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
-    CONNECT_S,
-    CONNECTIONS,
-    READ_S,
     Check,
-    Connection,
     Content,
     FoundObject,
     Listed,
     RangedBucket,
     UnfinishedUpload,
-    answer_error,
     bare_etag,
+    found_object,
+)
+from airflow_txlog.storage.clouds import (
+    CONNECT_S,
+    CONNECTIONS,
+    READ_S,
+    Connection,
+    answer_error,
     body_of,
-    caller_of,
+    connection,
     needed,
     no_bucket,
     no_credentials,
+    read_options,
     refusal,
-    whole_seconds_ms,
 )
 from airflow_txlog.storage.credentials import AWS, KeptCredentials, credentials_of
-from airflow_txlog.storage.objects import open_objects, read_options
+from airflow_txlog.storage.objects import open_objects
 
 SCHEME = "s3"
 OPTIONS: dict[str, type] = {
@@ -127,15 +129,8 @@ def open_at(uri: str, access: Access) -> Store:
         raise InvalidInput(
             "storage_options: token goes with key and secret. Give all three, or none. Nothing was read."
         )
-    connection = _connection(tuple(sorted(options.items())), credentials_of(access, AWS))
-    return open_objects(uri, access, lambda name: S3Bucket(name, connection, bool(options.get("requester_pays"))))
-
-
-@functools.lru_cache(maxsize=16)
-def _connection(options: tuple[tuple[str, Any], ...], credentials: KeptCredentials | None) -> Connection:
-    """One for all stores with the same options and credentials: a client takes half a second to make."""
-    given = dict(options)
-    return Connection(lambda: _open(given, credentials), caller_of(given, credentials), given.get("endpoint_url", ""))
+    client = connection(_open, options, credentials_of(access, AWS))
+    return open_objects(uri, access, lambda name: S3Bucket(name, client, bool(options.get("requester_pays"))))
 
 
 def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> Any:
@@ -163,7 +158,7 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> Any:
 
 
 def _parse_time(text: Any) -> datetime:
-    """A time of an answer. S3 writes two formats; guessing them is a fifth of a listing's CPU time."""
+    """Return a time of an answer. S3 writes two formats; guessing them takes a fifth of a listing's CPU time."""
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         with suppress(TypeError, ValueError, AttributeError):
             time = parse(text)
@@ -174,7 +169,7 @@ def _parse_time(text: Any) -> datetime:
 
 
 class _Session(Session):  # type: ignore[misc]
-    """A client's session that has the credentials of a connection, and no others. It cannot be pickled."""
+    """A session with the credentials of a connection and no others. It cannot be pickled."""
 
     def __init__(self, credentials: KeptCredentials) -> None:
         super().__init__()
@@ -185,7 +180,7 @@ class _Session(Session):  # type: ignore[misc]
 
 
 class _SigningCredentials(Credentials):  # type: ignore[misc]
-    """Asked for at every request, when it is signed. Those of botocore fetch each time below ten minutes of life."""
+    """Read when each request is signed. Those of botocore fetch anew each time in their last ten minutes."""
 
     def __init__(self, credentials: KeptCredentials) -> None:
         super().__init__("", "", method="txlog")
@@ -201,44 +196,30 @@ class S3Bucket(RangedBucket):
 
     deletes_at_once = 1000
 
-    def __init__(self, name: str, connection: Connection, requester_pays: bool) -> None:
-        super().__init__(f"{SCHEME}://{name}", name, connection)
+    def __init__(self, name: str, client: Connection, requester_pays: bool) -> None:
+        super().__init__(f"{SCHEME}://{name}", name, client)
         self._payer = {"RequestPayer": "requester"} if requester_pays else {}
 
-    def head(self, key: str) -> FoundObject | None:
-        try:
-            answer = self._request("head_object", Key=key)
-        except FileNotFoundError:
-            return None
-        where = f"{self.uri}/{key}"
-        return FoundObject(
-            key=key,
-            size_bytes=int(needed(answer, "ContentLength", where)),
-            modified_ms=whole_seconds_ms(needed(answer, "LastModified", where)),
-            etag=bare_etag(needed(answer, "ETag", where)),
-        )
+    def _head(self, key: str) -> FoundObject:
+        answer, where = self._request("head_object", Key=key), self._where(key)
+        size, modified, etag = (needed(answer, name, where) for name in ("ContentLength", "LastModified", "ETag"))
+        return found_object(key, size, modified, etag)
 
-    def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> tuple[Listed, Any]:
-        arguments: dict[str, Any] = {"MaxKeys": self.page_keys}
-        if not is_deep:
-            arguments["Delimiter"] = "/"
+    def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> Listed:
+        arguments: dict[str, Any] = {} if is_deep else {"Delimiter": "/"}
         if token is not None:
             arguments["ContinuationToken"] = token
         elif start_from is not None:
             arguments["StartAfter"] = _just_before(start_from)
-        page = self._request("list_objects_v2", Prefix=prefix, **arguments)
-        objects = [
-            FoundObject(
-                key=each["Key"],
-                size_bytes=int(each["Size"]),
-                modified_ms=whole_seconds_ms(each["LastModified"]),
-                etag=bare_etag(each["ETag"]),
-            )
-            for each in page.get("Contents", ())
-        ]
-        prefixes = [each["Prefix"] for each in page.get("CommonPrefixes", ())]
-        following = page["NextContinuationToken"] if page.get("IsTruncated") else None
-        return Listed(objects=objects, prefixes=prefixes), following
+        page = self._request("list_objects_v2", Prefix=prefix, MaxKeys=self.page_keys, **arguments)
+        return Listed(
+            objects=[
+                found_object(each["Key"], each["Size"], each["LastModified"], each["ETag"])
+                for each in page.get("Contents", ())
+            ],
+            prefixes=[each["Prefix"] for each in page.get("CommonPrefixes", ())],
+            following=page["NextContinuationToken"] if page.get("IsTruncated") else None,
+        )
 
     def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
         condition = {"IfNoneMatch": "*"} if if_absent else {}
@@ -250,11 +231,12 @@ class S3Bucket(RangedBucket):
             return {}
         listed = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         answer = self._request("delete_objects", Delete=listed)
-        failed = {each["Key"]: str(each.get("Code", "")) for each in answer.get("Errors", ())}
-        return {key: self._failed_delete(code, f"{self.uri}/{key}") for key, code in failed.items()}
+        return {
+            each["Key"]: self._failed_delete(each["Key"], each.get("Code", "")) for each in answer.get("Errors", ())
+        }
 
-    def _failed_delete(self, code: str, where: str) -> Exception:
-        error = refusal(403 if code == "AccessDenied" else None, code, "delete_objects", where)
+    def _failed_delete(self, key: str, code: str) -> Exception:
+        error = refusal(403 if code == "AccessDenied" else None, code, "delete_objects", self._where(key))
         return self._connection.error(error, error, _RIGHTS["delete_objects"])
 
     def start_upload(self, key: str, *, if_absent: bool) -> Any:
@@ -265,17 +247,12 @@ class S3Bucket(RangedBucket):
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
         key, upload_id, _ = upload
         answer = self._request("upload_part", Key=key, UploadId=upload_id, PartNumber=number, **_checked(data))
-        return {"ETag": needed(answer, "ETag", f"{self.uri}/{key}"), "PartNumber": number}
+        return {"ETag": needed(answer, "ETag", self._where(key)), "PartNumber": number}
 
     def complete(self, upload: Any, parts: Sequence[Any]) -> None:
         key, upload_id, condition = upload
-        self._request(
-            "complete_multipart_upload",
-            Key=key,
-            UploadId=upload_id,
-            MultipartUpload={"Parts": list(parts)},
-            **condition,
-        )
+        made_of = {"Parts": list(parts)}
+        self._request("complete_multipart_upload", Key=key, UploadId=upload_id, MultipartUpload=made_of, **condition)
 
     def abort(self, upload: Any) -> None:
         key, upload_id, _ = upload
@@ -287,16 +264,15 @@ class S3Bucket(RangedBucket):
         while True:
             page = self._request("list_multipart_uploads", Prefix=prefix, **markers)
             for each in page.get("Uploads", ()):
-                started_ms = whole_seconds_ms(each["Initiated"])
+                started_ms = int(each["Initiated"].timestamp()) * 1000
                 yield UnfinishedUpload(upload=(each["Key"], each["UploadId"], {}), started_ms=started_ms)
             if not page.get("IsTruncated"):
                 return
             markers = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
-    def now_ms(self, prefix: str) -> int:
+    def _date(self, prefix: str) -> str:
         answer = self._request("list_objects_v2", Prefix=prefix, MaxKeys=1)
-        date = needed(answer["ResponseMetadata"]["HTTPHeaders"], "date", f"{self.uri}/{prefix}")
-        return whole_seconds_ms(parsedate_to_datetime(date))
+        return str(needed(answer["ResponseMetadata"]["HTTPHeaders"], "date", self._where(prefix)))
 
     def unproved_server(self) -> str | None:
         client = self._asked("connect", "", self._connection.client)
@@ -316,7 +292,7 @@ class S3Bucket(RangedBucket):
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def _get(self, key: str, arguments: dict[str, Any], check: Check | None = None) -> Content:
-        answer, where = self._request("get_object", Key=key, **arguments), f"{self.uri}/{key}"
+        answer, where = self._request("get_object", Key=key, **arguments), self._where(key)
         with closing(answer["Body"]) as body:
             whole = answer.get("ContentRange", "").rpartition("/")[2] or needed(answer, "ContentLength", where)
             if check is not None:
@@ -351,12 +327,12 @@ class S3Bucket(RangedBucket):
 
 
 def _checked(data: bytes) -> dict[str, Any]:
-    """A body, and the header by which the server checks it; a bucket with object lock takes none without."""
+    """Return a body and the header that checks it, which a bucket with object lock demands."""
     return {"Body": data, "ContentMD5": _md5(data)}
 
 
 def _add_md5(params: dict[str, Any], **event: Any) -> None:
-    """Beside the CRC32 that the client sends: older servers want this one for a batch of deletes, and know no other."""
+    """Add what older servers demand for a batch of deletes, besides the CRC32 that the client sends."""
     params["headers"]["Content-MD5"] = _md5(params["body"])
 
 
@@ -365,5 +341,5 @@ def _md5(data: bytes) -> str:
 
 
 def _just_before(name: str) -> str:
-    """A name that sorts before this one, and after nearly every other that does: a listing begins behind a name."""
+    """Return a name that sorts right before this one: a listing begins after a name."""
     return name[:-1] + chr(ord(name[-1]) - 1) + "\U0010ffff"

@@ -10,8 +10,9 @@ from __future__ import annotations
 import builtins
 import errno
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -22,8 +23,14 @@ from fsspec.core import url_to_fs
 
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, is_inside, split
-from airflow_txlog.storage.base import FileInfo, Output, Store, check_may_read, inner_parts, temporary_path
-from airflow_txlog.storage.bucket import Connection, side_by_side
+from airflow_txlog.storage.base import (
+    FileInfo,
+    Output,
+    Store,
+    check_may_read,
+    inner_parts,
+    temporary_path,
+)
 from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
@@ -62,16 +69,14 @@ class UnprovenStore(Store):
         if not folder.strip("/") and not authority:
             raise UnsupportedStore(f"UnsupportedStore: {uri!r} names no folder.", uri=uri, filesystem=scheme)
         super().__init__(f"{scheme}://{authority}{folder}", access)
-        self._connection = Connection(self._open)
+        # By process: a client is of no use in a process that was forked from its own.
+        self._clients: dict[int, tuple[Any, str]] = {}
 
     def read(self, path: str) -> bytes:
         fs, name = self._at(path)
         LOG_FILE.check(int(fs.info(name)["size"]), path, self.root, path)
         data: bytes = fs.cat_file(name)
         return data
-
-    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
-        return side_by_side(self.read, paths)
 
     def list(self, directory: str, *, start_from: str | None = None) -> builtins.list[FileInfo]:
         fs, folder = self._at(directory)
@@ -167,16 +172,19 @@ class UnprovenStore(Store):
 
     # --- names ------------------------------------------------------------------------------------------------------
 
-    def _open(self) -> tuple[Any, str]:
-        fs, folder = url_to_fs(self.root, skip_instance_cache=True, **self.access.storage_options)
-        return fs, folder.rstrip("/")
+    def _client(self) -> tuple[Any, str]:
+        """Return the file system, and its name of the table's folder."""
+        process = os.getpid()
+        if process not in self._clients:
+            fs, folder = url_to_fs(self.root, skip_instance_cache=True, **self.access.storage_options)
+            self._clients.setdefault(process, (fs, folder.rstrip("/")))
+        return self._clients[process]
 
     def _at(self, path: str) -> tuple[Any, str]:
         """Return the file system, without what it had cached, and its name of a file or folder of the table."""
-        fs, folder = self._connection.client()
+        fs, folder = self._client()
         fs.invalidate_cache()
-        inner = "/".join(inner_parts(path)) if path else ""
-        return fs, f"{folder}/{inner}" if inner else folder
+        return fs, f"{folder}/{'/'.join(inner_parts(path))}" if path else folder
 
     def _to_read(self, path: str) -> str:
         path = path.removeprefix(f"{self.root}/")
@@ -190,7 +198,7 @@ class UnprovenStore(Store):
         return path
 
     def _info(self, found: Mapping[str, Any]) -> FileInfo:
-        fs, folder = self._connection.client()
+        fs, folder = self._client()
         path = str(found["name"]).lstrip("/").removeprefix(f"{folder.lstrip('/')}/")
         return FileInfo(path=path, size_bytes=int(found["size"]), modified_ms=_modified_ms(fs, found))
 

@@ -137,3 +137,27 @@ def test_a_large_commit_on_azure_is_one_request() -> None:
 def test_a_word_of_gcsfs_is_not_sent_as_a_token(word: str) -> None:
     with pytest.raises(InvalidInput, match="anon=true"):
         open_store("gs://b/t", Access(storage_options={"token": word}))
+
+
+@pytest.mark.parametrize("cloud", ["s3", "gs", "azure"])
+def test_a_request_goes_through_the_proxy_of_the_environment(cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            asked.append(connection.recv(16_384).split(b"\r\n")[0])
+            connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    uri, options = at(80)[cloud]
+    given = {
+        name: text.replace("127.0.0.1", "store.example") if isinstance(text, str) else text
+        for name, text in options.items()
+    }
+    with listening(answer) as port, listening(answer) as direct:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        assert open_store(uri, Access(storage_options=given)).stat("x") is None
+        assert b" http://store.example" in asked.pop()
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        uri, options = at(direct)[cloud]
+        assert open_store(uri, Access(storage_options=options)).stat("x") is None
+        assert b" /" in asked.pop()

@@ -24,9 +24,8 @@ from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
 from airflow_txlog.errors import InvalidInput, LimitExceeded, UnsupportedStore
 from airflow_txlog.locations import split, store_kind
 from airflow_txlog.storage import PLAIN, Access, Store, StoreReference, bucket, gcs, open_store
-from airflow_txlog.storage.bucket import Connection, EmptyRange, NameTaken, NotAnswered, answer_error
-from airflow_txlog.storage.object_files import Upload
-from airflow_txlog.storage.objects import ObjectStore
+from airflow_txlog.storage.clouds import Connection, EmptyRange, NameTaken, NotAnswered, answer_error
+from airflow_txlog.storage.objects import ObjectStore, Upload
 from tests.helpers import azure
 from tests.helpers.rows import append
 
@@ -226,6 +225,17 @@ def test_an_unfinished_file_is_given_up_at_once_where_the_server_is_out_of_reach
     assert len(requests_sent) == 1
 
 
+def test_a_file_of_more_parts_than_the_store_takes_is_refused_by_its_size(object_store: ObjectStore) -> None:
+    made = object_store._bucket
+    made.part_bytes, made.most_parts = 5 << 20, 2
+    file = object_store.open_new("t/x")
+    with pytest.raises(OSError, match="more than 10 MiB") as error:
+        file.write(bytes(4 * made.part_bytes))
+    file.discard()
+    assert error.value.errno == errno.EFBIG
+    assert object_store.stat("t/x") is None
+
+
 def test_a_bucket_that_is_missing_is_said_and_not_made(object_store: Store) -> None:
     root = object_store.root
     scheme, authority, _ = split(root)
@@ -317,6 +327,13 @@ def test_a_clock_that_is_wrong_and_a_body_that_came_too_slowly_are_said_to_be_th
     assert "clock" in str(skewed)
     assert "credentials" not in str(skewed)
     assert isinstance(answer_error(400, "RequestTimeout", "PUT", "s3://bucket/t/x"), NotAnswered)
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"])
+def test_temporary_credentials_that_have_expired_are_credentials_that_are_refused(code: str) -> None:
+    error = answer_error(400, code, "get_object", "s3://bucket/t/x")
+    assert isinstance(error, PermissionError)
+    assert f"refused ({code}): the credentials are not valid" in str(error)
 
 
 @pytest.mark.parametrize("text", ['"abc"', 'W/"abc"', "abc"])

@@ -22,7 +22,7 @@ from urllib3.exceptions import ProtocolError
 
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.storage import Access, open_store, s3
-from airflow_txlog.storage.bucket import NotAnswered, refusal
+from airflow_txlog.storage.clouds import NotAnswered, refusal
 from airflow_txlog.storage.objects import ObjectStore
 
 OPTIONS = {"key": "k", "secret": "s", "region": "us-east-1"}

@@ -15,9 +15,9 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from airflow_txlog.clock import SystemClock
 from airflow_txlog.errors import InvalidInput
-from airflow_txlog.storage import Access, bucket, open_store, s3
+from airflow_txlog.storage import Access, bucket, clouds, open_store, s3
 from airflow_txlog.storage.base import NothingSent
-from airflow_txlog.storage.bucket import NotAnswered, caller_of, no_credentials
+from airflow_txlog.storage.clouds import NotAnswered, caller_of, no_credentials
 from airflow_txlog.storage.objects import ObjectStore
 
 KEYS = {"key": "k", "secret": "s", "region": "us-east-1", "endpoint_url": "http://lake.example:9000"}
@@ -57,7 +57,7 @@ class Waits(SystemClock):
 
 
 def store_that(answer: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    monkeypatch.setattr(bucket.Connection, "client", lambda self: Client(answer))
+    monkeypatch.setattr(clouds.Connection, "client", lambda self: Client(answer))
     store = open_store("s3://bucket/t", Access(storage_options=KEYS))
     assert isinstance(store, ObjectStore)
     return store

@@ -16,7 +16,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.errors import CommitStateUnknown
 from airflow_txlog.storage import Access, open_store
-from airflow_txlog.storage.bucket import Connection, Content, NotAnswered
+from airflow_txlog.storage.bucket import Content
+from airflow_txlog.storage.clouds import Connection, NotAnswered
 from airflow_txlog.storage.objects import ObjectStore
 from airflow_txlog.storage.s3 import S3Bucket
 from tests.helpers import s3

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog.errors import CorruptCommit, TableNotFound
 from airflow_txlog.jobs.spark.errors import translate
-from airflow_txlog.storage.bucket import answer_error
+from airflow_txlog.storage.clouds import answer_error
 from tests.helpers.jobs import error_of, rows, run
 from tests.helpers.rows import make_table
 
