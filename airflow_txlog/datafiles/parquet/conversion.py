@@ -1,10 +1,10 @@
 """Record batches in the Arrow schema that the table wants, whatever the file or the sender holds.
 
-Columns of rows are found by name without regard to case, those of a data file as the table's column mapping says; a
-missing one is null; nested fields likewise. The invariant: a conversion gives the same values in another form, or
-raises `ColumnMismatch`; it never rounds, cuts or wraps.
-Timestamps keep their microseconds: one that comes without a zone (INT96, read as microseconds) and is wanted with one
-is an instant already, because that is what Spark stores. Source: soundness A7, A19; protocol, "Type Widening".
+Columns of rows are found by name in any case, those of a data file as column mapping demands, nested fields likewise. A
+missing column is null. The invariant: a conversion gives the same values in another form, or raises `ColumnMismatch`;
+it never rounds, cuts or wraps. A timestamp without a zone (INT96, read as microseconds) that is wanted with one is an
+instant already, because Spark stores instants.
+Source: soundness A7, A19; protocol, "Type Widening".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_txlog.datafiles.parquet.physical import VARIANT, FileFields, holds_
 
 
 class ColumnMismatch(Exception):
-    """The values of one column do not fit the type that is wanted. `column` is its name."""
+    """The values of one column do not fit the wanted type."""
 
     def __init__(self, column: str, found: pa.DataType, wanted: pa.DataType, reason: str) -> None:
         super().__init__(f"column {column!r} holds {found} and cannot be taken as {wanted}: {reason}")
@@ -28,12 +28,12 @@ class ColumnMismatch(Exception):
 
 
 class ShreddedVariant(ColumnMismatch):
-    """A file holds parts of a variant in columns of their own, and only a reader of shredding puts them together."""
+    """A file holds parts of a variant in separate columns, which only a reader of shredding can join."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSource:
-    """Where values come from: how a wanted field is found among theirs, and which leaf types may become which."""
+    """An origin of values: how a wanted field is found among its fields, and which leaf types may become which."""
 
     find: Callable[[FileFields, pa.Field], int | None]
     keeps_values: Callable[[pa.DataType, pa.DataType], bool]
@@ -43,10 +43,10 @@ class ValueSource:
 def convert_columns(
     batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None = None
 ) -> list[pa.Array]:
-    """Rows that someone sends: one array for each column of `schema`, in its order, with exactly its types.
+    """Return sent rows as one array for each column of `schema`, with exactly its types.
 
-    `constants` (partition columns, by the schema's spelling) win over a column of the same name in the batch.
-    Nothing is dictionary-encoded in the result unless `schema` says so. Raises ColumnMismatch.
+    `constants` (partition columns, by the schema's spelling) win over a column of the batch. Only a dictionary type in
+    `schema` makes a dictionary. Raises ColumnMismatch.
     """
     return _columns(batch, schema, constants, ROWS)
 
@@ -54,10 +54,10 @@ def convert_columns(
 def columns_of_file(
     batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None = None
 ) -> list[pa.Array]:
-    """Rows of a data file, as `convert_columns` gives them, in the current types of a table whose Arrow schema this is.
+    """Return rows of a data file, as `convert_columns` does, in the current types of a table with this Arrow schema.
 
-    Columns are found as the marks of the schema say (see `physical`), and may have a narrower type only where the
-    protocol lets a column be widened. Raises ColumnMismatch.
+    Columns are found by the marks of the schema (see `physical`), and may have a narrower type only if the protocol
+    allows to widen a column. Raises ColumnMismatch.
     """
     return _columns(batch, schema, constants, FILE)
 
@@ -80,15 +80,12 @@ def _columns(
 
 
 def nullable_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with every top-level column nullable: what a file may lack reads as null, whatever the table says."""
+    """Return the schema with every top-level column nullable: a column that a file lacks reads as null."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def convert_array(array: pa.Array, wanted: pa.DataType, column: str, source: ValueSource | None = None) -> pa.Array:
-    """The same values as the wanted type. `column` names them in an error; `source` is rows where it is not said.
-
-    Raises ColumnMismatch.
-    """
+    """Return the same values as the wanted type. Raises ColumnMismatch, which names `column`."""
     source = ROWS if source is None else source
     # Equal types may still hold a struct whose members exchanged their names.
     if array.type == wanted and not (source.is_file and holds_mapped(wanted)):
@@ -172,7 +169,7 @@ def _map(array: pa.Array, wanted: pa.MapType, column: str, source: ValueSource) 
 
 
 def _lists(array: pa.Array) -> dict[str, Any]:
-    """Which of all values, seen or not, are in which list, and which list is null: arguments of `from_arrays`."""
+    """Return the offsets and null lists as arguments of `from_arrays`."""
     if array.null_count == 0:
         return {"offsets": array.offsets}
     # A null list may have values below it. Were its offset null, they would go to the list before it. The sum is a
@@ -197,7 +194,7 @@ def _leaf(array: pa.Array, wanted: pa.DataType, column: str, source: ValueSource
 
 
 def _keeps_values(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a checked cast from one leaf type to the other keeps values or fails on them."""
+    """Return whether a checked cast from one leaf type to the other keeps values or fails."""
     is_a = pa.types
     if is_a.is_integer(kind):
         return bool(is_a.is_integer(wanted) or is_a.is_floating(wanted) or is_a.is_decimal(wanted))
@@ -216,7 +213,7 @@ def _keeps_values(kind: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _is_widened(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a file may hold a column of type `wanted` as `kind`: in another form of it, or a narrower type.
+    """Return whether a file may hold a column of type `wanted` as `kind`, another form of it or a narrower type.
 
     Source: protocol, "Type Widening".
     """
@@ -256,7 +253,7 @@ FILE = ValueSource(FileFields.find, _is_widened, True)
 
 
 def relabel(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values as a type that differs in nothing but the names and metadata of struct members."""
+    """Return the same values as a type that differs only in names and metadata of struct members."""
     if array.type.equals(kind, check_metadata=True):
         return array
     if pa.types.is_struct(kind):
@@ -272,7 +269,7 @@ def relabel(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def map_entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array]:
-    """The keys and the values of all maps of an array, one after the other; nothing of what lies below a null."""
+    """Return the keys and the values of all maps of an array, without those below a null."""
     kind = array.type
     keys, items = (
         pa.ListArray.from_arrays(values=values, type=pa.list_(field), **_lists(array)).flatten()
@@ -282,16 +279,16 @@ def map_entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array]:
 
 
 def hides_nulls(kind: pa.DataType) -> bool:
-    """Whether a value of this type can have a member that is NOT NULL in a struct that may be null, at any depth."""
+    """Return whether a type has, at any depth, a NOT NULL member in a struct that may be null."""
     fields = inner_fields(kind)
     return any((pa.types.is_struct(kind) and not field.nullable) or hides_nulls(field.type) for field in fields)
 
 
 def without_hidden_nulls(array: pa.Array) -> pa.Array:
-    """Return the same values, where a NOT NULL member has no null of its own under a struct that is null.
+    """Return the same values, without nulls of a NOT NULL member under a struct that is null.
 
-    Arrow writes such a member to Parquet only if it has no null at all, though no reader sees the nulls below another
-    one. A null that a reader would see stays.
+    Arrow writes such a member to Parquet only if it has no null at all, though no reader sees nulls below another one.
+    A null that a reader would see stays.
     """
     kind = array.type
     if not hides_nulls(kind):
@@ -314,7 +311,7 @@ def _shows_null(child: pa.Array, struct: pa.StructArray) -> bool:
 
 
 def _without_nulls(array: pa.Array) -> pa.Array:
-    """The array with any value in the place of its nulls."""
+    """Return the array with arbitrary values in the place of its nulls."""
     kind = array.type
     if pa.types.is_struct(kind):
         # Not `flatten`, which would give the members the nulls of the struct again.
@@ -327,7 +324,7 @@ def _without_nulls(array: pa.Array) -> pa.Array:
 
 
 def leaves(array: pa.Array | Any) -> list[pa.Array]:
-    """The arrays of leaf values inside a column, nulls of the levels above left out or shown as null."""
+    """Return the arrays of leaf values inside a column; nulls of the levels above are left out or null."""
     kind = array.type
     if isinstance(array, pa.ChunkedArray):
         return [leaf for chunk in array.chunks for leaf in leaves(chunk)]

@@ -1,10 +1,11 @@
-"""How much memory the rows of a Parquet file take once they are decoded, by its footer and its dictionaries.
+"""How much memory the decoded rows of a Parquet file take, by its footer and its dictionaries.
 
-The size of a file bounds nothing: pages compress a thousandfold, a dictionary holds a long text once for a million
-rows, and a null takes no byte. The footer says how large the pages are, how many values there are and, by newer
-writers, how many bytes the texts of a column chunk have. It may lie about these. The longest text of a dictionary,
-which its page shows, bounds them as well. The invariant: what is looked at here is a footer and a dictionary page, and
-no row. Source: parquet.thrift, ColumnMetaData and SizeStatistics.
+The size of a file bounds nothing: pages compress a thousandfold, a dictionary holds a text once for a million rows, and
+a null takes no byte. The footer gives the size of pages, the number of values and, by newer writers, the bytes of
+the texts of a column chunk. It may lie about these, so the longest text of a dictionary bounds them as well.
+The invariants: only footers and dictionary pages are read here, never rows. A longest text that is returned holds for
+the page that Arrow reads, the first one of the chunk; for an unusual page it is None.
+Source: parquet.thrift, ColumnMetaData, SizeStatistics, PageHeader and DictionaryPageHeader; Parquet, "Plain" encoding.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _SMALL_BYTES = 4 * 1024 * 1024
 
 
 class OpenParquet(pq.ParquetFile):  # type: ignore[misc]
-    """An open Parquet file, and what pyarrow does not show of it.
+    """An open Parquet file, with what pyarrow does not show.
 
-    `source` is the seekable binary file object that it was opened on. `text_bytes`: how many bytes the texts of a
-    column chunk have, by the numbers of its row group and column, where the footer says it.
+    `source` is the seekable binary file object that it was opened on. `text_bytes` holds the bytes of the texts of a
+    column chunk, by the numbers of its row group and column, for the chunks whose footer counts them.
     """
 
     source: Any = None
@@ -48,13 +49,13 @@ class OpenParquet(pq.ParquetFile):  # type: ignore[misc]
 
     @cached_property
     def schema_arrow(self) -> pa.Schema:
-        """The file's schema. pyarrow makes it anew at each question, which costs as much as the file has columns."""
+        """The file's schema, which pyarrow would make anew each time."""
         return super().schema_arrow
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A column chunk. `claimed_bytes`: what its values take by the footer; `knows_texts`: it counts their bytes."""
+    """A column chunk. `claimed_bytes` is the size of its values by the footer, which counts texts if `knows_texts`."""
 
     chunk: Any
     claimed_bytes: int
@@ -67,19 +68,23 @@ class _Chunk:
 
     @property
     def may_repeat_texts(self) -> bool:
-        """Whether it may keep a text once for many values."""
-        # Some writers leave the place of the dictionary out; the encodings show it all the same.
-        has_dictionary = self.chunk.has_dictionary_page or not _DICTIONARIES.isdisjoint(self.chunk.encodings)
-        return self.is_text and bool(has_dictionary)
+        """Whether the chunk may hold a text once for many values."""
+        return self.is_text and has_dictionary(self.chunk)
 
     @property
     def most_bytes(self) -> int:
-        """What its texts come to if each is as long as the chunk."""
+        """The size of its texts if each is as long as the chunk."""
         return int(self.chunk.num_values * self.chunk.total_uncompressed_size)
 
 
+def has_dictionary(chunk: Any) -> bool:
+    """Return whether a column chunk (`ColumnChunkMetaData`) has a dictionary."""
+    # Some writers leave out the place of the dictionary; the encodings show it all the same.
+    return bool(chunk.has_dictionary_page) or not _DICTIONARIES.isdisjoint(chunk.encodings)
+
+
 def decoded_bytes(parquet: OpenParquet) -> int:
-    """What all rows of the file take in memory by its footer, and by its dictionaries where that counts no texts."""
+    """Return the size of all rows in memory by the footer, and by dictionaries if the footer counts no texts."""
     total = 0
     for group in range(parquet.metadata.num_row_groups):
         chunks = list(_chunks(parquet, group, None))
@@ -90,7 +95,7 @@ def decoded_bytes(parquet: OpenParquet) -> int:
 
 
 def rows_at_once(parquet: OpenParquet, group: int, columns: Sequence[str] | None, most_rows: int) -> int:
-    """How many rows of a row group to decode at once, at most so many. `columns`: top-level names, None for all."""
+    """Return how many rows of a row group to decode at once. `columns` are top-level names, None for all."""
     rows = parquet.metadata.row_group(group).num_rows
     chunks = list(_chunks(parquet, group, columns))
     most, claimed = most_rows, sum(each.claimed_bytes for each in chunks)
@@ -111,7 +116,7 @@ def rows_at_once(parquet: OpenParquet, group: int, columns: Sequence[str] | None
 
 
 def _bytes_of_repeated(source: Any, texts: Sequence[_Chunk], small_bytes: int) -> list[int | None]:
-    """What the texts of each chunk come to if all are as long as the longest of its dictionary; None: not known."""
+    """Return the size of each chunk's texts if all are as long as the longest of its dictionary; None if unknown."""
     large = [each for each in texts if each.most_bytes > small_bytes]
     longest = iter([] if source is None or not large else longest_texts(source, [each.chunk for each in large]))
     found: list[int | None] = []
@@ -159,7 +164,7 @@ _LENGTH = struct.Struct("<i")
 
 
 def longest_texts(source: Any, chunks: Sequence[Any]) -> list[int | None]:
-    """Of each chunk (`ColumnChunkMetaData` of texts) the bytes of the longest text in its dictionary; None: not known.
+    """Return the length of the longest text in the dictionary of each chunk (`ColumnChunkMetaData`); None if unknown.
 
     `source` is the seekable binary file object that holds the chunks. A footer may lack the place of a dictionary.
     """
@@ -181,7 +186,7 @@ _Place = tuple[int, int, int]
 
 
 def _together(places: Sequence[_Place]) -> Iterator[tuple[int, int, list[_Place]]]:
-    """Where to read, and what pages lie there; those that cannot be where they are said to be are left out."""
+    """Yield each range to read and the pages in it, without pages that cannot be where the footer puts them."""
     near: list[_Place] = []
     for place in places:
         if not 0 < place[0] < place[1] <= place[0] + _MOST_BYTES:
@@ -195,7 +200,7 @@ def _together(places: Sequence[_Place]) -> Iterator[tuple[int, int, list[_Place]
 
 
 def _longest(page: memoryview, compression: str, most_texts: int) -> tuple[int | None, int]:
-    """The longest text, if it can be known by looking at no more than so many, and how many were looked at."""
+    """Return the longest text, None if that takes looking at more than so many, and how many were looked at."""
     count = 0
     try:
         header = _Header(page)
@@ -215,7 +220,7 @@ def _longest(page: memoryview, compression: str, most_texts: int) -> tuple[int |
 
 
 def _longest_of(texts: bytes | memoryview, count: int) -> int | None:
-    """The longest of so many texts, each after its length in four bytes."""
+    """Return the longest of so many texts, each after its length in four bytes."""
     at = longest = 0
     for _ in range(count):
         (length,) = _LENGTH.unpack_from(texts, at)

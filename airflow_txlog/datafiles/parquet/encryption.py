@@ -1,10 +1,9 @@
-"""Parquet files, and single texts, that may not lie in a folder in the clear: only the holder of a key can read them.
+"""Parquet files, and single texts, that only the holder of a key can read.
 
-They are encrypted as Parquet says (modular encryption, AES-GCM): Arrow does that wherever it reads Parquet, so that an
-executor needs no other library. Arrow draws keys of its own for each file, and keeps them in the footer, wrapped by a
-client for which it expects a server of keys; here the client has the only key itself. The invariant: no two files share
-an AES key, and no two of these keys are wrapped by the same bytes.
-Source: Parquet format, "Parquet Modular Encryption"; NIST SP 800-38D.
+They use Parquet's modular encryption (AES-GCM), which every Arrow has that reads Parquet, so an executor needs no other
+library. Arrow draws keys for each file and keeps them in the footer, wrapped by a client of a key server. Here that
+client holds the only key itself. The invariant: no two files share an AES key, and no two AES keys are wrapped by the
+same bytes. Source: Parquet format, "Parquet Modular Encryption"; NIST SP 800-38D.
 """
 
 from __future__ import annotations
@@ -58,20 +57,20 @@ def _arrow() -> Any:
 
 
 def writing_options(key: bytes, schema: pa.Schema) -> dict[str, Any]:
-    """Options of `ParquetWriter` for one file with these columns, none of them nested."""
+    """Return options of `ParquetWriter` for one file with these columns, none of them nested."""
     pe, kept_key = _arrow()
     wanted = pe.EncryptionConfiguration(footer_key=_NAME, column_keys={_NAME: schema.names})
     return {"encryption_properties": pe.CryptoFactory(kept_key).file_encryption_properties(_connection(key), wanted)}
 
 
 def reading_options(key: bytes) -> dict[str, Any]:
-    """Options of `ParquetFile` for one file that was written with this key."""
+    """Return options of `ParquetFile` for one file that was written with this key."""
     pe, kept_key = _arrow()
     return {"decryption_properties": pe.CryptoFactory(kept_key).file_decryption_properties(_connection(key))}
 
 
 def encrypted(key: bytes, content: bytes) -> bytes:
-    """The content as a Parquet file of one cell, which shows its length and nothing else of it."""
+    """Return the content as a Parquet file of one cell, which shows only its length."""
     sink = io.BytesIO()
     cell = pa.table([[content]], schema=_ONE_CELL)
     pq.write_table(cell, sink, compression="none", use_dictionary=False, **writing_options(key, _ONE_CELL))
@@ -79,7 +78,7 @@ def encrypted(key: bytes, content: bytes) -> bytes:
 
 
 def decrypted(key: bytes, data: bytes) -> bytes | None:
-    """The content that `encrypted` was given with this key; None for bytes that Arrow cannot read with it."""
+    """Return what `encrypted` was given with this key, or None for bytes that Arrow cannot read with it."""
     try:
         with pq.ParquetFile(io.BytesIO(data), **reading_options(key)) as file:
             content: bytes = file.read()["content"][0].as_py()

@@ -1,12 +1,11 @@
-"""Whether the column chunks of a Parquet footer may be looked at.
+"""Checks that make it safe to ask for the column chunks of a Parquet footer.
 
-Arrow reads a footer as a whole and checks a column chunk only when it is asked for. Through pyarrow that question
-(`RowGroupMetaData.column`, and `compression` or `statistics` of what it gives) is a C++ call whose exceptions nothing
-catches: a histogram of the wrong length or an unknown codec ends the process, with all that runs in it. A footer is
-another writer's input, so what these calls check is checked here first. The invariant: of a file that passed, every
-chunk can be asked for anything. So it must never read a footer in another way than Arrow does: Thrift goes by its own
-type for the items of a list, and keeps 16 bits of a field's number. Where that would make a difference, the footer is
-refused. Source: parquet.thrift; Arrow, ColumnChunkMetaData and SizeStatistics::Validate; Thrift, TCompactProtocol.
+Arrow checks a column chunk only when it is asked for (`RowGroupMetaData.column`, then `compression` or `statistics`).
+Nothing catches the exceptions of that C++ call: a histogram of the wrong length or an unknown codec ends the process. A
+footer is another writer's input, so these facts are checked here first. The invariant: after this check any question
+about any chunk is safe. So a footer must never be read in another way than by Arrow: Thrift goes by its own type for
+the items of a list, and keeps 16 bits of a field's number. A footer for which that matters is refused.
+Source: parquet.thrift; Arrow, ColumnChunkMetaData and SizeStatistics::Validate; Thrift, TCompactProtocol.
 """
 
 from __future__ import annotations
@@ -36,12 +35,10 @@ _CODECS, _KNOWN_ENCODINGS = range(8), range(10)
 
 
 def check_footer(source: Any, parquet: pq.ParquetFile) -> dict[tuple[int, int], int]:
-    """Return how many bytes the texts of a column chunk have, by the numbers of its row group and column.
+    """Return the claimed bytes of the texts of each column chunk, by the numbers of its row group and column.
 
-    A chunk of which the footer does not say it is left out; the number may be any. `source` is the seekable binary file
-    object that `parquet` was opened on.
-
-    Raises ValueError, without a value of the file, where a column chunk could not be asked for.
+    Chunks without that claim are left out. `source` is the seekable binary file object of `parquet`. Raises ValueError,
+    without a value of the file, if it is not safe to ask for a column chunk.
     """
     end = source.seek(-8, io.SEEK_END)
     # As Arrow opened the file, its last eight bytes are the length of the footer and the magic number.
@@ -65,7 +62,7 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> dict[tuple[int, int], 
 
 
 def _check_row_group(footer: Compact, leaves: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the number of each column whose texts the footer counts, and how many bytes they have."""
+    """Yield the number of each column whose texts the footer counts, and their bytes."""
     for number, kind in footer.fields():
         if number != _COLUMNS:
             _skip(footer, kind, _OF_ROW_GROUP.get(number))
@@ -134,7 +131,7 @@ def _check_size_statistics(footer: Compact, leaf: Any) -> int | None:
 
 
 def _skip(footer: Compact, kind: int, lists: int | _Lists | None) -> None:
-    """Pass over a field: a list of such items, or a struct with such lists."""
+    """Skip a field: a list of such items, or a struct with such lists."""
     if isinstance(lists, int):
         for _ in footer.each_skipped(kind, lists):
             pass
@@ -150,14 +147,14 @@ def _of_another_type() -> ValueError:
 
 
 class Compact:
-    """A reader of Thrift's compact protocol: fields are named by number, and what is not wanted is skipped."""
+    """A reader of Thrift's compact protocol. Fields have numbers; the caller skips what it does not want."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """The number and type of each field of a struct; the caller reads or skips it before the next."""
+        """Yield the number and type of each field of a struct; the caller reads or skips it before the next."""
         number = 0
         while (head := self._data[self._at]) & 0x0F:
             self._at += 1
@@ -168,9 +165,9 @@ class Compact:
         self._at += 1
 
     def items(self, kind: int, expected: int | None = None) -> Iterator[int]:
-        """The type of each item of a list, or of one of expected items; the caller reads or skips it before the next.
+        """Yield the type of each item of a list; the caller reads or skips it before the next.
 
-        Raises ValueError where it is none.
+        Raises ValueError for another field, or items of another than the expected type.
         """
         if kind != _LIST and (kind != _SET or expected is not None):
             raise _of_another_type()
@@ -182,23 +179,23 @@ class Compact:
             yield head & 0x0F
 
     def each_skipped(self, kind: int, expected: int) -> Iterator[int]:
-        """As `items`, each of which is skipped."""
+        """Yield the type of each item, and skip it."""
         for item in self.items(kind, expected):
             self._skip_item(item, 0)
             yield item
 
     def signed(self) -> int:
-        """An integer of any width."""
+        """Return an integer of any width."""
         value = self._unsigned()
         return (value >> 1) ^ -(value & 1)
 
     @property
     def position(self) -> int:
-        """How many bytes were read."""
+        """The number of bytes read."""
         return self._at
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Pass over a field of this type."""
+        """Skip a field of this type."""
         if depth > _MOST_NESTED:
             raise ValueError("its footer is nested too deep")
         if kind in (_TRUE, _FALSE):
@@ -214,7 +211,7 @@ class Compact:
             self._skip_plain(kind)
 
     def _skip_struct(self, depth: int) -> None:
-        """As `fields` and `skip`, in one loop: most of a footer is skipped here."""
+        """Skip a struct in one loop: most of a footer is skipped here."""
         data, at = self._data, self._at
         while (head := data[at]) & 0x0F:
             at += 1

@@ -1,8 +1,7 @@
-"""Data files being written: row groups of a bounded size, statistics on the way, and a record of what was staged.
+"""Data files being written: row groups of a bounded size, statistics on the way, and a record of the staged file.
 
-Used for copies and for new rows alike. The invariant: nothing here is ever named by a commit unless `close` returned
-its record, and a file whose writer failed before that is deleted by the writer itself, because no other process knows
-its name. Source: soundness A17, B10.
+The invariant: a commit names a file only if `close` returned its record. A writer that fails before that deletes its
+file, because no other process knows the name. Source: soundness A17, B10.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _DIGESTED_BYTES = 8 * 1024 * 1024
 
 
 class DigestingOutput:
-    """A binary file to write, as pyarrow wants one, that hashes what passes through it on its way to `sink`."""
+    """A binary file for pyarrow that hashes what it passes on to `sink`."""
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
@@ -40,34 +39,30 @@ class DigestingOutput:
         self.closed = False
 
     def write(self, data: Any) -> int:
-        """Hash and write all of the data."""
         self._hash.update(data)
         self._sink.write(data)
         return len(data)
 
     def tell(self) -> int:
-        """The bytes written so far."""
         return int(self._sink.tell())
 
     def flush(self) -> None:
-        """Hand on what the sink still holds back."""
         self._sink.flush()
 
     def close(self) -> None:
-        """Close the sink."""
         self.closed = True
         self._sink.close()
 
     def digest(self) -> str:
-        """64 hexadecimal digits, of all that was written."""
+        """Return the hexadecimal SHA-256 of all that was written."""
         return self._hash.hexdigest()
 
 
 class RowGroupWriter:
     """One Parquet file, written row group by row group. Not to be shared between threads.
 
-    `write` gathers batches until a row group is full; `end_row_group` ends one earlier. The file appears with the
-    first row group, so a writer that got no rows leaves nothing behind.
+    `write` gathers batches until a row group is full; `end_row_group` ends one earlier. The file appears with the first
+    row group, so a writer without rows leaves nothing behind.
     """
 
     def __init__(
@@ -101,16 +96,16 @@ class RowGroupWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether a file handle is held."""
+        """Whether a file handle is open."""
         return self._writer is not None
 
     @property
     def written_bytes(self) -> int:
-        """What has gone to the file so far."""
+        """The bytes that have gone to the file so far."""
         return 0 if self._sink is None else int(self._sink.tell())
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows, whose columns are exactly the schema's."""
+        """Add rows with exactly the schema's columns."""
         if batch.num_rows == 0:
             return
         self._pending.append(batch)
@@ -119,7 +114,7 @@ class RowGroupWriter:
             self.end_row_group()
 
     def end_row_group(self) -> None:
-        """Write what was gathered as one row group; nothing when nothing was."""
+        """Write the gathered rows, if any, as one row group."""
         if not self._pending:
             return
         table = _writable(pa.Table.from_batches(self._pending, self.schema))
@@ -142,7 +137,7 @@ class RowGroupWriter:
         segment: int | None = None,
         is_change: bool = False,
     ) -> StagedFile | None:
-        """Finish the file, and return what is staged; None where there were no rows. The arguments: see StagedFile."""
+        """Finish the file and return its record, or None if it has no rows. For the arguments see StagedFile."""
         self.end_row_group()
         if self._writer is None or self._output is None:
             return None
@@ -169,7 +164,7 @@ class RowGroupWriter:
         )
 
     def abandon(self) -> None:
-        """Drop the file, begun or finished. For a record that was not handed on yet."""
+        """Drop the file, begun or finished, if its record was not handed on."""
         self._pending = []
         with contextlib.suppress(Exception):
             if self._writer is not None:
@@ -184,7 +179,7 @@ class RowGroupWriter:
 
 
 def _writable(table: pa.Table) -> pa.Table:
-    """The same rows as Arrow writes them."""
+    """Return the same rows in a form that Arrow writes."""
     for number, field in enumerate(table.schema):
         if hides_nulls(field.type):
             chunks = [without_hidden_nulls(chunk) for chunk in table.column(number).chunks]
@@ -193,7 +188,7 @@ def _writable(table: pa.Table) -> pa.Table:
 
 
 def has_digest(store: Store, path: str, size_bytes: int, digest: str, chunk_bytes: int = _DIGESTED_BYTES) -> bool:
-    """Return whether a file with exactly these bytes is there. Reads it whole, unless its size differs."""
+    """Return whether the file has exactly these bytes. Reads it whole, unless its size differs."""
     try:
         source = store.open_input(path)
     except OSError:
@@ -210,7 +205,10 @@ def has_digest(store: Store, path: str, size_bytes: int, digest: str, chunk_byte
 
 
 def without_spare_values(table: pa.Table) -> pa.Table:
-    """The table, each dictionary column in one chunk and its dictionary without values that no row has."""
+    """Return the table with each dictionary column in one chunk, and only the values that a row has.
+
+    What was deleted must be in no file, dictionary pages included.
+    """
     for number, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             table = table.set_column(number, field, _compacted(table.column(number).unify_dictionaries().chunks))

@@ -1,8 +1,8 @@
-"""How a table's column stands in its data files: under its own name, under a physical name, or by field id.
+"""How a table's data stands in Parquet files: the format, and each column's name there.
 
-A table with column mapping marks its Arrow fields, at every depth (`marked`); a field without a mark stands under its
-own name. The invariant: a marked field is never looked for by its logical name, so a column that was dropped and added
-again under the same name never shows the old values. Source: protocol, "Column Mapping"; soundness A18.
+A column stands under its own name, under a physical name, or by field id. A table with column mapping marks its Arrow
+fields, at every depth (`marked`). The invariant: a marked field is never looked for by its logical name, so a column
+that was dropped and added again never shows its old values. Source: protocol, "Column Mapping"; soundness A18.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ MODE_KEY = b"txlog.columnMapping.mode"
 PARQUET_ID_KEY = b"PARQUET:field_id"
 
 
-# What a variant column is in rows: its two binaries, as a file holds them that does not shred it.
-# Source: protocol, "Variant data in Parquet".
+# A variant column in rows, and in a file that does not shred it. Source: protocol, "Variant data in Parquet".
 VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
 
 
-# What the protocol has writers choose where delta.parquet.compression.codec does not say.
+# The protocol's choice for a table without delta.parquet.compression.codec.
 DEFAULT_CODEC = "ZSTD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetFormat:
-    """How a table wants its new Parquet files. Source: protocol, "Table Properties".
+    """The format of a table's new Parquet files. Source: protocol, "Table Properties".
 
-    `codec` is a name of Arrow's writer, None where the table does not say; `data_page_version` is "1.0" or "2.0".
+    `codec` is a name of Arrow's writer, None if the table has no property; `data_page_version` is "1.0" or "2.0".
     """
 
     codec: str | None = None
@@ -43,23 +42,22 @@ class ParquetFormat:
     with_dictionaries: bool = True
 
     def options(self, codec: str | dict[str, str] = DEFAULT_CODEC) -> dict[str, Any]:
-        """Options of `ParquetWriter`; `codec` counts where the table does not say."""
+        """Return options of `ParquetWriter`, with `codec` if the table names none."""
         chosen = {"compression": self.codec or codec, "data_page_version": self.data_page_version}
         return chosen if self.with_dictionaries else {**chosen, "use_dictionary": False}
 
 
-# Of a table that says nothing.
 DEFAULT_FORMAT = ParquetFormat()
 
 
 def file_suffix(codec: str | dict[str, str]) -> str:
-    """How the name of a file ends that is compressed so, for people to see."""
+    """Return the end of a file's name, which shows its codec to people."""
     name = codec.lower() if isinstance(codec, str) else "mixed"
     return ".parquet" if name == "none" else f".{name}.parquet"
 
 
 def inner_fields(kind: pa.DataType) -> list[pa.Field]:
-    """The fields directly inside a type: a struct's members, a map's key and value, a list's element; else none."""
+    """Return the fields directly inside a type: a struct's members, a map's key and value, a list's element."""
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
     return list(kind) if pa.types.is_struct(kind) else [kind.value_field] if pa.types.is_list(kind) else []
@@ -70,7 +68,7 @@ def rebuilt(
     members: Callable[[pa.StructType], Iterable[pa.Field]],
     inner: Callable[[pa.DataType], pa.DataType],
 ) -> pa.DataType:
-    """The type with the fields that `members` gives for a struct, and the types inside a map or a list changed."""
+    """Return the type with a struct's fields replaced by `members`, and types in a map or list by `inner`."""
     if pa.types.is_struct(kind):
         return pa.struct(members(kind))
     if pa.types.is_map(kind):
@@ -80,33 +78,28 @@ def rebuilt(
 
 
 def is_mapped(field: pa.Field) -> bool:
-    """Whether the field stands in files under a physical name or by its id."""
+    """Return whether files hold the field under a physical name or by its id."""
     return MODE_KEY in (field.metadata or {})
 
 
 def holds_mapped(kind: pa.DataType) -> bool:
-    """Whether a struct inside the type has mapped members."""
+    """Return whether a struct inside the type has mapped members."""
     fields = inner_fields(kind)
     return any((pa.types.is_struct(kind) and is_mapped(field)) or holds_mapped(field.type) for field in fields)
 
 
 def physical_name(field: pa.Field) -> str:
-    """The name in partition values, in statistics and in files that we write."""
+    """Return the name in partition values, in statistics and in files that we write."""
     return str(field.metadata[PHYSICAL_NAME_KEY].decode()) if is_mapped(field) else str(field.name)
 
 
-def field_id(field: pa.Field) -> int | None:
-    """The id that a file column of this field has; None for an unmapped field."""
-    return int(field.metadata[FIELD_ID_KEY]) if is_mapped(field) else None
-
-
 def is_found_by_id(field: pa.Field) -> bool:
-    """Whether files hold the field under whatever name, with its id."""
+    """Return whether files hold the field with its id, under any name."""
     return (field.metadata or {}).get(MODE_KEY) == b"id"
 
 
 class FileFields:
-    """The fields of a file, or of one struct in it, to find the table's fields among."""
+    """The fields of a file, or of one struct in it, among which the table's fields are found."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
         found = list(fields)
@@ -117,29 +110,29 @@ class FileFields:
         self._ids = {(field.metadata or {}).get(PARQUET_ID_KEY): index for index, field in enumerate(found)}
 
     def find(self, wanted: pa.Field) -> int | None:
-        """The index of the field that holds the table's field `wanted`, None where the file lacks it."""
+        """Return the index of the table's field `wanted`, or None if the file lacks it."""
         if is_found_by_id(wanted):
             return self._ids.get(wanted.metadata[FIELD_ID_KEY])
         return self.find_name(physical_name(wanted))
 
     def find_name(self, wanted: str) -> int | None:
-        """The index of a name: as it is spelt, else without regard to case; None where there is none."""
+        """Return the index of a name as it is spelt, else in any case, or None."""
         return self._names.get(wanted, self._lowered.get(wanted.lower()))
 
 
 def columns_of_leaf(path: str) -> set[str]:
-    """Return the names that the top-level column of the leaf at a Parquet path may have: names may hold dots too."""
+    """Return the possible names of the top-level column of the leaf at a Parquet path: names may hold dots too."""
     parts = path.split(".")
     return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
 
 
 def has_field_ids(fields: Iterable[pa.Field]) -> bool:
-    """Whether any field at any depth of a file's schema has a field id."""
+    """Return whether a field at any depth of a file's schema has a field id."""
     return any(PARQUET_ID_KEY in (field.metadata or {}) or has_field_ids(inner_fields(field.type)) for field in fields)
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """The type without struct members that have no type (void): a file leaves them out, and they read as null.
+    """Return the type without void struct members, which no file holds and which read as null.
 
     Source: protocol, "Primitive Types" (void).
     """
@@ -154,26 +147,25 @@ def _stored_members(kind: pa.StructType) -> list[pa.Field]:
 
 
 def physical_field(field: pa.Field) -> pa.Field:
-    """The field as a file of ours holds it: physical names and field ids at every depth, and no other metadata."""
+    """Return the field of a file of ours: physical names and field ids at every depth, and no other metadata."""
     found = pa.field(physical_name(field), _physical_type(field.type), field.nullable)
-    number = field_id(field)
-    return found if number is None else found.with_metadata({PARQUET_ID_KEY: str(number).encode()})
+    return found.with_metadata({PARQUET_ID_KEY: field.metadata[FIELD_ID_KEY]}) if is_mapped(field) else found
 
 
 def physical_schema(fields: Iterable[pa.Field]) -> pa.Schema:
-    """The schema of a file of ours with these columns of the table."""
+    """Return the schema of a file of ours with these columns of the table."""
     return pa.schema([physical_field(field) for field in fields])
 
 
 def marked(field: pa.Field, mode: str) -> pa.Field:
-    """The field, whose metadata is the log's, with the mode's mark at every depth that has a physical name."""
+    """Return the field, whose metadata is the log's, with the mode's mark wherever there is a physical name."""
     found = field.with_type(marked_type(field.type, mode))
     metadata = field.metadata or {}
     return found.with_metadata({**metadata, MODE_KEY: mode.encode()}) if PHYSICAL_NAME_KEY in metadata else found
 
 
 def marked_type(kind: pa.DataType, mode: str) -> pa.DataType:
-    """The type with its members marked; see `marked`."""
+    """Return the type with its members marked; see `marked`."""
     return rebuilt(kind, lambda struct: [marked(field, mode) for field in struct], lambda each: marked_type(each, mode))
 
 

@@ -1,9 +1,8 @@
-"""Data files, opened and read in order: every row with its ordinal, nothing skipped, nothing reordered.
+"""Data files, opened and read in order: every row with its position, nothing skipped or reordered.
 
-A *position* is a row's ordinal in its file, counted over all row groups from the footer, before any filter. It holds
-because everything here goes through `ParquetFile.iter_batches`: never a filter, which shifts positions by the pages it
-skips, and never a dataset scan, which is unordered. A file is checked against its add action before a row of it is
-believed. Source: soundness A7, A8, A19.
+A *position* is a row's ordinal in its file, over all row groups, before any filter. So everything here goes through
+`ParquetFile.iter_batches`: never a filter, which shifts positions by the pages it skips, nor a dataset scan, which is
+unordered. A file is checked against its add action before a row of it is used. Source: soundness A7, A8, A19.
 """
 
 from __future__ import annotations
@@ -40,12 +39,20 @@ _ENCRYPTED_FOOTER = b"PARE"
 _NEW_TYPE = "Logical type Undefined"
 
 
+FIRST_SAFE_DAY = -141_427  # 1582-10-15, in days since the epoch
+FIRST_SAFE_MICROSECOND = -2_208_988_800_000_000  # 1900-01-01T00:00:00Z
+
+_VERSION = b"org.apache.spark.version"
+_LEGACY_DATETIME = b"org.apache.spark.legacyDateTime"
+_LEGACY_INT96 = b"org.apache.spark.legacyINT96"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A data file as its add action describes it; None where the action does not say.
+    """A data file as its add action describes it; None for what the action omits.
 
-    `path` is what `store` calls it: relative to its root, or the absolute URI that a shallow clone names. `key`: of a
-    file that a job has encrypted for itself.
+    `path` is relative to the root of `store`, or the absolute URI that a shallow clone names. `key` belongs to a file
+    that a job has encrypted for itself.
     """
 
     store: Store
@@ -56,7 +63,7 @@ class DataFile:
 
     @property
     def name(self) -> str:
-        """Where the file lies, for people."""
+        """The file's place, for people."""
         return readable(self.store.root, self.path)
 
 
@@ -64,10 +71,10 @@ class DataFile:
 def open_data_file(
     file: DataFile, *, dictionaries: Callable[[pq.ParquetFile], list[str]] | None = None
 ) -> Iterator[OpenParquet]:
-    """The open Parquet file, INT96 read as microseconds. `dictionaries` names columns to be read as dictionaries.
+    """Yield the open Parquet file, INT96 read as microseconds. `dictionaries` names columns to read as dictionaries.
 
-    Raises CorruptDataFile when it is missing, is not Parquet, or has another size or row count than `file` says, and
-    UnsupportedFeature when it is encrypted; both before any row is read.
+    Before any row is read, raises CorruptDataFile for a file that is missing, is not Parquet, or has another size or
+    row count than `file`, and UnsupportedFeature for an encrypted one.
     """
     try:
         source = file.store.open_input(file.path)
@@ -125,11 +132,11 @@ def read_batches(
     row_groups: Sequence[int] | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches in file order, each with the position of its first row; a batch never crosses a row group.
+    """Yield batches in file order, each with the position of its first row; a batch never crosses a row group.
 
-    `fields`: those of the table that are wanted, None for all columns of the file; one that the file lacks is left out,
-    so a batch may have rows and no columns. `row_groups`: ascending indexes of those to read, None for all. A batch has
-    at most `batch_rows`, and fewer where these would take much memory (`decoded_sizes`).
+    `fields` are the wanted fields of the table, None for all columns of the file. Fields that the file lacks are left
+    out, so a batch may have rows and no columns. `row_groups` are ascending indexes, None for all. A batch has at most
+    `batch_rows`, and fewer if they would take much memory (`decoded_sizes`).
 
     Raises CorruptDataFile, and UnsupportedFeature for encrypted columns and for values in a legacy calendar.
     """
@@ -158,11 +165,10 @@ def read_batches(
 
 
 def names_in_file(file: DataFile, schema: pa.Schema, wanted: Iterable[pa.Field]) -> list[str]:
-    """The file's own names of the table's fields `wanted`, in their order; those it lacks left out.
+    """Return the file's own names of the table's fields `wanted`, in order, without those that it lacks.
 
-    `schema` is the file's, as Arrow reads it. Raises CorruptDataFile where fields are found by id and the file has
-    none: it would read as nothing but null.
-    Source: protocol, "Reader Requirements for Column Mapping".
+    `schema` is the file's. Raises CorruptDataFile if fields are found by id and the file has no ids: every column would
+    read as null. Source: protocol, "Reader Requirements for Column Mapping".
     """
     members, names, fields = FileFields(schema), schema.names, list(wanted)
     if any(map(is_found_by_id, fields)) and not has_field_ids(schema):
@@ -171,7 +177,7 @@ def names_in_file(file: DataFile, schema: pa.Schema, wanted: Iterable[pa.Field])
 
 
 def row_group_starts(parquet: pq.ParquetFile) -> list[int]:
-    """The position of the first row of each row group, and at the end the number of rows."""
+    """Return the position of the first row of each row group, followed by the number of rows."""
     starts = [0]
     for group in range(parquet.metadata.num_row_groups):
         starts.append(starts[-1] + parquet.metadata.row_group(group).num_rows)
@@ -181,7 +187,7 @@ def row_group_starts(parquet: pq.ParquetFile) -> list[int]:
 def table_columns(
     file: DataFile, batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None = None
 ) -> list[pa.Array]:
-    """Rows of the file as `columns_of_file` gives them. Raises what `corrupt_column` makes."""
+    """Return rows of the file as `columns_of_file` does. Raises the errors of `corrupt_column`."""
     try:
         return columns_of_file(batch, schema, constants)
     except ColumnMismatch as error:
@@ -189,7 +195,7 @@ def table_columns(
 
 
 def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile | UnsupportedFeature:
-    """What to raise when a column of the file cannot be taken as the table's type."""
+    """Return the error of a column that cannot be taken as the table's type."""
     if isinstance(error, ShreddedVariant):
         return UnsupportedFeature(
             f"Data file {file.name}: {error}, which this engine does not read. Nothing was changed. Select other "
@@ -203,7 +209,7 @@ def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile | Unsupp
 
 @contextlib.contextmanager
 def _reading(file: DataFile) -> Iterator[None]:
-    """Turns what pyarrow raises on bad bytes into our errors."""
+    """Turn the errors of pyarrow for bad bytes into ours."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -250,17 +256,16 @@ def _encrypted(file: DataFile) -> UnsupportedFeature:
     )
 
 
-FIRST_SAFE_DAY = -141_427  # 1582-10-15, in days since the epoch
-FIRST_SAFE_MICROSECOND = -2_208_988_800_000_000  # 1900-01-01T00:00:00Z
-
-_VERSION = b"org.apache.spark.version"
-_LEGACY_DATETIME = b"org.apache.spark.legacyDateTime"
-_LEGACY_INT96 = b"org.apache.spark.legacyINT96"
+# --- calendars ------------------------------------------------------------------------------------------------------
+# Spark before 3.0, and Spark since with `datetimeRebaseModeInWrite=LEGACY`, stored old dates in the hybrid Julian
+# calendar, as another day count, and shows them rebased; Arrow shows them as they are stored, days apart. From
+# 1582-10-15 on (dates) and 1900-01-01 on (timestamps, where the zones of old cities end) both agree.
+# Source: soundness A8; Spark's DataSourceUtils.datetimeRebaseSpec and int96RebaseSpec.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calendar:
-    """What a file's footer says of its calendar: which of its values may be counted in the old way."""
+    """Which values of a file may be in the hybrid Julian calendar, by its footer."""
 
     legacy_dates: bool
     legacy_int96: bool
@@ -272,10 +277,7 @@ class Calendar:
         return self.legacy_dates or self.legacy_int96
 
     def check(self, batch: pa.RecordBatch, location: str) -> None:
-        """Refuses a batch of the file that holds a value which the two calendars would show differently.
-
-        Raises UnsupportedFeature naming the column and the file.
-        """
+        """Raise UnsupportedFeature for a batch of the file with a value that the two calendars show differently."""
         if not self.is_legacy:
             return
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -295,7 +297,7 @@ class Calendar:
 
 
 def calendar_of(file: pq.ParquetFile) -> Calendar:
-    """The calendar of an open file."""
+    """Return the calendar of an open file."""
     footer: Mapping[bytes, bytes] = file.metadata.metadata or {}
     version = _spark_version(footer.get(_VERSION))
     columns = [file.schema.column(index) for index in range(len(file.schema))]

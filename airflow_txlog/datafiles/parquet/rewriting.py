@@ -1,16 +1,16 @@
-"""Copies of data files without some of their rows, faithful in everything else. Rows that a deletion vector deletes go.
+"""Copies of data files without some of their rows, faithful in everything else.
 
 A copy keeps the source file's own schema (absent columns stay absent, old types stay old), field ids, footer metadata,
 codecs, working dictionaries and row groups. Only timestamps change their form: INT96, milliseconds and a wrong zone
-flag become what the table's schema demands, microseconds either way. The invariant: every row that is not named by a
-position comes out with the values it went in with. Memory is bounded by one row group of at most 128 MiB.
+flag become microseconds as the table's schema demands. The invariant: every row that neither the positions nor a
+deletion vector name keeps its values. Memory is bounded by one row group of at most 128 MiB.
 Source: soundness A7, A8, A19.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,17 +20,29 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, kept_by_both
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
+from airflow_txlog.datafiles.parquet.decoded_sizes import has_dictionary
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, FileFields, ParquetFormat
-from airflow_txlog.datafiles.parquet.reading import DataFile, corrupt_column, open_data_file, read_batches
+from airflow_txlog.datafiles.parquet.reading import (
+    DataFile,
+    corrupt_column,
+    open_data_file,
+    read_batches,
+    row_group_starts,
+)
 
 # Arrow's copy of the schema describes the source's Arrow types, which the copy may have changed.
 _DROPPED_KEYS = frozenset({b"ARROW:schema"})
 _CODECS = frozenset({"SNAPPY", "GZIP", "ZSTD", "BROTLI", "LZ4"})
+# A dictionary at its limit, with room for the headers of pages; an index of it, with room for what the coding adds.
+_DICTIONARY_BYTES = 1_200_000
+_INDEX_BYTES = 2.5
+# Spark and everything else in Java, Arrow, and delta-rs: each looks a value up before it numbers it.
+_DISTINCT_WRITERS = ("parquet-mr", "parquet-cpp", "parquet-rs")
 
 
 def open_for_copy(file: DataFile) -> AbstractContextManager[pq.ParquetFile]:
-    """The open file as `open_data_file` gives it, text read as dictionaries where it stands so and can be copied so."""
+    """Open the file as `open_data_file` does, reading text as dictionaries if it can be copied so."""
     return open_data_file(file, dictionaries=dictionary_columns)
 
 
@@ -43,16 +55,15 @@ def copy_without(
     row_groups: Sequence[int] | None = None,
     look: Callable[[int, pa.RecordBatch], None] | None = None,
 ) -> int:
-    """Write to `writer` the rows of the file, or of these row groups, that neither names; the number of rows left out.
+    """Write the rows of the file, or of these row groups, that neither `positions` nor `deleted` names.
 
-    `positions` are as `positions.pack` gives them. `writer` must have been made with `copy_schema`
-    and `copy_options` of the same file. `look` gets every batch as it was read, with the position of its first row: the
-    rows that leave need no reading of their own. Raises what `read_batches` raises, and CorruptDataFile for a column
-    that does not fit.
+    Returns the number of rows left out. `positions` are packed (`positions.pack`). `writer` was made with `copy_schema`
+    and `copy_options` of the same file. `look` gets every batch that is read, and the position of its first row. Raises
+    what `read_batches` raises, and CorruptDataFile for a column that does not fit.
     """
     schema = writer.schema
     leaving = unpack(positions)
-    group_ends = set(_row_group_ends(parquet))
+    group_ends = set(row_group_starts(parquet)[1:])
     dropped = 0
     for start, batch in read_batches(file, parquet, row_groups=row_groups):
         if look is not None:
@@ -71,24 +82,23 @@ def copy_without(
 
 
 def copy_schema(parquet: pq.ParquetFile, table_schema: pa.Schema) -> pa.Schema:
-    """The Arrow schema of a copy: the file's own, its timestamps as the table has them.
+    """Return the Arrow schema of a copy: the file's own, with timestamps as the table has them.
 
-    Dictionaries are kept as `open_for_copy` reads them, and nowhere else. Field metadata (field ids) is kept; the
-    footer's key-value metadata is not in it.
+    It keeps the dictionaries that `open_for_copy` reads, and field ids. It lacks the footer's key-value metadata.
     """
     kept = set(dictionary_columns(parquet))
     copied = _copied_fields(list(parquet.schema_arrow), list(table_schema))
     return pa.schema(
         [
-            field.with_type(read.type) if read.name in kept and is_held_as_dictionary(read.type) else field
+            field.with_type(read.type) if read.name in kept and pa.types.is_dictionary(read.type) else field
             for read, field in zip(parquet.schema_arrow, copied, strict=True)
         ]
     )
 
 
 def copy_options(parquet: pq.ParquetFile, wanted: ParquetFormat = DEFAULT_FORMAT) -> dict[str, Any]:
-    """Options of `ParquetWriter` that follow the source: codecs where the table does not say (`wanted`), dictionaries
-    that held, decimals as integers."""
+    """Return options of `ParquetWriter` that follow the source: codecs unless `wanted` names one, dictionaries that
+    were not given up, decimals as integers."""
     metadata = parquet.metadata
     dictionaries: set[str] = set()
     codecs: dict[str, str] = {}
@@ -106,7 +116,7 @@ def copy_options(parquet: pq.ParquetFile, wanted: ParquetFormat = DEFAULT_FORMAT
 
 
 def main_codec(parquet: pq.ParquetFile) -> str:
-    """The codec of most of the file's column chunks, as the writer calls it; SNAPPY where there are none."""
+    """Return the codec of most of the file's column chunks, in the writer's spelling; SNAPPY if there are none."""
     metadata = parquet.metadata
     codecs = Counter(
         metadata.row_group(group).column(index).compression
@@ -122,15 +132,42 @@ def _has_integer_decimals(parquet: pq.ParquetFile) -> bool:
 
 
 def copy_key_values(parquet: pq.ParquetFile) -> dict[bytes, bytes]:
-    """The footer's key-value metadata, which says how other engines wrote and what calendar they used."""
+    """Return the footer's key-value metadata, which names the writing engine and its calendar."""
     return {k: v for k, v in (parquet.metadata.metadata or {}).items() if k not in _DROPPED_KEYS}
 
 
-def _row_group_ends(parquet: pq.ParquetFile) -> Iterator[int]:
-    end = 0
-    for group in range(parquet.metadata.num_row_groups):
-        end += parquet.metadata.row_group(group).num_rows
-        yield end
+def holds_dictionary(chunk: Any) -> bool:
+    """Return whether the column chunk has a dictionary that its writer did not give up.
+
+    Every writer gives up a dictionary at 1 MiB and goes on plainly; trying again would cost a quarter of the copy's
+    time. Such a dictionary has at most 2^18 entries, so a chunk larger than it and 18 bits a value has other values.
+    """
+    fits = chunk.total_uncompressed_size <= _DICTIONARY_BYTES + chunk.num_values * _INDEX_BYTES
+    return bool(fits) and has_dictionary(chunk)
+
+
+def dictionary_columns(parquet: pq.ParquetFile) -> list[str]:
+    """Return the top-level columns of an open file that may be read as dictionaries, in the file's order.
+
+    A column qualifies if every chunk has a dictionary that its writer did not give up, and the writer puts no value in
+    a dictionary twice: Arrow renumbers the values and keeps the indices, so a repeated value would shift those behind
+    it.
+    """
+    metadata = parquet.metadata
+    if not (metadata.created_by or "").startswith(_DISTINCT_WRITERS):
+        return []
+    by_path = {parquet.schema.column(index).path: index for index in range(metadata.num_columns)}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    found = []
+    for field in parquet.schema_arrow:
+        index = by_path.get(field.name)
+        value = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        # A name with a dot in it may be the path of a member too.
+        if index is None or "." in field.name or value not in (pa.string(), pa.binary()):
+            continue
+        if groups and all(holds_dictionary(group.column(index)) for group in groups):
+            found.append(field.name)
+    return found
 
 
 def _compression(codecs: Mapping[str, str]) -> str | dict[str, str]:
@@ -171,7 +208,7 @@ def _copied_type(kind: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:
 
 
 def _copied_fields(fields: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[pa.Field]:
-    """The file's fields as they are copied, each by what the table's field that it holds demands of it."""
+    """Return the file's fields as they are copied, each as the table's field of that column demands."""
     held = FileFields(fields)
     types = {held.find(field): field.type for field in wanted}
     return [field.with_type(_copied_type(field.type, types.get(index))) for index, field in enumerate(fields)]
@@ -185,50 +222,3 @@ def _normalised(file: DataFile, batch: pa.RecordBatch, schema: pa.Schema) -> pa.
     except ColumnMismatch as error:
         raise corrupt_column(file, error) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-# A dictionary at its limit, with room for the headers of pages; an index of it, with room for what the coding adds.
-_DICTIONARY_BYTES = 1_200_000
-_INDEX_BYTES = 2.5
-# Spark and everything else in Java, Arrow, and delta-rs: each looks a value up before it numbers it.
-_DISTINCT_WRITERS = ("parquet-mr", "parquet-cpp", "parquet-rs")
-
-
-def holds_dictionary(chunk: Any) -> bool:
-    """Whether the column chunk has a dictionary that was not given up on the way.
-
-    Every writer gives a dictionary up at 1 MiB and goes on plainly; to try again would cost a quarter of the copy's
-    time for nothing. Such a dictionary has at most 2^18 entries, so a chunk that holds more than it and 18 bits a value
-    has values outside of it.
-    """
-    # Some writers leave the offset of the dictionary page out; the encodings show it all the same.
-    if not (chunk.has_dictionary_page or {"PLAIN_DICTIONARY", "RLE_DICTIONARY"} & set(chunk.encodings)):
-        return False
-    return bool(chunk.total_uncompressed_size <= _DICTIONARY_BYTES + chunk.num_values * _INDEX_BYTES)
-
-
-def dictionary_columns(parquet: pq.ParquetFile) -> list[str]:
-    """The top-level columns of an open file that may be read as dictionaries, in the file's order."""
-    metadata = parquet.metadata
-    if not (metadata.created_by or "").startswith(_DISTINCT_WRITERS):
-        return []
-    by_path = {parquet.schema.column(index).path: index for index in range(metadata.num_columns)}
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    found = []
-    for field in parquet.schema_arrow:
-        index = by_path.get(field.name)
-        # A name with a dot in it may be the path of a member too.
-        if index is None or "." in field.name or not is_held_as_dictionary(_dictionary_of(field.type)):
-            continue
-        if groups and all(holds_dictionary(group.column(index)) for group in groups):
-            found.append(field.name)
-    return found
-
-
-def is_held_as_dictionary(kind: pa.DataType) -> bool:
-    """Whether this is the type in which `dictionary_columns` are read."""
-    return bool(kind in (_dictionary_of(pa.string()), _dictionary_of(pa.binary())))
-
-
-def _dictionary_of(kind: pa.DataType) -> pa.DataType:
-    return kind if pa.types.is_dictionary(kind) else pa.dictionary(pa.int32(), kind)

@@ -1,8 +1,8 @@
-"""The statistics of a data file that we write: what `add.stats` says of its rows, as JSON.
+"""The statistics of a data file that we write: `add.stats`, as JSON.
 
-Computed from the values, batch by batch while the file is written, never from Parquet footers, which leave NaN out.
+They are computed from the values while the file is written, never from Parquet footers, which leave out NaN.
 The invariant: a bound written here holds for every value of the column in Spark's order (NaN above all numbers,
--0.0 = 0.0), also for a reader that takes it literally; where JSON cannot say such a bound, it is left out.
+-0.0 = 0.0), also for a reader that takes it literally; a bound that JSON cannot express is left out.
 Source: protocol, "Per-file Statistics"; soundness, A6.
 """
 
@@ -52,7 +52,7 @@ def file_statistics(
     indexed_columns: Sequence[str] | None = None,
     num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT,
 ) -> str:
-    """`add.stats` for a file that holds exactly these rows; the arguments are those of `StatisticsCollector`."""
+    """Return `add.stats` of a file with exactly these rows; the arguments are those of `StatisticsCollector`."""
     collector = StatisticsCollector(
         table.schema, indexed_columns=indexed_columns, num_indexed_columns=num_indexed_columns
     )
@@ -63,11 +63,11 @@ def file_statistics(
 class StatisticsCollector:
     """Gathers the statistics of one file while it is written. Not to be shared between threads.
 
-    `schema` is the table's, without partition columns: statistics stand under its physical names and describe its
-    current types, whatever older type a copied file has. `indexed_columns` names the columns that get bounds and null
-    counts, by logical name in any case, top-level or through structs (`a.b`; a struct names all its members; names
-    that the table does not have are skipped): the table property dataSkippingStatsColumns. None takes the first
-    `num_indexed_columns` leaves (property dataSkippingNumIndexedCols), -1 for all.
+    `schema` is the table's, without partition columns: statistics use its physical names and current types, whatever
+    older type a copied file has. `indexed_columns` (table property dataSkippingStatsColumns) names the columns with
+    bounds and null counts, by logical name in any case, top-level or through structs (`a.b`); a struct names all its
+    members, unknown names are skipped. None takes the first `num_indexed_columns` leaves (property
+    dataSkippingNumIndexedCols), -1 all.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StatisticsCollector:
         self._num_records = 0
 
     def update(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add rows of the file, which has each of the schema's columns in some form."""
+        """Add rows of the file, with each of the schema's columns in some form."""
         self._num_records += rows.num_rows
         fields = FileFields(rows.schema)
         for name, columns in list(self._columns.items()):
@@ -104,7 +104,7 @@ class StatisticsCollector:
             try:
                 values = _in_current_type(held, field)
             except ColumnMismatch:
-                # What is not of the column's type has no bounds in it; a reader of the column will say so.
+                # Values of another type have no bounds in this one; a reader of the column will refuse them.
                 del self._columns[name]
                 continue
             for column in columns:
@@ -112,7 +112,7 @@ class StatisticsCollector:
                 column.null_count += nulls
 
     def finish(self) -> str:
-        """The JSON of `add.stats` for all rows so far."""
+        """Return the JSON of `add.stats` for all rows so far."""
         minimums: dict[str, Any] = {}
         maximums: dict[str, Any] = {}
         null_counts: dict[str, Any] = {}
@@ -140,7 +140,7 @@ def _names_above(path: ColumnPath) -> Iterator[str]:
 
 
 class _Column:
-    """What is known so far of one leaf: a column, or a member of structs; `keys` are its physical names."""
+    """The statistics so far of one leaf: a column, or a member of structs. `keys` are its physical names."""
 
     def __init__(self, path: ColumnPath, keys: ColumnPath, kind: pa.DataType) -> None:
         self.path = path
@@ -152,7 +152,7 @@ class _Column:
         self._has_nan = False
 
     def update(self, values: pa.ChunkedArray | pa.Array) -> None:
-        """Count and compare the leaf's values in these of its top-level column."""
+        """Count and compare the leaf's values among those of its top-level column."""
         for name in self.path[1:]:
             # A member is null where its struct is: struct_field sees to it. It takes a text that begins with a dot for
             # a path, and a list of one for a name.
@@ -172,7 +172,7 @@ class _Column:
             self._upper = found["max"] if self._upper is None else max(self._upper, found["max"])
 
     def texts(self) -> _Texts:
-        """The bounds as JSON."""
+        """Return the bounds as JSON."""
         if self._lower is None:
             return None, None
         lower, upper = self._texts(self._lower, self._upper)
@@ -201,7 +201,7 @@ def _leaves(members: Iterable[pa.Field], path: ColumnPath = (), keys: ColumnPath
 
 
 def _ways(kind: pa.DataType) -> tuple[Callable[[Any], Any] | None, Callable[[Any, Any], _Texts]]:
-    """Return how values of this type are made comparable (None: they have no bounds), and how bounds become JSON."""
+    """Return how values of this type become comparable, None if they have no bounds, and how bounds become JSON."""
     if pa.types.is_dictionary(kind):
         comparable, texts = _ways(kind.value_type)
         return (None if comparable is None else lambda values: comparable(values.cast(kind.value_type))), texts
@@ -244,10 +244,10 @@ def _string_texts(lower: bytes, upper: bytes) -> _Texts:
 
 
 def _cut_above(text: str) -> str | None:
-    """The first 32 characters and one that is greater than what followed; None where that takes too many.
+    """Return the first 32 characters and one greater than what followed them, or None if that takes too many.
 
-    U+007F follows text that goes on in ASCII, as the reference implementation has it, else the last character of
-    all; where the text itself has that one, the prefix grows.
+    As in the reference implementation, U+007F follows if the text goes on in ASCII, else U+10FFFF; if the text itself
+    goes on with that one, the prefix grows.
     """
     if len(text) <= _STRING_CHARS:
         return text
@@ -286,7 +286,7 @@ def _string(text: str) -> str:
 
 
 def _put(tree: dict[str, Any], path: ColumnPath, text: str | None) -> None:
-    """Set a leaf of the tree, and the objects on its way; nothing where there is no text."""
+    """Set a leaf of the tree, and the objects on its way, if there is a text."""
     if text is None:
         return
     for name in path[:-1]:
@@ -295,6 +295,6 @@ def _put(tree: dict[str, Any], path: ColumnPath, text: str | None) -> None:
 
 
 def _object(tree: dict[str, Any]) -> str:
-    """JSON whose leaves are texts already: a decimal must not pass through a float."""
+    """Return JSON of a tree whose leaves are JSON already: a decimal must not pass through a float."""
     members = (f"{_string(name)}:{_object(sub) if isinstance(sub, dict) else sub}" for name, sub in tree.items())
     return "{" + ",".join(members) + "}"

@@ -1,9 +1,8 @@
 """New rows become data files: split by partition, checked against NOT NULL, bounded in memory and open files.
 
-Rows come as record batches whose columns are the table's, in any order; partition columns decide the directory and are
-left out of the file. The invariant: every row that came in is in exactly one staged file when `finish` returns, or
-`finish` was never reached and nothing that was written is known to any process. Source: protocol, "Add File",
-"Partition Values", "Column Invariants"; soundness B10.
+Rows come as record batches with the table's columns, in any order. Partition columns decide the directory and are left
+out of the file. The invariant: when `finish` returns, every row is in exactly one staged file; if it never returns, no
+process knows what was written. Source: protocol, "Add File", "Partition Values", "Column Invariants"; soundness B10.
 """
 
 from __future__ import annotations
@@ -60,14 +59,12 @@ SEGMENT_COLUMN = "_txlog_segment"
 class Layout:
     """Where and how new files of one table are written: the part of a plan that all tasks of a job share.
 
-    `store`: the table's. `folder`: where in the table, relative to its root. `schema`: the table's columns as Arrow,
-    nullability and the marks of a column mapping (see `physical`) included. `job_id` stands in every file name, so that
-    a person can see what left an orphan behind.
-    `partition_columns`, `indexed_columns` and `num_indexed_columns` (those of `StatisticsCollector`) are logical names.
-    `must_check`: the table has rules that a new row can break, so new rows come with what `violations` looks at.
-    `target_bytes`: the size at which a task begins another file; a file is larger by one row group at the most.
-    `parquet`: codec and pages of the files. `is_change`: for files of change rows, as `for_changes` makes it.
-    `with_digests`: staged files come with the digest of their bytes. `key`: what files are encrypted with.
+    `store` is the table's, and `folder` a path in it. `schema` holds the table's columns with nullability and the marks
+    of a column mapping (see `physical`). `job_id` is part of every file name, so that people can trace an orphan.
+    `partition_columns` and `indexed_columns` are logical names; for the latter see `StatisticsCollector`. `must_check`
+    means that new rows can break a rule of the table, so they come with what `violations` checks. At `target_bytes` a
+    task begins another file; a file exceeds it by one row group at most. `is_change` marks files of change rows
+    (`for_changes`). `with_digests` asks for the digest of each file. `key` encrypts the files.
     """
 
     store: StoreReference
@@ -85,32 +82,29 @@ class Layout:
     key: bytes | None = dataclasses.field(default=None, repr=False)
 
     def for_changes(self) -> Layout:
-        """The same for change rows: with their type as the last column, in `_change_data`, without statistics.
-
-        A row of long ago may lack what is NOT NULL now.
-        """
+        """Return the layout of change rows: their type as the last column, in `_change_data`, without statistics."""
+        # An old row may lack a column that is NOT NULL now.
         fields = [*(field.with_nullable(True) for field in self.schema), CHANGE_TYPE_FIELD]
         return replace(self, schema=pa.schema(fields), indexed_columns=(), is_change=True)
 
     @cached_property
     def file_schema(self) -> pa.Schema:
-        """What goes into a file, by logical name: neither partition columns nor columns and members without a type."""
+        """The columns of a file, by logical name, without partition columns and void columns or members."""
         partition = set(self.partition_columns)
         held = [f for f in self.schema if f.name not in partition and not pa.types.is_null(f.type)]
         return pa.schema([field.with_type(stored_type(field.type)) for field in held])
 
     @property
     def partition_keys(self) -> tuple[str, ...]:
-        """What the partition columns are called in partition values."""
+        """The names of the partition columns in partition values."""
         return tuple(physical_name(self.schema.field(name)) for name in self.partition_columns)
 
     def statistics(self) -> StatisticsCollector:
-        """Return a fresh collector for a file of new rows, which holds every column of the table."""
+        """Return a collector for a file of new rows, which holds every column of the table."""
         return self._statistics_of(self.file_schema)
 
     def statistics_for(self, file_schema: pa.Schema) -> StatisticsCollector:
-        """Return a fresh collector for a file with the columns that it shares with the table, in the table's order and
-        types."""
+        """Return a collector for the columns that a file shares with the table, in the table's order and types."""
         held_fields = FileFields(file_schema)
         held = [field for field in self.file_schema if held_fields.find(field) is not None]
         return self._statistics_of(pa.schema(held))
@@ -121,15 +115,19 @@ class Layout:
         )
 
     def new_path(self, attempt: str, number: int, partition: Sequence[str | None]) -> str:
-        """The path of a file of new rows relative to the table, not encoded. `attempt` is the uuid of the task's
-        attempt."""
+        """Return the path of a file of new rows, relative to the table and not encoded.
+
+        `attempt` is the UUID of the task's attempt.
+        """
         directory = self._prefix(attempt) or hive_directory(self.partition_columns, partition)
         kinds = CHANGE_DIRECTORY if self.is_change else ""
         return self._path((self.folder, kinds, directory), attempt, f"{number:03d}", self.parquet.options())
 
     def path_in(self, directory: str, attempt: str, number: str, options: Mapping[str, Any]) -> str:
-        """The same of a file that takes the place of others: `directory` is theirs in the table, "" for its root, and
-        `options` are those of its writer."""
+        """Return the path of a file that replaces others in `directory` ("" for the root).
+
+        `options` are those of its writer.
+        """
         return self._path((directory or self._prefix(attempt),), attempt, number, options)
 
     def _path(self, folders: Sequence[str], attempt: str, number: str, options: Mapping[str, Any]) -> str:
@@ -138,29 +136,28 @@ class Layout:
         return "/".join(part for part in (*folders, name) if part)
 
     def _prefix(self, attempt: str) -> str:
-        """The directory of a new file in a table with column mapping, "" in any other.
+        """Return the directory of a new file in a table with column mapping, "" in any other.
 
-        As delta-spark has it: two characters, because a directory `name=value` would go on showing a name that the
-        column has lost.
+        As in delta-spark it has two characters: a directory `name=value` would keep a name that the column has lost.
         """
         return attempt[:2] if any(map(is_mapped, self.schema)) else ""
 
 
 class FileKey(NamedTuple):
-    """What all rows of one file have in common: the partition's strings, and the segment where rows come with one."""
+    """What the rows of one file share: the strings of the partition, and the segment if rows have one."""
 
     partition: tuple[str | None, ...]
     segment: int | None = None
 
 
 class PartitionedWriter:
-    """Splits rows by partition and segment, and writes the files of each. One task's, not shared between threads.
+    """Splits rows by partition and segment, and writes the files of each. Not to be shared between threads.
 
-    Rows may have a change type (see `change_rows.routed`): those go to files of change rows instead, or as well.
+    Rows with a change type (see `change_rows.routed`) go to files of change rows instead, or as well.
     """
 
     def __init__(self, layout: Layout, store: Store | None = None) -> None:
-        """`store` is the one that `layout.store` opens, where it is open already."""
+        """`store` is that of `layout.store`, if it is open already."""
         self._layout = layout
         self.store = store or layout.store.open()
         self._attempt = SYSTEM_CLOCK.unique_id()
@@ -177,8 +174,10 @@ class PartitionedWriter:
         self._has_change_types = FileFields(layout.schema).find_name(CHANGE_TYPE_COLUMN) is None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows, with or without SEGMENT_COLUMN and CHANGE_TYPE_COLUMN. Raises SchemaMismatch or
-        ConstraintViolation; the caller then calls `abandon`."""
+        """Add rows, with or without SEGMENT_COLUMN and CHANGE_TYPE_COLUMN.
+
+        Raises SchemaMismatch or ConstraintViolation; the caller then calls `abandon`.
+        """
         if self._has_change_types:
             batch, changes = routed(batch)
             if changes is not None and changes.num_rows:
@@ -191,13 +190,13 @@ class PartitionedWriter:
             self._split()
 
     def finish(self) -> list[StagedFile]:
-        """Write what is left and return every file that was staged, in no order."""
+        """Write what is left and return every staged file, in no order."""
         self._split()
         self._close(list(self._writers))
         return self._staged if self._changes is None else [*self._staged, *self._changes.finish()]
 
     def abandon(self) -> None:
-        """Delete every file of this writer: none was ever reported."""
+        """Delete every file of this writer; none was reported."""
         for writer in [*self._abandoned, *self._writers.values()]:
             writer.abandon()
         if self._changes is not None:
@@ -240,7 +239,7 @@ class PartitionedWriter:
         return {**options, **writing_options(key, self._file_schema)}
 
     def _relieve(self) -> None:
-        """Write out the largest partitions until the rest fits, and close files above the number of handles."""
+        """Write out the largest partitions until the rest fits, and close the files above `limits.open_files`."""
         waiting = sorted(self._writers, key=lambda key: self._writers[key].pending_bytes)
         total = sum(writer.pending_bytes for writer in self._writers.values())
         while total > self.store.limits.buffered_bytes:
@@ -252,7 +251,7 @@ class PartitionedWriter:
         self._close(opened[: max(0, len(opened) - self.store.limits.open_files)])
 
     def _close(self, keys: Sequence[FileKey]) -> None:
-        """Finish these files, some of them side by side: most of the time is the disk's or the store's."""
+        """Finish these files, several at a time: most of the time is the disk's or the store's."""
         writers = [self._writers.pop(key) for key in keys]
         self._abandoned += writers
         if len(keys) < _MANY_FILES:
@@ -274,7 +273,7 @@ class PartitionedWriter:
 
 
 def _with_segment(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`conforming`, with the segments of the rows behind the table's columns where they came with them."""
+    """Return `conforming` rows, with the segments behind the table's columns if they have any."""
     if SEGMENT_COLUMN not in batch.schema.names:
         return conforming(batch, schema)
     checked = conforming(batch.drop_columns([SEGMENT_COLUMN]), schema)
@@ -282,10 +281,10 @@ def _with_segment(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch as the table's schema demands it: its columns, types and NOT NULL.
+    """Return the batch with the columns and types of the table's schema, checked against NOT NULL.
 
-    Raises SchemaMismatch for a column that does not fit or that the table does not have, and ConstraintViolation for a
-    null where the table forbids it.
+    Raises SchemaMismatch for a column that does not fit or that the table lacks, ConstraintViolation for a null in a
+    NOT NULL column.
     """
     columns_of_table = FileFields(schema)
     unknown = [name for name in batch.schema.names if columns_of_table.find_name(name) is None]
@@ -301,7 +300,7 @@ def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _as_in_file(batch: pa.RecordBatch, schema: pa.Schema, file_schema: pa.Schema) -> pa.RecordBatch:
-    """The rows, with the columns of `schema`, as the same columns are stored."""
+    """Return rows with the columns of `schema` as they are stored."""
     stored = [
         convert_array(column, field.type, field.name) for column, field in zip(batch.columns, schema, strict=True)
     ]
@@ -310,9 +309,9 @@ def _as_in_file(batch: pa.RecordBatch, schema: pa.Schema, file_schema: pa.Schema
 
 
 def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[FileKey, pa.Table]]:
-    """Rows of each partition (and segment, where they have one), without these columns; rows keep their order.
+    """Yield the rows of each partition and segment without these columns, in their order.
 
-    Raises ConstraintViolation for a null, or what is stored as one, in a partition column that forbids it.
+    Raises ConstraintViolation for a null, or what is stored as one, in a NOT NULL partition column.
     """
     names = layout.file_schema.names
     codes: list[_Codes] = [_partition_codes(table, layout, name) for name in layout.partition_columns]
@@ -337,14 +336,14 @@ def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[FileKe
 
 
 class _Codes(NamedTuple):
-    """A column as numbers: for each row the place of its value among `values`."""
+    """A column as numbers: the place of each row's value among `values`."""
 
     numbers: pa.Array
     values: list[Any]
 
 
 def _combined(codes: Sequence[_Codes]) -> _Codes:
-    """The columns as one: its values are the combinations that occur, as tuples."""
+    """Return the columns as one, whose values are the combinations that occur, as tuples."""
     numbers, combinations = codes[0].numbers, [(value,) for value in codes[0].values]
     for code in codes[1:]:
         # There are never more combinations than rows, so a number stays below rows x values: 64 bits always hold it.
@@ -374,7 +373,7 @@ def _segment_codes(table: pa.Table) -> _Codes:
 
 
 def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array | None = None) -> None:
-    """Raises ConstraintViolation for a null that the field forbids; `below` is where the level above has a value."""
+    """Raise ConstraintViolation for a null that the field forbids; `below` marks values of the level above."""
     if not field.nullable and array.null_count:
         nulls = array.is_null() if below is None else pc.and_(array.is_null(), below)
         if pc.any(nulls, min_count=0).as_py():
@@ -393,7 +392,7 @@ def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array
 
 
 def _forbids_null(kind: pa.DataType) -> bool:
-    """Whether some level inside the type is NOT NULL; a map's keys always are."""
+    """Return whether a level inside the type is NOT NULL; a map's keys always are, and do not count."""
     fields = [kind.item_field] if pa.types.is_map(kind) else inner_fields(kind)
     return any(not field.nullable or _forbids_null(field.type) for field in fields)
 
