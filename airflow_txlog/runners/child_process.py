@@ -1,10 +1,9 @@
 """Runs a job in a child process of the task: `python -m airflow_txlog.jobs SPEC_FILE`.
 
-The same way in and out as a remote submit: the spec goes in as a file, the result comes back as a file, and the exit
-code decides nothing. Invariants: the child never outlives the call (it stays in the task's process group, ends when
-its standard input does, and is stopped in a `finally`). Nothing of the spec stands in the command line, and neither
-file has a name: both are gone with the two processes, however they end. Credentials of a store are in neither: the
-child asks this process for them.
+As with a remote submit, the spec goes in as a file, the result comes back as a file, and the exit code decides nothing.
+Invariants: the child never outlives the call (it stays in the task's process group, ends with its standard input, and
+is stopped in a `finally`). The command line holds nothing of the spec, and neither file has a name, so both disappear
+with the two processes, however they end. The child asks this process for the credentials of a store.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -30,7 +30,7 @@ from airflow_txlog.errors import JobError, JobLost, TxlogError
 from airflow_txlog.jobs.spark.installation import DISK_FULL
 from airflow_txlog.process.private_folder import remove_folder_of
 from airflow_txlog.runners.base import Log, check_stays_here, result_of_lost, result_or_error
-from airflow_txlog.runners.job_output import Tail, lines_of, readable, shown
+from airflow_txlog.runners.job_output import TAIL_LINES, lines_of, readable, shown
 
 # What runs a job, whatever Spark it is for.
 JOB = (sys.executable, "-m", "airflow_txlog.jobs")
@@ -44,7 +44,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ChildProcessRunner:
-    """One child process a job. The default: a Spark that dies takes nothing of Airflow with it."""
+    """One child process per job. The default: a Spark that dies takes nothing of Airflow with it."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class ChildProcessRunner:
     ) -> None:
         """`command` runs the file of a spec, its last argument; `environment` is added to this process's own.
 
-        `files` are open ones that the child inherits. `named_files`: the spec and the result are files with a name,
-        for a job that cannot open those of its parent.
+        The child inherits the open `files`. `named_files`: the spec and the result are files with a name, for a job
+        that cannot open those of its parent.
         """
         self._command = tuple(command)
         self._files = tuple(files)
@@ -68,7 +68,7 @@ class ChildProcessRunner:
         self._answer: JobResult | None = None
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
-        """Run the job and wait; see `Runner.run`. The spec's own `result_uri` is used where it has one."""
+        """Run the job and wait; see `Runner.run`. The result goes to the spec's `result_uri`, if it has one."""
         self._answer = None
         if self._command == JOB:
             check_stays_here(spec)
@@ -104,12 +104,13 @@ class ChildProcessRunner:
 
     @property
     def answer(self) -> JobResult | None:
-        """What the last job itself left as its result. None: it came to an end of another kind, whatever `run` found
-        in the table's log."""
+        """The result that the last job itself left. None if it left none, also if `run` found its commit in the table's
+        log.
+        """
         return self._answer
 
     def kill(self) -> None:
-        """SIGTERM, five seconds, SIGKILL. The child's JVM and Python workers end with it."""
+        """End the child by SIGTERM, after five seconds by SIGKILL. Its JVM and Python workers end with it."""
         self._killed = True
         process = self._process
         if process is not None:
@@ -118,7 +119,6 @@ class ChildProcessRunner:
     def _run_child(
         self, spec_file: IO[bytes], result_file: IO[bytes], log: Log, credentials: Mapping[str, str]
     ) -> tuple[int, str]:
-        tail = Tail()
         # No start_new_session: Airflow kills a task by its process group, and the child must be in it.
         process = subprocess.Popen(
             [*self._command, _path_of(spec_file)],
@@ -130,20 +130,11 @@ class ChildProcessRunner:
         )
         self._process, self._killed = process, False
         try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            hidden = 0
-            for is_own, line in lines_of(process.stdout, process.stderr):
-                text = readable(line) if is_own else shown(line)
-                if text is not None:
-                    tail.add(text)
-                    log(text)
-                elif not is_own:
-                    hidden += 1
+            tail, hidden = follow_output(process, log)
             exit_code = process.wait()
             if exit_code and hidden:
                 log(f"spark: {hidden} more lines of its output are not shown: what Spark prints may quote rows")
-            return exit_code, tail.text()
+            return exit_code, tail
         finally:
             # Reached by an ordinary end too, where there is nothing left to stop. A timeout of the task raises
             # anywhere above, in the middle of a read.
@@ -158,45 +149,95 @@ class ChildProcessRunner:
             self._process = None
 
 
-def run_without_spark(
-    spec: JobSpec,
-    run: Callable[[ChildProcessRunner, JobSpec], JobResult],
-    log: Log,
-    *,
-    is_spark_here: bool = False,
-    always: bool = False,
-) -> JobResult | None:
-    """The result of a job that a child process does without Spark; None where the job needs it, and nothing was done.
+class RunsChildren:
+    """Base of the runners whose Spark is not the child's own: one child process after another, one at a time."""
 
-    `run` runs a job in a child process that is not begun yet. For runners whose Spark is not the child's own;
-    `is_spark_here`: it reads this machine's disk. `always`: also a job that is not likely to need none.
+    def __init__(self) -> None:
+        self._child: ChildProcessRunner | None = None
+        self._is_killed = False
+
+    def kill(self) -> None:
+        """End the child as `ChildProcessRunner.kill` does. No other one begins."""
+        self._is_killed = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def _in_child(self, child: ChildProcessRunner, spec: JobSpec, log: Log) -> JobResult:
+        self._child = child
+        try:
+            self._check_not_killed(spec)
+            return child.run(spec, log=log)
+        finally:
+            self._child = None
+
+    def _check_not_killed(self, spec: JobSpec) -> None:
+        if self._is_killed:
+            raise JobLost(
+                f"The {spec.operation.name} job on {spec.table_uri} was stopped before it began.",
+                has_application_transaction=spec.application is not None,
+            )
+
+    def _without_spark(
+        self,
+        spec: JobSpec,
+        log: Callable[[], Log],
+        say: Log,
+        *,
+        is_spark_here: bool = False,
+        always: bool = False,
+    ) -> JobResult | None:
+        """Return the result of a job that a child does without Spark; None if it needs Spark, and nothing was done.
+
+        `log` returns the log of a child that begins; `say` logs why the job needs Spark. `is_spark_here`: the runner's
+        Spark reads this machine's disk. `always`: try also a job that is likely to need Spark.
+        """
+        if not spec.operation.needs_spark:
+            return self._in_child(ChildProcessRunner(), spec, log())
+        if not (always or spec.operation.likely_spares_spark(is_spark_here=is_spark_here)):
+            return None
+        command = (*WITHOUT_SPARK, SPARK_HERE) if is_spark_here else WITHOUT_SPARK
+        try:
+            # A place of its own for the result: that of a job that dies later must be empty.
+            result = self._in_child(ChildProcessRunner(command), spec.replace(result_uri=None), log())
+        except TxlogError as error:
+            if not error.facts.get("needs_spark"):
+                raise
+            say(error.message)
+            return None
+        if spec.result_uri is not None:
+            write_document(spec.result_uri, result.to_json())
+        return result
+
+
+def follow_output(process: subprocess.Popen[bytes], log: Log, *, has_own_lines: bool = True) -> tuple[str, int]:
+    """Log what may be shown of a process's output until its end. Return the last of these lines, and how many were not.
+
+    `has_own_lines`: its standard output is the job's own lines, which hold no value.
     """
-    if not spec.operation.needs_spark:
-        return run(ChildProcessRunner(), spec)
-    if not (always or spec.operation.likely_spares_spark(is_spark_here=is_spark_here)):
-        return None
-    command = (*WITHOUT_SPARK, SPARK_HERE) if is_spark_here else WITHOUT_SPARK
-    try:
-        # Its own place for the result: that of a job that dies later must be empty.
-        result = run(ChildProcessRunner(command), spec.replace(result_uri=None))
-    except TxlogError as error:
-        if not error.facts.get("needs_spark"):
-            raise
-        log(error.message)
-        return None
-    if spec.result_uri is not None:
-        write_document(spec.result_uri, result.to_json())
-    return result
+    assert process.stdout is not None
+    assert process.stderr is not None
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    hidden = 0
+    for is_output, line in lines_of(process.stdout, process.stderr):
+        is_own = is_output and has_own_lines
+        text = readable(line) if is_own else shown(line)
+        if text is not None:
+            tail.append(text)
+            log(text)
+        elif not is_own:
+            hidden += 1
+    return "\n".join(tail), hidden
 
 
 def _path_of(file: IO[bytes]) -> str:
-    """The path by which this process and a child that inherits the file open it."""
+    """Return the path by which this process and a child that inherits the file open it."""
     return file.name if isinstance(file.name, str) else f"{OPEN_FILES}{file.fileno()}"
 
 
 @contextlib.contextmanager
 def temporary_file(*, named: bool) -> Iterator[IO[bytes]]:
-    """A file of this user's alone, without a name or with one, which is gone at the end."""
+    """Open a file of this user's alone, with or without a name. It is gone at the end."""
     file = tempfile.NamedTemporaryFile(prefix="txlog-") if named else tempfile.TemporaryFile()  # noqa: SIM115 - below
     try:
         yield file
@@ -207,7 +248,7 @@ def temporary_file(*, named: bool) -> Iterator[IO[bytes]]:
 
 
 def _take_room(result_file: IO[bytes]) -> None:
-    """Take room on the disk for a result, so that none is lost, after the commit, for want of it. Raises OSError."""
+    """Reserve room on the disk for a result, so that a full disk loses none after the commit. Raises OSError."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(result_file.fileno(), 0, RESULT_BYTES)
@@ -218,7 +259,7 @@ def _take_room(result_file: IO[bytes]) -> None:
 
 
 def job_not_started(spec: JobSpec, error: OSError) -> JobError:
-    """The error of a job for which there is no room on the disk, or no folder for temporary files."""
+    """Return the error of a job for which there is no room on the disk, or no folder for temporary files."""
     # Where a new file can be written nowhere, Python names neither the folders nor why.
     is_nowhere = isinstance(error, FileNotFoundError) and error.filename is None
     cause = "no folder for temporary files (TMPDIR) can be written" if is_nowhere else text_of(error)
@@ -247,7 +288,7 @@ def _lost(spec: JobSpec, how: str, exit_code: int, tail: str) -> JobLost:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process if it still runs: by its standard input's end and SIGTERM, at last by SIGKILL."""
+    """End the process if it still runs: close its standard input, SIGTERM, at last SIGKILL."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
@@ -275,9 +316,9 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def job_environment() -> dict[str, str]:
-    """The task's environment, in which the child finds this package and writes its lines at once.
+    """Return the task's environment, with which the child finds this package and writes its lines at once.
 
-    Neither the child nor Spark's workers below it import from the directory that they happen to start in.
+    Neither the child nor Spark's workers below it import from their current directory.
     """
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     package_parent = str(Path(airflow_txlog.__file__).resolve().parents[1])

@@ -1,9 +1,9 @@
-"""Runs a job on a cluster by `spark-submit` in cluster mode: its driver is on another machine, and outlives us.
+"""Runs a job on a cluster by `spark-submit` in cluster mode: its driver is on another machine, and outlives this
+process.
 
-What goes to the driver and what comes back lies in the table's folder (`exchange`). The invariants: a job is found
-again by every later try of its work, because its name is written down before it is submitted; so no try submits work
-that an earlier one has running. And a job is called cancelled or lost only after the table's log was asked for its
-commit.
+The job's description and its result are files in the table's folder (`exchange`). Invariants: every later try of the
+work finds the job, because its name is written down before it is submitted; so no try submits work that an earlier one
+has running. A job counts as cancelled or lost only after the table's log was searched for its commit.
 """
 
 from __future__ import annotations
@@ -34,36 +34,37 @@ from airflow_txlog.runners.base import (
 )
 from airflow_txlog.runners.child_process import (
     ChildProcessRunner,
+    follow_output,
     job_environment,
     job_not_started,
-    run_without_spark,
     stop,
 )
-from airflow_txlog.runners.job_output import Tail, lines_of, shown
 from airflow_txlog.runners.submit import SHARED_DEFAULTS, SubmitRunner, check_left_to_connection, settings_file
 from airflow_txlog.storage import open_store
 
 POLL_S = 10.0
 CANCELLED_S = 20.0
-"""How long a job may take to end once it is cancelled, until the task goes on without having seen that."""
+"""How long a job may take to end once it is cancelled, before the task continues anyway."""
 UNANSWERED_S = 600.0
-"""How long the cluster or the store may give no answer at all, until the task leaves the job to its next try."""
+"""How long the cluster or the store may give no answer, before the task leaves the job to its next try."""
 _SLICE_S = 0.2
 MAIN_SETTING = "spark.txlog.main"
-"""The setting with the driver's file, where an image has the package: `local:///…/airflow_txlog/jobs/cluster_main.py`."""
+"""The setting with the driver's file, for an image that has the package:
+`local:///…/airflow_txlog/jobs/cluster_main.py`.
+"""
 _ENVIRONMENTS = ("spark.executorEnv", "spark.yarn.appMasterEnv", "spark.kubernetes.driverEnv")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """A job that was submitted: the number and the name of its submission, the digest of its spec, and whose it is."""
+    """A submitted job: the number and the name of its submission, the digest of its spec, and its task."""
 
     exchange: Exchange
     number: int
     name: str
     digest: str
     task: dict[str, Any]
-    """The task instance, and by its `max_tries` whether it was cleared since."""
+    """The task instance. Its `max_tries` shows whether it was cleared since."""
 
 
 @dataclass(kw_only=True)
@@ -84,14 +85,14 @@ class Watched:
             self.log(application_line(started["application"], started["master"], started["ui"]))
 
     def show(self, found: ApplicationState) -> None:
-        """Log the cluster's answer where it is another than before."""
+        """Log the cluster's answer if it has changed."""
         self.answered_s = SYSTEM_CLOCK.monotonic_s()
         if found.text != self.text:
             self.text = found.text
             self.log(f"{self.job.name}: {found.text}{f' ({found.ui})' if found.ui else ''}")
 
     def unanswered(self, spec: JobSpec, error: Exception, *, is_last: bool) -> None:
-        """Log that there was no answer; ClusterLost where there was none for long, or none is waited for any more."""
+        """Log that there was no answer. Raise ClusterLost if there was none for long, or if `is_last`."""
         silent_s = SYSTEM_CLOCK.monotonic_s() - self.answered_s
         self.log(f"no answer about {self.job.name} for {silent_s:.0f} s ({_text_of(error)})")
         if silent_s > UNANSWERED_S or is_last:
@@ -105,7 +106,7 @@ class Watched:
 
 
 class ClusterModeRunner(SubmitRunner):
-    """One application on the cluster a job, whose driver the cluster runs."""
+    """One application on the cluster per job. The cluster runs its driver."""
 
     _defaults = SHARED_DEFAULTS
 
@@ -116,27 +117,26 @@ class ClusterModeRunner(SubmitRunner):
         self._poll_s = poll_s
         self._job: Submitted | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_killed = False
         self.instead_of_waiting: Callable[[str], NoReturn] | None = None
         """Called with the name of the running job, where another process is to wait for it. It raises."""
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
-        """The result of the job that an earlier try of this work has submitted, or of one that is submitted now.
+        """Return the result of the job that an earlier try of this work has submitted, or of one that is submitted now.
 
-        Raises as `Runner.run` does; SparkUnavailable where the cluster does not answer or take the application;
-        ClusterLost where it answers no longer, and the job may run on; IdempotencyKeyReused.
+        Raises as `Runner.run` does; SparkUnavailable if the cluster does not answer or take the application;
+        ClusterLost if it stops answering and the job may still run; IdempotencyKeyReused.
         """
         return self._result(spec, log, may_submit=True)
 
     def resume(self, spec: JobSpec, *, log: Log) -> JobResult:
-        """As `run`, for a try that has submitted its job and waited elsewhere: nothing is submitted again."""
+        """Return the result of a job that this try has submitted and waited for elsewhere. Submits nothing."""
         return self._result(spec, log, may_submit=False)
 
     def _result(self, spec: JobSpec, log: Log, *, may_submit: bool) -> JobResult:
         self._is_killed, self._job = False, None
         check_left_to_connection(spec)
         if not spec.operation.needs_spark:
-            return self._run(ChildProcessRunner(), spec, log)
+            return self._in_child(ChildProcessRunner(), spec, log)
         exchange = _exchange_of(spec)
         job = _last_of(exchange)
         is_alive = job is not None and self._is_alive(job)
@@ -146,7 +146,7 @@ class ClusterModeRunner(SubmitRunner):
             # Another copy of the task has read its result.
             return result_of_lost(spec, self._lost(spec, "its job", None))
         if job is None:
-            done = run_without_spark(spec, lambda child, described: self._run(child, described, log), log)
+            done = self._without_spark(spec, lambda: log, log)
             if done is not None:
                 return done
         with self._cancelled_if_interrupted(spec, log):
@@ -161,8 +161,7 @@ class ClusterModeRunner(SubmitRunner):
             return self._wait(spec, job, log)
 
     def kill(self) -> None:
-        """Cancel the job where it runs. `run`, which may go on below, then asks for its result, and the table's log."""
-        self._is_killed = True
+        """Cancel the job where it runs. `run` may continue below: it asks for the result, and the table's log."""
         super().kill()
         process = self._process
         if process is not None:
@@ -173,7 +172,7 @@ class ClusterModeRunner(SubmitRunner):
                 self._applications.cancel(self._job.name)
 
     def cancel(self, spec: JobSpec, *, log: Log) -> None:
-        """Cancel the last job of this work that an earlier process has submitted, and log what became of it.
+        """Cancel the last job of this work that an earlier process has submitted, and log the outcome.
 
         Its description is deleted once it has ended.
         """
@@ -203,7 +202,7 @@ class ClusterModeRunner(SubmitRunner):
             ) from error
 
     def _to_wait_for(self, spec: JobSpec, job: Submitted, is_alive: bool, log: Log) -> Submitted | None:
-        """The job of an earlier try, where it still runs, or has left a result that no try has read."""
+        """Return the job of an earlier try if it still runs, or has left a result that no try has read."""
         application = spec.application
         if application is not None and application.check_digest and job.digest != spec.digest():
             raise IdempotencyKeyReused(
@@ -246,10 +245,9 @@ class ClusterModeRunner(SubmitRunner):
             # No process of the cluster reaches the task that holds the connection (docs/credentials.md).
             settings = {f"{each}.TXLOG_CREDENTIALS": "own" for each in _ENVIRONMENTS} | settings
         log(f"submitting {name} to {self._cluster.master}")
-        tail = Tail()
         with settings_file(spec, settings) as (path, files), _code(spec, settings) as words:
-            exit_code = self._call(
-                (*command, "--properties-file", path, "--load-spark-defaults", *words), files, tail, log
+            exit_code, tail = self._call(
+                (*command, "--properties-file", path, "--load-spark-defaults", *words), files, log
             )
         if self._is_killed:
             # It may have got there after all.
@@ -259,8 +257,8 @@ class ClusterModeRunner(SubmitRunner):
             self._check_submitted(spec, job, exit_code, tail)
         return job
 
-    def _call(self, command: tuple[str, ...], files: tuple[int, ...], tail: Tail, log: Log) -> int:
-        """Run `spark-submit` until the cluster has the application; its exit code."""
+    def _call(self, command: tuple[str, ...], files: tuple[int, ...], log: Log) -> tuple[int, str]:
+        """Run `spark-submit` until the cluster has the application. Return its exit code and its last lines."""
         process = self._process = subprocess.Popen(
             command,
             pass_fds=files,
@@ -269,31 +267,25 @@ class ClusterModeRunner(SubmitRunner):
             stderr=subprocess.PIPE,
             env=job_environment(),
         )
-        assert process.stdout is not None
-        assert process.stderr is not None
         try:
-            for _, line in lines_of(process.stdout, process.stderr):
-                text = shown(line)
-                if text is not None:
-                    tail.add(text)
-                    log(text)
-            return process.wait()
+            tail, _ = follow_output(process, log, has_own_lines=False)
+            return process.wait(), tail
         finally:
             stop(process)
-            process.stdout.close()
-            process.stderr.close()
+            for stream in filter(None, (process.stdout, process.stderr)):
+                stream.close()
             self._process = None
 
-    def _check_submitted(self, spec: JobSpec, job: Submitted, exit_code: int, tail: Tail) -> None:
+    def _check_submitted(self, spec: JobSpec, job: Submitted, exit_code: int, tail: str) -> None:
         """Raise SparkUnavailable unless the cluster has the application, however `spark-submit` ended."""
         with contextlib.suppress(Exception):
             if self._applications.look(job.name).is_alive or self._result_of(job) is not None:
                 return
         raise SparkUnavailable(
             f"spark-submit ended before the cluster had taken the {spec.operation.name} job (exit code {exit_code}). "
-            f"Nothing was done. Its last lines:\n{tail.text()}",
+            f"Nothing was done. Its last lines:\n{tail}",
             master=self._cluster.master,
-            log_tail=tail.text(),
+            log_tail=tail,
             retryable=False,
         )
 
@@ -354,7 +346,7 @@ class ClusterModeRunner(SubmitRunner):
 
     @contextlib.contextmanager
     def _cancelled_if_interrupted(self, spec: JobSpec, log: Log) -> Iterator[None]:
-        """Cancel the job where the task is interrupted, as by its timeout. After an error it may run on."""
+        """Cancel the job if the task is interrupted, for example by its timeout. After an error it may still run."""
         try:
             yield
         except Exception:
@@ -365,7 +357,7 @@ class ClusterModeRunner(SubmitRunner):
             raise
 
     def _end(self, spec: JobSpec, job: Submitted, log: Log) -> bool:
-        """Cancel a job, wait until it has ended, and log whether it has committed. Whether it has ended."""
+        """Cancel a job, wait until it has ended, and log whether it has committed. Return whether it has ended."""
         try:
             self._applications.cancel(job.name)
             deadline_s = SYSTEM_CLOCK.monotonic_s() + CANCELLED_S
@@ -390,7 +382,7 @@ def _exchange_of(spec: JobSpec) -> Exchange:
 
 
 def _last_of(exchange: Exchange) -> Submitted | None:
-    """The last job of this work that was submitted, unless its result was read."""
+    """Return the last submitted job of this work, unless its result was read."""
     number = exchange.last()
     document = exchange.get("spec", number) if number else None
     if document is None:
@@ -409,7 +401,7 @@ def _named(annotations: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _code(spec: JobSpec, settings: dict[str, str]) -> Iterator[tuple[str, ...]]:
-    """The words of the command line that name the driver's file, and the package's zip where that is to be sent."""
+    """Yield the words of the command line that name the driver's file, and the package's zip if that has to be sent."""
     if MAIN_SETTING in settings:
         yield (settings[MAIN_SETTING],)
         return

@@ -1,7 +1,8 @@
 """Runs a job on a Spark Connect server; its driver side is a child process of the task.
 
-Invariant: no work twice. A server goes on with what a client that died has begun, and only a client of the same session
-can cancel it. So a session's id follows from the work and the try, and each try first ends those of the tries before.
+Invariant: no work runs twice. A server continues the work of a client that died, and only a client of the same session
+can cancel it. So a session's id follows from the work and the try, and each try first ends the sessions of earlier
+tries.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TRIES_BEFORE = 5
 
 
 class ConnectRunner(ChildProcessRunner):
-    """One session of the server a job."""
+    """One session of the server per job."""
 
     def __init__(self, server: ConnectServer) -> None:
         super().__init__((*JOB, "--session", "connect"))
@@ -41,10 +42,10 @@ class ConnectRunner(ChildProcessRunner):
 
 
 def sessions_of(spec: JobSpec) -> tuple[str, tuple[str, ...]]:
-    """The id of this try's session, and those of the tries before.
+    """Return the id of this try's session, and those of the tries before.
 
-    Work outside of a task has no tries that are known here: each call has a session of its own, and what a client that
-    died has left on the server ends by the server's own limits.
+    The tries of work outside a task are unknown: each call has a session of its own, and the server's own limits end
+    what a dead client has left.
     """
     number = spec.annotations.get("try_number")
     if not isinstance(number, int):

@@ -1,8 +1,8 @@
 """An endpoint on loopback that hands the credentials of a connection to the processes of a job.
 
-It asks what this process was offered (`storage.credentials.offer`) and knows nothing of Airflow. The invariants: only
-who shows the token is answered, only for a connection of a job that runs, and nothing is logged. URL and token are in
-the environment of those processes, which the same user alone can read, and nowhere else.
+It asks what was offered to this process (`storage.credentials.offer`) and does not know Airflow. Invariants: only
+requests with the token are answered, only for a connection of a running job, and nothing is logged. URL and token are
+only in the environment of those processes, which no other user can read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOKEN_BYTES = 32
 
 
 class CredentialsEndpoint:
-    """Answers for the connections of the jobs that run, until it is closed."""
+    """Answers for the connections of the running jobs, until it is closed."""
 
     def __init__(self) -> None:
         self._token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -43,12 +43,12 @@ class CredentialsEndpoint:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the processes of a job need in their environment."""
+        """The variables for the environment of a job's processes."""
         return {URL: self.url, TOKEN: self._token}
 
     @contextlib.contextmanager
     def answering(self, connection: str) -> Iterator[None]:
-        """Inside, the connection's credentials are handed out."""
+        """Hand out the connection's credentials inside."""
         self._connections.append(connection)
         try:
             yield
@@ -63,7 +63,7 @@ class CredentialsEndpoint:
 
 @contextlib.contextmanager
 def credentials_environment(connection: str | None) -> Iterator[dict[str, str]]:
-    """What a job's process needs in its environment to get a connection's credentials inside; empty without one."""
+    """Yield the variables by which a job's process gets a connection's credentials; empty without one."""
     if connection is None:
         yield {}
         return

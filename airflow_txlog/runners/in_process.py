@@ -1,8 +1,8 @@
 """Runs a job in the task's own process, in a Spark session that later jobs of the process share.
 
-For tests, demos and `airflow dags test`, where one warm session saves about ten seconds a task. A Spark that dies
-takes the task with it, so the child process is the default everywhere else. Invariant: a session that this runner did
-not start is never stopped by it.
+For tests, demos and `airflow dags test`: one warm session saves about ten seconds per task. A Spark that dies takes the
+task with it, so the child process is the default everywhere else. Invariant: this runner never stops a session that it
+did not start.
 
 A Spark that is started here finds this process's credentials endpoint in its environment, and so do its Python workers.
 """
@@ -14,7 +14,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
@@ -35,10 +35,11 @@ INTERRUPT_EVERY_S = 0.2
 
 
 class InProcessRunner:
-    """One warm Spark session a process."""
+    """One warm Spark session per process."""
 
     def __init__(self) -> None:
-        self._running: tuple[SparkSession, str] | None = None
+        self._interrupt: Callable[[], object] | None = None
+        """Cancels the Spark jobs of the running job."""
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`."""
@@ -47,7 +48,7 @@ class InProcessRunner:
             return result_or_error(spec, run_job(spec, None, log=log, start=lambda: self._spark(spec, held, log)))
 
     def _spark(self, spec: JobSpec, held: contextlib.ExitStack, log: Log) -> SparkSession:
-        """The session for a job, which can be killed and has its credentials until `held` ends."""
+        """Return the session for a job, which can be killed and has its credentials until `held` ends."""
         # Py4J logs the end of each of its threads, and would do so in the task's log.
         py4j = logging.getLogger("py4j")
         if py4j.level == logging.NOTSET:
@@ -62,39 +63,45 @@ class InProcessRunner:
 
     @contextlib.contextmanager
     def _killable(self, spark: SparkSession) -> Iterator[None]:
-        """Marks the Spark jobs that start inside, so that `kill` finds them and no others."""
+        """Tag the Spark jobs that start inside, so that `kill` finds them and no others."""
         tag = f"airflow_txlog-{SYSTEM_CLOCK.unique_id()}"
-        self._running = (spark, tag)
-        _add_tag(spark, tag)
+        interrupt: Callable[[str], object]
+        if is_classic(spark):
+            # A classic session knows its own tags only in the thread that set them. All threads share the context's.
+            context = spark.sparkContext
+            add, remove, interrupt = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
+        else:
+            add, remove, interrupt = spark.addTag, spark.removeTag, spark.interruptTag
+        self._interrupt = functools.partial(interrupt, tag)
+        add(tag)
         try:
             yield
         finally:
-            self._running = None
+            self._interrupt = None
             with contextlib.suppress(Exception):  # a session that broke cannot be tidied, and the cause is on its way
-                _remove_tag(spark, tag)
+                remove(tag)
 
     def kill(self) -> None:
-        """Cancel the Spark jobs of the running job until it has ended in an error: a kill that comes between two Spark
-        jobs is meant for the next one. A commit that is on its way stays.
+        """Cancel the Spark jobs of the running job until it has ended in an error; a commit that is on its way stays.
+
+        A kill between two Spark jobs must cancel the next one.
         """
-        running = self._running
+        running = self._interrupt
         if running is None:
             return
-        # From a thread of its own: the signal handler interrupts this thread inside a call to the JVM, and that call
-        # holds this thread's connection.
-        spark, tag = running
-
         interrupted = threading.Event()
 
         def interrupt() -> None:
-            while self._running is running:
+            while self._interrupt is running:
                 with contextlib.suppress(Exception):  # a session that broke has nothing left to cancel
-                    _interrupt(spark, tag)
+                    running()
                 interrupted.set()
                 SYSTEM_CLOCK.sleep(INTERRUPT_EVERY_S)
 
+        # A thread of its own: the signal handler interrupts this thread inside a call to the JVM, which holds this
+        # thread's connection.
         threading.Thread(target=interrupt, daemon=True).start()
-        # Not until the job has ended: the thread that it runs in may be this one.
+        # Not until the job has ended: this thread may be the one that it runs in.
         interrupted.wait(INTERRUPT_TIMEOUT_S)
 
 
@@ -103,13 +110,13 @@ class InProcessRunner:
 
 @functools.cache
 def _endpoint() -> CredentialsEndpoint:
-    """One for as long as the process lives, as its Spark does."""
+    """Return the endpoint, which lives as long as the process, as its Spark does."""
     return CredentialsEndpoint()
 
 
 @contextlib.contextmanager
 def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """A JVM that is started inside has these variables; this process has them not before and not after."""
+    """Set variables that a JVM started inside inherits."""
     os.environ.update(variables)
     try:
         yield
@@ -120,9 +127,9 @@ def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _credentials(spec: JobSpec, spark: SparkSession) -> Iterator[None]:
-    """Inside, Spark's Python workers get the credentials of the job's connection, if it has one.
+    """Give Spark's Python workers the credentials of the job's connection, if it has one, inside.
 
-    Raises InvalidJobSpec where the session was not started here: its workers do not know whom to ask.
+    Raises InvalidJobSpec if the session was not started here: its workers do not know the endpoint.
     """
     if spec.access.storage_conn_id is None:
         yield
@@ -140,30 +147,3 @@ def _credentials(spec: JobSpec, spark: SparkSession) -> Iterator[None]:
         )
     with _endpoint().answering(spec.access.storage_conn_id):
         yield
-
-
-# --- killing --------------------------------------------------------------------------------------------------------
-
-# A classic session knows its own tags only in the thread that has set them, and its `interruptTag` would find nothing
-# from another: there the tags are those of the Spark context, which all threads share.
-
-
-def _add_tag(spark: SparkSession, tag: str) -> None:
-    if is_classic(spark):
-        spark.sparkContext.addJobTag(tag)
-    else:
-        spark.addTag(tag)
-
-
-def _remove_tag(spark: SparkSession, tag: str) -> None:
-    if is_classic(spark):
-        spark.sparkContext.removeJobTag(tag)
-    else:
-        spark.removeTag(tag)
-
-
-def _interrupt(spark: SparkSession, tag: str) -> None:
-    if is_classic(spark):
-        spark.sparkContext.cancelJobsWithTag(tag)
-    else:
-        spark.interruptTag(tag)

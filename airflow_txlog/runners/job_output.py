@@ -1,9 +1,9 @@
 """The output of a job's process, made fit for a task's log.
 
-The job writes its own lines to standard output, and they hold no value. Everything else that the process and those
-below it write, Spark's JVM and Python workers above all, is standard error: banners, a progress bar, and what Spark
-says of a failure, which quotes what a row holds. The invariant: of standard error nothing is copied but what `shown`
-knows to be free of values, and nothing else of it is kept anywhere.
+The job writes its own lines to standard output; they hold no value. Everything else that the process and its children
+write, above all Spark's JVM and Python workers, is standard error: banners, a progress bar, and Spark's messages of a
+failure, which quote rows. Invariant: nothing of standard error is copied or kept, except what `shown` knows to be free
+of values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import selectors
-from collections import deque
 from collections.abc import Iterator
 from typing import IO
 
@@ -80,15 +79,16 @@ _PYTHON_CLASS = re.compile(r"^((?:\w+\.)*\w+)(?::|$)")
 
 
 def readable(line: str) -> str | None:
-    """One of the job's own lines for a task's log; None for an empty one and for a progress bar."""
+    """Return one of the job's own lines for a task's log; None for an empty one and for a progress bar."""
     line = line.rstrip()
     return None if _NOISE.search(line) else line
 
 
 def shown(line: str) -> str | None:
-    """What of a line of standard error may be shown: words that are written down here, and places in our code; or None.
+    """Return the part of a line of standard error that may be shown, or None: words of a fixed list, and places in our
+    code.
 
-    A value may have line breaks in it, and look like anything: so nothing that the line itself spells is copied.
+    A value may contain line breaks and look like anything, so nothing of the line itself is copied.
     """
     line = line.rstrip()
     if _NOISE.search(line):
@@ -104,7 +104,7 @@ def shown(line: str) -> str | None:
 
 
 def lines_of(own: IO[bytes], others: IO[bytes]) -> Iterator[tuple[bool, str]]:
-    """The lines of both streams as they come, until the end of both, each with whether it is the job's own.
+    """Yield the lines of both streams as they arrive, each with whether it is the job's own, until the end of both.
 
     A carriage return ends a line too: progress bars.
     """
@@ -122,18 +122,3 @@ def lines_of(own: IO[bytes], others: IO[bytes]) -> Iterator[tuple[bool, str]]:
                 for line in whole:
                     if line:
                         yield key.fd == own.fileno(), line.decode("utf-8", "replace")
-
-
-class Tail:
-    """The last lines of an output that a human may want after a failure."""
-
-    def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
-
-    def add(self, line: str) -> None:
-        """Remember one line, forgetting the oldest."""
-        self._lines.append(line)
-
-    def text(self) -> str:
-        """The remembered lines, oldest first."""
-        return "\n".join(self._lines)

@@ -1,8 +1,8 @@
-"""Runs a job on a cluster by `spark-submit`, in client mode: its driver is a process below the task, on this machine.
+"""Runs a job on a cluster by `spark-submit` in client mode: its driver is a process below the task, on this machine.
 
-A child process as any other (`child_process`), with `spark-submit` in between. The invariants: settings are in a file
-that this user alone can read, and the command line has what the connection's hook writes there and nothing of a job;
-the driver is gone when `run` returns.
+It is a child process as any other (`child_process`), with `spark-submit` in between. Invariants: settings are in a file
+that only this user can read, and the command line holds what the connection's hook puts there and nothing of a job; the
+driver is gone when `run` returns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable
 from airflow_txlog.jobs.spark.launch import JVM_OPTIONS, LOCAL_DEFAULTS, closed_settings, is_one_process, properties_of
 from airflow_txlog.process.private_folder import temporary_folder
 from airflow_txlog.runners.base import Log, SparkSubmit
-from airflow_txlog.runners.child_process import ChildProcessRunner, job_not_started, run_without_spark, temporary_file
+from airflow_txlog.runners.child_process import ChildProcessRunner, RunsChildren, job_not_started, temporary_file
 
 MASTER_ANSWERS_S = 10.0
 _MAIN = Path(airflow_txlog.__file__).resolve().parent / "jobs" / "submitted_main.py"
@@ -46,27 +46,28 @@ SHARED_DEFAULTS = {
     # With the driver's level, once they run (`jobs.spark.executors`): what Spark logs of a failed task quotes values.
     "spark.executor.syncLogLevel.enabled": "true",
 }
-"""What a job on a cluster starts with unless its settings say otherwise."""
+"""The defaults of the settings of a job on a cluster."""
 
 
-class SubmitRunner:
-    """One application on the cluster a job."""
+class SubmitRunner(RunsChildren):
+    """One application on the cluster per job."""
 
     # Without it `spark.pyspark.python`, a path on the executors, would be asked for here.
     _defaults: ClassVar[Mapping[str, str]] = {**SHARED_DEFAULTS, _DRIVER_PYTHON: sys.executable}
 
     def __init__(self, cluster: SparkSubmit) -> None:
+        super().__init__()
         self._cluster = cluster
-        self._child: ChildProcessRunner | None = None
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`.
 
-        Raises SparkUnavailable where the cluster did not take the application.
+        Raises SparkUnavailable if the cluster did not take the application.
         """
+        self._is_killed = False
         check_left_to_connection(spec)
         lines = LinesOnce(log)
-        done = run_without_spark(spec, lambda child, described: self._run(child, described, lines.begin()), log)
+        done = self._without_spark(spec, lines.begin, log)
         if done is not None:
             return done
         settings = self._settings(spec)
@@ -90,7 +91,7 @@ class SubmitRunner:
                 named_files=not files,
             )
             try:
-                return self._run(child, spec, noted)
+                return self._in_child(child, spec, noted)
             except JobLost as lost:
                 # Without an exit code it is the driver that reports the loss.
                 if is_started or child.was_killed or lost.facts.get("exit_code") is None:
@@ -103,21 +104,8 @@ class SubmitRunner:
                     retryable=False,
                 ) from lost
 
-    def kill(self) -> None:
-        """End `spark-submit` and the driver: by the end of their input and SIGTERM, after five seconds by SIGKILL."""
-        child = self._child
-        if child is not None:
-            child.kill()
-
-    def _run(self, child: ChildProcessRunner, spec: JobSpec, log: Log) -> JobResult:
-        self._child = child
-        try:
-            return child.run(spec, log=log)
-        finally:
-            self._child = None
-
     def _command(self, settings: Mapping[str, str]) -> tuple[str, ...]:
-        """What the connection asks for, once it is sure that it can be tried."""
+        """Return the connection's command, after checking that it can be tried."""
         program, *options = self._cluster.command
         found = shutil.which(program) or shutil.which(str(Path(sys.executable).with_name(program)))
         if found is None:
@@ -152,7 +140,7 @@ class SubmitRunner:
 
 
 def check_left_to_connection(spec: JobSpec) -> None:
-    """Raises InvalidJobSpec for a setting that the connection decides, also where the job may need no Spark."""
+    """Raise InvalidJobSpec for a setting that the connection decides, also if the job may need no Spark."""
     for name in _OF_CONNECTION:
         if name in spec.spark_conf:
             raise InvalidJobSpec(
@@ -164,7 +152,9 @@ def check_left_to_connection(spec: JobSpec) -> None:
 
 @contextlib.contextmanager
 def settings_file(spec: JobSpec, settings: Mapping[str, str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """A file of this user's alone with the settings: its path, and what must be inherited for that to be one."""
+    """Yield the path of a file with the settings for this user alone, and the files that a child must inherit to open
+    it.
+    """
     # Without a name, nothing is left of it even after SIGKILL. By inheritance: Airflow forbids others of this user to
     # open what a task has open. Other systems than Linux let an inherited file be read once, and Spark reads it twice.
     is_linux = sys.platform == "linux"
@@ -179,7 +169,7 @@ def settings_file(spec: JobSpec, settings: Mapping[str, str]) -> Iterator[tuple[
 
 
 def _check_answers(master: str) -> None:
-    """Raise SparkUnavailable where no master of a standalone cluster answers: Spark itself would take a minute."""
+    """Raise SparkUnavailable if no master of a standalone cluster answers: Spark itself would take a minute."""
     if not master.startswith("spark://"):
         return
     failures = []

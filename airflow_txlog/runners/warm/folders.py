@@ -1,4 +1,4 @@
-"""The files by which tasks and keepers of warm servers agree: who may read them, who holds them, what they say.
+"""The files by which tasks and keepers of warm servers agree: their permissions, their locks and their content.
 
     BASE/                 mode 0700, this user's alone
       FINGERPRINT         a link to the folder of the server that new tasks use
@@ -6,9 +6,9 @@
       FINGERPRINT-ID/     one server: all of it is deleted when it ends
         server.json       written when its port is known
         token, settings, log, tmp/, local/, credentials/
-        sessions/0 …      one lease each (flock), and what is known of the session
+        sessions/0 …      one lease each (flock), and the state of the session
 
-Locks are flocks: the kernel releases them when their last holder has died. Standard library alone.
+Locks are flocks: the kernel releases them when their last holder has died. Standard library only.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _POLL_S = 0.05
 
 
 def base_path() -> Path:
-    """Where the folder of this user's servers on this machine is, or will be."""
+    """Return the path of the folder of this user's servers on this machine, which may not exist yet."""
     return Path(os.environ.get(FOLDER) or f"{tempfile.gettempdir()}/airflow-txlog-{os.geteuid()}")
 
 
 def base_folder() -> Path:
-    """The folder of this user's servers on this machine, made where there is none.
+    """Return the folder of this user's servers on this machine, and create it if it is missing.
 
-    Raises JobError where it is not this user's alone: in a shared /tmp another user may have made it.
+    Raises JobError unless it is this user's alone: in a shared /tmp another user may have created it.
     """
     base = base_path()
     try:
@@ -62,19 +62,19 @@ def base_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process by its id and the time of its start, because ids are used again."""
+    """A process by its id and the time of its start, because ids are reused."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int) -> Process:
-        """The one that has this id now."""
+        """Return the process that has this id now."""
         return cls(pid, _stat(pid)[1])
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs. One that has ended and was not waited for does not."""
+        """Whether it runs. A process that has ended and was not waited for does not."""
         state, started = _stat(self.pid)
         return started == self.started and state not in ("Z", "X", "")
 
@@ -85,7 +85,7 @@ class Process:
                 os.kill(self.pid, number)
 
     def ended_within(self, seconds: float) -> bool:
-        """Whether it has ended, after waiting for that at most so long."""
+        """Wait until it has ended, at most so long. Return whether it has."""
         deadline_s = SYSTEM_CLOCK.monotonic_s() + seconds
         while self.is_running:
             if SYSTEM_CLOCK.monotonic_s() > deadline_s:
@@ -95,7 +95,7 @@ class Process:
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """The state of a process and the time of its start; two empty texts where there is none."""
+    """Return the state of a process and the time of its start; two empty texts if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -108,7 +108,7 @@ def _stat(pid: int) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server that is up: its folder, its processes, its port."""
+    """A running server: its folder, its processes, its port."""
 
     folder: str
     keeper: Process
@@ -117,23 +117,23 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether both of its processes run. One without its keeper would never end."""
+        """Whether both of its processes run. Without its keeper a server would never end."""
         return self.java.is_running and self.keeper.is_running
 
     @property
     def token(self) -> str:
-        """What the server asks to be shown."""
+        """The token that the server demands of its clients."""
         return Path(self.folder, "token").read_text()
 
     def write(self) -> None:
-        """Say in its folder that it is up; whole or not at all."""
+        """Record in its folder that it is up; whole or not at all."""
         new = Path(self.folder, "server.json.new")
         new.write_text(json.dumps(asdict(self)))
         new.rename(Path(self.folder, "server.json"))
 
     @classmethod
     def in_folder(cls, folder: Path) -> Server | None:
-        """The one of this folder; None where none is up yet, or any more."""
+        """Return the server of this folder; None if none is up yet, or any more."""
         try:
             found = json.loads(Path(folder, "server.json").read_text())
         except OSError:
@@ -147,7 +147,7 @@ class Server:
 
 
 class Place:
-    """Where the tasks of one fingerprint find their server."""
+    """The place where the tasks of one fingerprint find their server."""
 
     def __init__(self, base: Path, fingerprint: str) -> None:
         self.base = base
@@ -156,15 +156,15 @@ class Place:
 
     @property
     def lock_path(self) -> Path:
-        """The lock under which the current server is decided on."""
+        """The lock that guards the choice of the current server."""
         return self.base / f"{self.fingerprint}.lock"
 
     def folders(self) -> list[Path]:
-        """The folders of its servers: the current one's, and those that end after their last job."""
+        """Return the folders of its servers: the current one's, and those that end after their last job."""
         return [path for path in sorted(self.base.glob(f"{self.fingerprint}-*")) if not path.is_symlink()]
 
     def current(self) -> Server | None:
-        """The server that new tasks use, if it runs."""
+        """Return the server that new tasks use, if it runs."""
         try:
             folder = os.readlink(self._link)
         except OSError:
@@ -173,14 +173,14 @@ class Place:
         return found if found is not None and found.is_running else None
 
     def is_current(self, folder: str) -> bool:
-        """Whether new tasks use the server of this folder."""
+        """Return whether new tasks use the server of this folder."""
         try:
             return os.readlink(self._link) == folder
         except OSError:
             return False
 
     def announce(self, folder: str) -> None:
-        """From here on new tasks use the server of this folder. The lock is held."""
+        """Let new tasks use the server of this folder. The lock is held."""
         new = f"{self._link}.new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
@@ -188,12 +188,12 @@ class Place:
         os.rename(new, self._link)
 
     def withdraw(self, folder: str) -> None:
-        """From here on no new task uses the server of this folder. The lock is held."""
+        """Let no new task use the server of this folder. The lock is held."""
         if self.is_current(folder):
             self._link.unlink()
 
     def tidy(self) -> None:
-        """Delete the lock and the base where no server is left. The lock is held."""
+        """Delete the lock and the base if no server is left. The lock is held."""
         if not os.path.lexists(self._link):
             self.lock_path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ class Place:
 
 @contextlib.contextmanager
 def locked(path: Path, check: Callable[[], None] | None = None) -> Iterator[int]:
-    """Holds a lock file, waiting for it; gives its file descriptor. A process that inherits it holds it too.
+    """Wait for a lock file and hold it; yield its file descriptor. A process that inherits the descriptor holds it too.
 
     `check` is called while it waits, and may raise.
     """
@@ -223,9 +223,10 @@ def locked(path: Path, check: Callable[[], None] | None = None) -> Iterator[int]
 
 
 def try_lock(path: Path, *, is_waiting: bool = False) -> int | None:
-    """The file descriptor of the lock file, which is held until all of its copies are closed; None: another has it.
+    """Return the descriptor of the lock file, held until all of its copies are closed; None if another process holds
+    it.
 
-    Raises FileNotFoundError where its folder is gone.
+    Raises FileNotFoundError if its folder is gone.
     """
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -248,18 +249,18 @@ def try_lock(path: Path, *, is_waiting: bool = False) -> int | None:
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """One session of the pool, while its lock is held: what its file says."""
+    """One session of the pool and the content of its file, while its lock is held."""
 
     file: int
     session_id: str = ""
     num_jobs: int = 0
     num_sessions: int = 0
     is_busy: bool = False
-    """Whether a job has it, or had it and did not end well."""
+    """Whether a job has it, or had it and ended badly."""
 
     @classmethod
     def of(cls, file: int) -> Slot:
-        """What a slot's file says; of an empty one, that it was never used."""
+        """Return the content of a slot's file. An empty file belongs to a session that was never used."""
         try:
             known: dict[str, Any] = json.loads(os.pread(file, 4096, 0) or b"{}")
         except ValueError:
@@ -267,14 +268,14 @@ class Slot:
         return cls(file=file, **known)
 
     def write(self) -> None:
-        """Say it in the file, in one write."""
+        """Write the content in one write."""
         known = asdict(self)
         del known["file"]
         os.pwrite(self.file, json.dumps(known).ljust(200).encode(), 0)
 
 
 def slot_paths(folder: str) -> list[Path]:
-    """The slots that were used."""
+    """Return the files of the slots that were used."""
     try:
         return sorted(Path(folder, "sessions").iterdir())
     except FileNotFoundError:
@@ -282,7 +283,7 @@ def slot_paths(folder: str) -> list[Path]:
 
 
 def slots_of(server: Server) -> list[Slot]:
-    """What is known of a server's sessions, also of those that are in use."""
+    """Return the content of all slots of a server, also of those in use."""
     found = []
     for path in slot_paths(server.folder):
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
@@ -291,7 +292,7 @@ def slots_of(server: Server) -> list[Slot]:
 
 
 def unavailable(why: str, *, place: str | None = None) -> SparkUnavailable:
-    """The error of a server that could not be had. `place`: of the one that was tried, where another may do."""
+    """Return the error of a server that could not be had. `place`: the server that was tried, if another one may do."""
     end = "" if why.endswith(("?", ".")) else "."
     message = f"The warm Spark of this machine could not be had: {why}{end} Nothing was started."
     return SparkUnavailable(message, **({} if place is None else {"place": place}))

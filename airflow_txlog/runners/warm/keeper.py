@@ -1,8 +1,8 @@
-"""The keeper of one warm server: starts it, says where it is, and ends it when it is idle, worn or dead.
+"""The keeper of one warm server: starts it, announces it, and ends it when it is idle, worn or dead.
 
 `python -m airflow_txlog.runners.warm.keeper FOLDER LOCK`, where LOCK is a file descriptor that holds the lock of its
-fingerprint. The invariants: the server never outlives its keeper (it is signalled by the kernel), nor its folder them
-both; a server with a job on it is ended only by SIGTERM to the keeper. Standard library alone.
+fingerprint. Invariants: the server never outlives its keeper (the kernel signals it), nor its folder them both; only
+SIGTERM to the keeper ends a server with a job on it. Standard library only.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ def _home_of_pyspark() -> str:
 
 
 def _dies_with_parent() -> None:
-    """Let the kernel end this process with its parent, where the kernel can (Linux)."""
+    """Let the kernel end this process with its parent, if it can (Linux)."""
     with contextlib.suppress(Exception):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _port_of(java: subprocess.Popen[str]) -> int | None:
-    """The port that the server says it is at; None where it ends before, and has said why."""
+    """Return the port from the server's output; None if it ends first, after printing why."""
     # One that hangs is ended, and with it its output.
     hung = threading.Timer(_START_S, java.kill)
     hung.daemon = True
@@ -142,7 +142,7 @@ def _end(java: subprocess.Popen[str]) -> None:
 
 
 def _keep(place: Place, server: Server, java: subprocess.Popen[str]) -> None:
-    """Returns when the server is to end, or has ended. No job has a session then, and none gets one."""
+    """Return when the server is to end, or has ended. No job has a session then, and none gets one."""
     folder = server.folder
     while java.poll() is None and os.path.isdir(folder):
         if place.is_current(folder):
@@ -163,13 +163,13 @@ def _withdraw(place: Place, folder: str) -> None:
 
 
 def _is_idle(folder: str) -> bool:
-    """Whether no session was taken or given back for long."""
+    """Return whether no session was taken or given back for long."""
     used_ms = [path.stat().st_mtime_ns // 1_000_000 for path in (Path(folder, "server.json"), *slot_paths(folder))]
     return SYSTEM_CLOCK.now_ms() - max(used_ms) > 1000 * _number(IDLE_S, _IDLE_S)
 
 
 def _is_worn(server: Server) -> bool:
-    """Whether it has done so much, or grown so large, that another one should take over."""
+    """Return whether it has done so much, or grown so large, that another server should take over."""
     slots = slots_of(server)
     return (
         sum(slot.num_jobs for slot in slots) >= _number(MAX_JOBS, _JOBS)
@@ -191,7 +191,7 @@ def _number(name: str, otherwise: float) -> float:
 
 
 def _are_free(folder: str) -> bool:
-    """Whether no job has a session."""
+    """Return whether no job has a session."""
     for path in slot_paths(folder):
         file = try_lock(path)
         if file is None:

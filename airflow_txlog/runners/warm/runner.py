@@ -1,17 +1,17 @@
 """Runs a job on the warm Spark of this machine; its driver side is a child process of the task.
 
-Invariants: what the job leaves in its session no later job sees; a server that does not answer is ended, and the job is
-run once more only where nothing of it had begun.
+Invariants: no later job sees what a job leaves in its session; a server that does not answer is ended, and the job is
+run once more only if nothing of it had begun.
 """
 
 from __future__ import annotations
 
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.wording import LinesOnce
-from airflow_txlog.errors import JobError, JobLost, SparkUnavailable, TxlogError
+from airflow_txlog.errors import JobError, SparkUnavailable, TxlogError
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.runners.base import Log, check_stays_here
-from airflow_txlog.runners.child_process import JOB, ChildProcessRunner, run_without_spark
+from airflow_txlog.runners.child_process import JOB, ChildProcessRunner, RunsChildren
 from airflow_txlog.runners.warm.server import (
     give_up,
     is_of_session,
@@ -21,12 +21,8 @@ from airflow_txlog.runners.warm.server import (
 )
 
 
-class WarmRunner:
-    """One session of the shared server a job. A job that Spark Connect cannot run has a Spark of its own."""
-
-    def __init__(self) -> None:
-        self._child: ChildProcessRunner | None = None
-        self._is_killed = False
+class WarmRunner(RunsChildren):
+    """One session of the shared server per job. A job that Spark Connect cannot run gets a Spark of its own."""
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`."""
@@ -35,13 +31,8 @@ class WarmRunner:
         lines = LinesOnce(log)
         # The server is of this machine, and of this user. Before one starts, which takes long, a job is tried without,
         # for whatever it is: that finds mistakes of its author's.
-        done = run_without_spark(
-            spec,
-            lambda child, described: self._in_child(child, described, lines.begin()),
-            log,
-            is_spark_here=True,
-            always=not is_started(spec.spark_conf),
-        )
+        always = not is_started(spec.spark_conf)
+        done = self._without_spark(spec, lines.begin, log, is_spark_here=True, always=always)
         if done is not None:
             return done
         try:
@@ -60,15 +51,8 @@ class WarmRunner:
             )
             return self._in_child(ChildProcessRunner(), spec, lines.begin())
 
-    def kill(self) -> None:
-        """Stop the job: what runs on the server is cancelled, and the session given up."""
-        self._is_killed = True
-        child = self._child
-        if child is not None:
-            child.kill()
-
     def _on_server(self, spec: JobSpec, log: Log) -> JobResult:
-        lease = lease_session(spec.spark_conf, log, lambda: self._check(spec))
+        lease = lease_session(spec.spark_conf, log, lambda: self._check_not_killed(spec))
         target = ConnectTarget(
             url=lease.url, session_id=lease.slot.session_id, abandoned=lease.abandoned, is_pooled=True
         )
@@ -90,27 +74,12 @@ class WarmRunner:
         finally:
             lease.end(is_well=_has_put_its_session_in_order(child))
 
-    def _in_child(self, child: ChildProcessRunner, spec: JobSpec, log: Log) -> JobResult:
-        self._child = child
-        try:
-            self._check(spec)
-            return child.run(spec, log=log)
-        finally:
-            self._child = None
-
-    def _check(self, spec: JobSpec) -> None:
-        if self._is_killed:
-            raise JobLost(
-                f"The {spec.operation.name} job on {spec.table_uri} was stopped before it began.",
-                has_application_transaction=spec.application is not None,
-            )
-
 
 def _has_put_its_session_in_order(child: ChildProcessRunner) -> bool:
-    """Whether the next job can have the session of the last one.
+    """Return whether the next job can have the session of the last one.
 
-    The job itself must have come to its end. One that was stopped has released its session, also where the table's log
-    shows its commit.
+    The job itself must have ended well. A job that was stopped has released its session, also if the table's log shows
+    its commit.
     """
     if child.answer is None or child.was_killed:
         return False

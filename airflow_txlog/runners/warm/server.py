@@ -1,8 +1,8 @@
 """A warm server for a job: the one that fits, found or started, and the lease of one of its sessions.
 
-What a server is started with decides who may use it: its fingerprint is of the package, the interpreter, PySpark, the
-static settings and the variables of the environment that name an identity or change a start. The invariants: two tasks
-never start two servers of one fingerprint, and two jobs never have one session.
+The inputs of a server's start decide which tasks may use it. Its fingerprint covers the package, the interpreter,
+PySpark, the static settings and the environment variables that name an identity or change a start. Invariants: two
+tasks never start two servers of one fingerprint, and two jobs never have one session.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Lease:
     server: Server
     slot: Slot
     abandoned: tuple[str, ...]
-    """Sessions of jobs that did not end well: to be cancelled and released by this one."""
+    """Sessions of jobs that ended badly. This job cancels and releases them."""
     token: str = field(repr=False)
-    """Read when the session was taken: the server may end, and its folder with it, before the job connects."""
+    """Read when the session was taken: the server may end, and delete its folder, before the job connects."""
 
     @property
     def url(self) -> str:
@@ -87,7 +87,7 @@ class Lease:
         return f"sc://localhost:{self.server.port}/;token={self.token};user_id=txlog"
 
     def end(self, *, is_well: bool) -> None:
-        """Give the session back. After a job that did not end well it is not used again."""
+        """Give the session back. After a job that ended badly it is not used again."""
         with contextlib.suppress(OSError):
             if is_well:
                 self.slot.is_busy = False
@@ -96,11 +96,9 @@ class Lease:
 
 
 def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], None] = lambda: None) -> Lease:
-    """A session of a server that was started with these static settings; one is started where there is none.
+    """Return a session of a server with these static settings; start a server if there is none.
 
     `check` is called again and again while it waits, and may raise.
-
-    Raises SparkUnavailable where none comes up, and JobError where PySpark or the folder of servers is unusable.
     """
     check_one_version()
     check_has_jvm_side()
@@ -132,7 +130,7 @@ def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], N
 
 
 def is_started(spark_conf: Mapping[str, str]) -> bool:
-    """Whether a server with these static settings is there, which a job would get without waiting for its start."""
+    """Return whether a server with these static settings runs, so that a job need not wait for its start."""
     if not base_path().exists():
         return False
     static = {name: value for name, value in spark_conf.items() if not is_of_session(name)}
@@ -143,12 +141,12 @@ def is_started(spark_conf: Mapping[str, str]) -> bool:
 
 
 def is_of_session(name: str) -> bool:
-    """Whether a setting can be a session's own, and need not be known when the server starts."""
+    """Return whether a setting can be a session's own, and need not be known when the server starts."""
     return name.startswith("spark.sql.") and not name.startswith(_STATIC_SQL)
 
 
 def num_sessions() -> int:
-    """How many jobs one server runs at a time."""
+    """Return how many jobs one server runs at a time."""
     return int(os.environ.get(SESSIONS) or max(4, os.cpu_count() or 1))
 
 
@@ -160,7 +158,7 @@ def give_up(place: Place, server: Server) -> None:
 
 
 def stop(server: Server) -> None:
-    """End a server now, with what runs on it, and delete its folder."""
+    """End a server now, with the jobs that run on it, and delete its folder."""
     server.keeper.send(signal.SIGTERM)
     if not server.keeper.ended_within(_STOP_S):
         server.keeper.send(signal.SIGKILL)
@@ -174,7 +172,7 @@ def stop(server: Server) -> None:
 
 
 def _leased(place: Place, server: Server) -> Lease | None:
-    """The first free session; None where all are taken, or the server is no longer the current one."""
+    """Return the first free session; None if all are taken, or the server is no longer the current one."""
     mine: Slot | None = None
     abandoned: list[str] = []
     try:
@@ -214,7 +212,7 @@ def _leased(place: Place, server: Server) -> Lease | None:
 
 @contextlib.contextmanager
 def offering_credentials(server: Server, connection: str | None) -> Iterator[None]:
-    """Inside, the server's Python workers find an endpoint of this process that has the connection's credentials."""
+    """Let the server's Python workers find an endpoint of this process with the connection's credentials, inside."""
     if connection is None:
         yield
         return
@@ -241,7 +239,7 @@ _keepers: list[subprocess.Popen[bytes]] = []
 def _started(
     place: Place, static: Mapping[str, str], environment: Mapping[str, str], log: Log, check: Callable[[], None]
 ) -> Server:
-    """The current server, which this process starts unless another one does so first."""
+    """Return the current server. This process starts it unless another one does so first."""
     with locked(place.lock_path, check) as lock:
         found = place.current()
         if found is not None:
@@ -294,7 +292,7 @@ def _started(
 
 
 def _cause_in(output: str) -> str:
-    """Why a JVM did not start: the line that names what was raised, else the last one that is no place in a trace."""
+    """Return why a JVM did not start: the line that names an exception, else the last line outside a stack trace."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
     raised = [line for line in lines if re.search(r"(Exception|Error)\b", line)]
     return (raised[:1] or lines[-1:] or ["it said nothing"])[0][:500].rstrip(".")
@@ -359,7 +357,7 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def _server_environment() -> dict[str, str]:
-    """What of this process's environment a server has: no secret of Airflow's, no URI with a password."""
+    """Return this process's environment without Airflow's secrets and URIs with a password."""
     found = {
         name: value
         for name, value in job_environment().items()
@@ -369,7 +367,7 @@ def _server_environment() -> dict[str, str]:
 
 
 def _fingerprint(static: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """What a server was started with, as the name of its folder."""
+    """Return a hash of everything a server is started with, for the name of its folder."""
     package = Path(airflow_txlog.__file__).parent
     found = [
         [sys.executable, sys.version, getattr(util.find_spec("pyspark"), "origin", None)],
@@ -393,7 +391,7 @@ def _version(distribution: str) -> str | None:
 
 
 def stop_all() -> int:
-    """End every warm server of this user on this machine, with what runs on them; how many there were."""
+    """End every warm server of this user on this machine, with its jobs. Return how many there were."""
     number = 0
     for place in _all_places():
         for folder in place.folders():
@@ -408,7 +406,7 @@ def stop_all() -> int:
 
 
 def describe_all() -> list[str]:
-    """A line for each warm server of this user on this machine."""
+    """Return a line for each warm server of this user on this machine."""
     servers = [Server.in_folder(folder) for place in _all_places() for folder in place.folders()]
     return [_line_of(server) for server in servers if server is not None]
 
@@ -431,7 +429,7 @@ def _all_places() -> list[Place]:
 
 
 def _end_folder(folder: Path) -> bool:
-    """Delete the folder of a server, and end the server; whether there was one."""
+    """Delete the folder of a server, and end the server. Return whether there was one."""
     server = Server.in_folder(folder)
     if server is not None:
         stop(server)

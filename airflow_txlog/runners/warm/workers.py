@@ -1,6 +1,7 @@
-"""Spark's daemon of Python workers as a warm server starts it: a worker is a fork of it, and need not import again.
+"""Spark's daemon of Python workers as a warm server starts it: a worker is a fork of it and need not import again.
 
-Spark ends workers that were idle for a minute, and each new one would import pyarrow and pandas, half a second or more.
+Spark ends workers that were idle for a minute, and each new one would import pyarrow and pandas for half a second or
+more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ LOADED = (
 
 
 def main() -> None:
-    """Load what every task needs, and serve."""
+    """Import what every task needs, and serve."""
     for name in LOADED:
         importlib.import_module(name)
     daemon = importlib.import_module("pyspark.daemon")
