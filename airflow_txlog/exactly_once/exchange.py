@@ -1,14 +1,14 @@
 """What a task and its job leave for each other where the job's driver is on another machine: documents in a folder.
 
-The folder lies in the table's own, the one place that both are sure to reach, and is swept by VACUUM as saved work is.
-It holds, of each submission of the work (1, 2, …): `spec-1`, which the task writes before it submits; `driver-1`, by
-which the job reports that it has begun, and where; `result-1`, which names its submission. So a spec without a result
-is the handle of a job that may still run, and any later try of the work finds it.
+The folder is in the table's own, which both are sure to reach, and VACUUM sweeps it like saved work. For each
+submission of the work (1, 2, …) it holds `spec-1`, which the task writes before it submits; `driver-1`, by which the
+job reports that it has begun, and where; and `result-1`, which names its submission. A spec without a result is the
+handle of a job that may still run, and any later try of the work finds it.
 
-Any process that may write the table may write there too, and a worker that is killed deletes nothing. The invariant:
-nothing is read but what is signed with the key of this work, under the name that it was put under; all is encrypted, as
-the work's arguments may name persons; and no secret is written, even so: the key and Spark's settings reach the driver
-by a setting of its application (`KEY_SETTING`). Source: docs/decisions/saved-work.md.
+Any process that may write the table may write there too, and a worker that is killed deletes nothing. The invariants:
+nothing is read unless it is signed with the key of this work, under its name; everything is encrypted, as arguments may
+name persons; and no secret is written, even so: the key and Spark's settings reach the driver by a setting of its
+application (`KEY_SETTING`). Source: docs/decisions/saved-work.md.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Exchange:
         self.folder = folder_named(self._seal.sign("folder", b"")[:_FOLDER_CHARACTERS])
 
     def put(self, kind: str, number: int, document: Mapping[str, Any]) -> None:
-        """Write a document, in the place of what bears its name."""
+        """Write a document, replacing one of its name."""
         self._store.put(*self._signed(f"{kind}-{number}", document))
 
     def get(self, kind: str, number: int) -> dict[str, Any] | None:
-        """A document; None where there is none, or none that this work has signed.
+        """Return a document; None if there is none that this work has signed.
 
-        Raises JobError for one that is signed, and not encrypted as it is here.
+        Raises JobError for one that is signed and cannot be decrypted.
         """
         name = f"{kind}-{number}"
         try:
@@ -77,27 +77,28 @@ class Exchange:
         return dict(json.loads(document))
 
     def last(self) -> int:
-        """The number of the last submission; 0 where there is none."""
+        """Return the number of the last submission; 0 if there is none."""
         names = (info.path.rpartition("/")[2] for info in self._store.list(self.folder))
         numbers = (int(found[1]) for found in map(_SPEC.fullmatch, names) if found is not None)
         return next((number for number in sorted(numbers, reverse=True) if self.get("spec", number) is not None), 0)
 
     def add(self, document: Mapping[str, Any]) -> int:
-        """Write the spec of one more submission; its number."""
+        """Write the spec of one more submission and return its number."""
         number = self.last() + 1
         while not self._store.put_if_absent(*self._signed(f"spec-{number}", document)):
             number += 1
         return number
 
     def remove(self) -> None:
-        """Delete all documents, and the folder."""
         for info in self._store.list(self.folder):
             self._store.delete(info.path)
         with contextlib.suppress(FileNotFoundError):
             self._store.delete_empty_directory(self.folder)
 
     def handed_over(self, number: int, withheld: Mapping[str, Any]) -> str:
-        """The value of `KEY_SETTING` for the job of a submission: a secret. `withheld`: what its spec leaves out."""
+        """Return the value of `KEY_SETTING` for the job of a submission: a secret. `withheld`: what its spec leaves
+        out.
+        """
         return json.dumps(
             {
                 "root": self._store.root,
@@ -114,7 +115,7 @@ class Exchange:
 
     @classmethod
     def received(cls, value: str) -> tuple[Exchange, int, dict[str, Any]]:
-        """What `handed_over` gave: the exchange, the submission's number, and what its spec leaves out."""
+        """Return what `handed_over` was given: the exchange, the submission's number, and what its spec leaves out."""
         given = json.loads(value)
         exchange = cls(open_store(given["root"], Access(**given["access"])), given["key"])
         return exchange, int(given["number"]), dict(given["withheld"])
@@ -123,7 +124,7 @@ class Exchange:
 def forget_saved_work(spec: JobSpec) -> None:
     """Delete what the tries of this work have saved for each other: none comes any more. Raises what the store raises.
 
-    It holds rows of sources and keys. What was staged stays for VACUUM, as a second copy of the work may commit it.
+    That is rows of sources and keys. What was staged stays for VACUUM, as a second copy of the work may commit it.
     """
     store = open_store(spec.table_uri, spec.access)
     folder = work_folder(store.root, spec.application, spec.saved_work_key)

@@ -1,7 +1,7 @@
 """Whether the work of a job is in its table already: application transactions, looked up in the log.
 
-The head of `contract.job` says what a recorded transaction means; soundness A10 and A11 are its source. Invariant:
-"done" is never guessed: it is read from the log, uncached, or the lookup raises.
+`contract.job` says what a recorded transaction means. The invariant: "done" is never guessed: it is read from the log,
+uncached, or the lookup raises. Source: soundness A10, A11.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_COMMITS_FOR_A_LINE = 100
 
 
 def recorded_version(table: Table, app_id: str) -> int | None:
-    """The version of `app_id` that the table's latest snapshot holds; None without one, or without a table."""
+    """Return the version of `app_id` in the table's latest snapshot; None without one, or without a table."""
     try:
         return table.snapshot().application_version(app_id)
     except TableNotFound:
@@ -38,7 +38,7 @@ def recorded_version(table: Table, app_id: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedWork:
-    """An application transaction that a table holds. `tags`: its commit's; empty where the log has lost it."""
+    """An application transaction in a table. `tags`: its commit's; empty where the log has lost it."""
 
     app_id: str
     version: int
@@ -47,7 +47,7 @@ class RecordedWork:
 
 
 def recorded_work(table: Table, app_id_end: str) -> list[RecordedWork]:
-    """The transactions in the table's latest snapshot whose app id ends so, newest first; none without a table."""
+    """Return the transactions in the table's latest snapshot whose app id ends so, newest first."""
     try:
         snapshot = table.snapshot()
     except TableNotFound:
@@ -70,11 +70,11 @@ def recorded_work(table: Table, app_id_end: str) -> list[RecordedWork]:
 
 
 def find_done(spec: JobSpec) -> JobResult | None:
-    """An "already_done" result when the table's log holds the transaction of `spec`, else None.
+    """Return an "already_done" result if the table's log holds the transaction of `spec`.
 
-    The result carries the version and the metrics of the commit that did it, or `at_or_before` where the log no
-    longer shows. Raises IdempotencyKeyReused when what was done under the identity is not this work, TransactionExpired
-    when the table may have forgotten it.
+    The result carries the version and the metrics of the commit that did it, or `at_or_before` where the log no longer
+    shows. Raises IdempotencyKeyReused if what was done under the identity is not this work, TransactionExpired if the
+    table may have forgotten it.
     """
     if spec.application is None:
         return None
@@ -87,7 +87,7 @@ def find_done(spec: JobSpec) -> JobResult | None:
 
 
 def done_in(store: Store, snapshot: Snapshot, spec: JobSpec, clock: Clock = SYSTEM_CLOCK) -> JobResult | None:
-    """What `find_done` says, of a snapshot at hand."""
+    """Return what `find_done` does, of a snapshot at hand."""
     wanted = spec.application
     recorded = None if wanted is None else snapshot.state.transactions.get(wanted.app_id)
     if wanted is not None and recorded is None:
@@ -113,9 +113,7 @@ def done_in(store: Store, snapshot: Snapshot, spec: JobSpec, clock: Clock = SYST
 
 
 def earlier_run(store: Store, snapshot: Snapshot, spec: JobSpec) -> str | None:
-    """In words for the log, that an earlier run of this very task has committed, before the task was cleared; None
-    where none has.
-    """
+    """Return the log line that an earlier run of this very task has committed, before the task was cleared."""
     wanted = spec.application
     recorded = None if wanted is None else snapshot.state.transactions.get(wanted.app_id)
     if wanted is None or recorded is None or wanted.check_digest or recorded.version >= wanted.version:
@@ -130,7 +128,7 @@ def earlier_run(store: Store, snapshot: Snapshot, spec: JobSpec) -> str | None:
 
 
 def _check_not_expired(snapshot: Snapshot, wanted: ApplicationTransaction, now_ms: int) -> None:
-    """That the table does not know a transaction means "not done" only while it cannot have forgotten it (B4).
+    """Raise TransactionExpired where the table may have forgotten a transaction that it does not know (B4).
 
     An older number that is still there is no such case: a later one would have taken its place.
     """
@@ -152,13 +150,12 @@ def _check_not_expired(snapshot: Snapshot, wanted: ApplicationTransaction, now_m
 
 
 def how_to_repeat(application: ApplicationTransaction) -> str:
-    """How work becomes new work, as an advice: an author's key names it whatever happens to the task."""
+    """Return the advice for making work new: an author's key names it whatever happens to the task."""
     return "give it another idempotency_key" if application.check_digest else "clear the task"
 
 
 def _commit_of(store: Store, head: int, wanted: ApplicationTransaction, most: int = MAX_COMMITS_READ) -> Commit | None:
-    """The commit that took the transaction to the wanted version, or None where the log does not reach back to it, or
-    it is not among the last `most`."""
+    """Return the commit that took the transaction to the wanted version; None if it is not among the last `most`."""
     reached: Commit | None = None
     for version in range(head, max(-1, head - most), -1):
         path = commit_name(version)
@@ -178,7 +175,7 @@ def _commit_of(store: Store, head: int, wanted: ApplicationTransaction, most: in
 
 
 def _has_other_arguments(spec: JobSpec, info: Mapping[str, Any]) -> bool:
-    """Whether the commit of this work was made from other arguments; False where that cannot be known.
+    """Return whether the commit of this work was made from other arguments; False where that cannot be known.
 
     Digests alone are compared. Without the key of this work, that of another try cannot be made again.
     """
@@ -190,7 +187,7 @@ def _has_other_arguments(spec: JobSpec, info: Mapping[str, Any]) -> bool:
 def _check_digest(
     snapshot: Snapshot, spec: JobSpec, wanted: ApplicationTransaction, commit: Commit | None, info: dict[str, Any]
 ) -> None:
-    """An author's key may name one piece of work only; what cannot be checked any more is not taken for this work."""
+    """Raise IdempotencyKeyReused unless the commit was certainly for this work: an author's key may name one only."""
     if commit is None:
         raise _reused(snapshot, wanted, "was used so long ago that the log no longer shows for what")
     # An earlier release, or a task without the secret of saved work, recorded one without a key.
@@ -215,13 +212,13 @@ def _reused(
 
 
 def _metrics(info: dict[str, Any]) -> dict[str, int]:
-    """Delta writes metrics as texts; those that are whole numbers are numbers again."""
+    """Return the metrics, which Delta writes as texts; those that are whole numbers are numbers again."""
     metrics = info.get("operationMetrics") or {}
     return {name: int(value) for name, value in metrics.items() if str(value).lstrip("-").isdigit()}
 
 
 def remove_first_version_note(store: Store, application: ApplicationTransaction) -> None:
-    """Delete the note of the version that the first try of some work met, and its folder where it is empty then."""
+    """Delete the note of the version that the first try of some work met, and its folder if that is empty then."""
     path = first_version_note(application)
     store.delete(path)
     store.delete_empty_directory(path.rpartition("/")[0])

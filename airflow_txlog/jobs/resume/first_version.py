@@ -1,11 +1,11 @@
-"""The version that the first try of a job met, for work that never replaces or undoes unseen what has landed since.
+"""The version that the first try of a job met, for work that must never undo unseen what has landed since.
 
 A try that is killed cannot report what it met. So the first one notes the version, beside the saved work of other jobs,
-and every later try of the same work counts from there. Who asks for it: `Operation.counts_from_first_try`.
+and every later try counts from there. `Operation.counts_from_first_try` asks for it.
 
 The invariant: no note permits what the log forbids. Any process that writes the table may replace or delete the note.
-So it is signed, one that is not forbids the work, and without one that is signed the times of the commits decide:
-none may have landed since the work was first tried. Source: soundness A23, B11.
+So it is signed; one that is not forbids the work; and without a signed one the times of the commits decide: none may
+have landed since the work was first tried. Source: soundness A23, B11.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _TICK_MS = 50
 def first_version(context: LogContext, head: Snapshot | None) -> int:
     """Return the version that the first try of this work met, or NO_TABLE, and note it if this is the first try.
 
-    Never later than `head`, the version that this try met; None where it met no table.
-    Raises ConcurrentWrite, not retryable, where commits may have landed since and the first version is not known.
-    TableReplaced where the table was dropped since.
+    Never later than `head`, the version that this try met; None where it met no table. Raises ConcurrentWrite, not
+    retryable, where commits may have landed since and the first version is not known, and TableReplaced where the table
+    was dropped since.
     """
     met = _Met(table="", version=NO_TABLE) if head is None else _Met(table=head.metadata.id, version=head.version)
     application = context.spec.application
@@ -75,14 +75,14 @@ def first_version(context: LogContext, head: Snapshot | None) -> int:
 
 
 def landed_since(context: LogContext, first: int, head: int) -> ConcurrentWrite:
-    """Return the error of work that cannot be done on top of `head`, as its first try met the version `first`."""
+    """Return the error of work that cannot be done on `head`, as its first try met the version `first`."""
     met = "no table" if first == NO_TABLE else f"version {first}"
     what = f"met {met} when it was first tried, and since then landed: {_versions(range(first + 1, head + 1))}"
     return _landed(context, context.spec.application, what, read_version=first, winning_version=first + 1)
 
 
 def forget_first_version(context: LogContext) -> None:
-    """Delete the note: the work is done. What cannot be deleted is left to a VACUUM."""
+    """Delete the note, as the work is done. What cannot be deleted is left to a VACUUM."""
     if context.spec.application is not None:
         with contextlib.suppress(Exception):
             remove_first_version_note(context.store, context.spec.application)
@@ -126,9 +126,9 @@ def _noted(store: Store, path: str, seal: Seal | None) -> _Met | None:
 
 
 def _check_times(context: LogContext, application: ApplicationTransaction, head: Snapshot | None) -> None:
-    """Raise ConcurrentWrite if a commit has landed since this work was first tried, by the times of the store.
+    """Raise ConcurrentWrite if, by the times of the store, a commit has landed since this work was first tried.
 
-    A try that is known to be the first one has nothing to compare; nor has work that does not say when it began.
+    A first try has nothing to compare, nor has work that does not say when it began.
     """
     if head is None or application.first_tried_ms is None or application.is_first_try:
         return

@@ -1,13 +1,15 @@
 """What a job has found and staged so far, and what of it still holds on a newer version of the table.
 
-A *scan* is remembered for every file that was looked at, touched or not, with all matches in its rows: everything that
-is global (which source rows matched nothing, counts, ambiguity) is derived again from the scans of the files that are
-live now, never patched. A *segment* is files that were staged together from some inputs, kept or dropped as a whole.
+A *scan* is remembered for every file that was looked at, touched or not, with all matches in its rows. Everything
+global (which source rows matched nothing, counts, ambiguity) is derived again from the scans of the files that are live
+now, never patched. A *segment* is files that were staged together from some inputs, kept or dropped as a whole.
 
-The invariant: what is kept is what a run from the start on the new version, with the same materialized inputs, would
-find and stage again, row for row. So a segment lives by path *and deletion vector* of each of its inputs; a scan, whose
-positions belong to the immutable file, survives a vector that only grew, less the rows that it now deletes. Pure: no
-Spark, no store. Source: soundness, section 0, A1, A17, B2.
+The invariants: what is kept is what a run from the start on the new version, with the same materialized inputs, would
+find and stage again, row for row. So a segment lives by path *and deletion vector* of each of its inputs. A scan, whose
+positions belong to the immutable file, survives a vector that only grew, less the rows that it now deletes. And two
+versions have the same `TableRules` unless their only differences are listed here as harmless, as rows were checked,
+computed and laid out under the rules of their version. Pure: no Spark, no store. Source: soundness, section 0, A1, A17,
+A18, B2.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ JOINED = "joined"
 class LiveFile:
     """A data file of the version that is worked on.
 
-    `path` is canonical; `vector` is the id of its deletion vector, None without one, and `deleted` the serialized
-    set of the rows that it deletes.
+    `path` is canonical; `vector` is the id of its deletion vector, and `deleted` the serialized set of rows that it
+    deletes.
     """
 
     path: str
@@ -56,8 +58,8 @@ class LiveFile:
 class FileMatches:
     """Everything that one look at a file found.
 
-    `rows`: for each clause, the rows on which it acts and that met no source row, because there is no source or because
-    nothing matched. `pairs`: those that met one, as `pack_pairs` packs them.
+    `rows`: for each clause, the rows on which it acts and that met no source row. `pairs`: those that met one, as
+    `pack_pairs` packs them.
     """
 
     rows: Mapping[int, RowPositions] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class FileMatches:
 
 
 NOTHING = FileMatches()
-"""Of a file in which no row matched."""
+"""The matches of a file in which no row matched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ class Scan:
 
     @classmethod
     def of(cls, file: LiveFile, matches: FileMatches) -> Scan:
-        """What was found in a file as it is now."""
+        """Return what was found in a file as it is now."""
         if file.vector is None and matches is NOTHING:
             # Most looks at a large table: one object.
             return _FOUND_NOTHING
@@ -93,8 +95,8 @@ class Segment:
     """Files that were staged together.
 
     `inputs` are the keys (`file_key`: canonical path and deletion vector) of the files whose rows are in it.
-    `fingerprint` is whatever else decided what is in it, "" for nothing. A segment may have no file: then its inputs
-    gave no row.
+    `fingerprint` is whatever else decided what is in it, "" for nothing. A segment without files had inputs that gave
+    no row.
     """
 
     kind: str
@@ -116,15 +118,16 @@ class Memory:
     """By canonical path."""
     segments: list[Segment] = field(default_factory=list)
     dropped: list[StagedFile] = field(default_factory=list)
-    """Staged once and not to be committed any more. No process may delete them before the fate of every commit that
-    may name them is known."""
+    """Staged once, and not to be committed any more. No process may delete them before the fate of every commit that
+    may name them is known.
+    """
     parts: list[StagedFile] = field(default_factory=list)
-    """Files of segments in whose place this attempt commits a joined one. Another attempt may join others."""
+    """Files of segments that this attempt commits joined into one. Another attempt may join others."""
 
     def begin(self, rules: TableRules) -> bool:
-        """Start an attempt on a version with these rules; whether what was remembered still holds.
+        """Start an attempt on a version with these rules; return whether what was remembered still holds.
 
-        Where it does not, everything is forgotten: rows were never checked against the new rules (soundness A18).
+        If not, everything is forgotten: rows were never checked against the new rules (soundness A18).
         """
         holds = self.rules is None or still_holds(self.rules, rules)
         if not holds:
@@ -133,17 +136,16 @@ class Memory:
         return holds
 
     def forget(self) -> None:
-        """Forget every scan and drop every segment."""
         self.scans.clear()
         self._drop(self.segments)
         self.segments = []
 
     def remember(self, file: LiveFile, matches: FileMatches) -> None:
-        """What a look at the whole file found, without the rows that its vector deletes."""
+        """Remember what a look at the whole file found, without the rows that its vector deletes."""
         self.scans[file.path] = Scan.of(file, matches)
 
     def recall(self, file: LiveFile) -> FileMatches | None:
-        """What a look at the file would find now; None where it must be looked at (again)."""
+        """Return what a look at the file would find now; None if it must be looked at again."""
         scan = self.scans.get(file.path)
         if scan is None:
             return None
@@ -155,10 +157,10 @@ class Memory:
         return _without(scan.matches, file.deleted)
 
     def keep(self, kind: str, inputs: Collection[str], fingerprints: Collection[str] = ("",)) -> list[Segment]:
-        """The segments of this kind that still hold, all others of it being dropped.
+        """Return the segments of this kind that still hold, and drop all others of it.
 
-        One holds when each of its inputs is among `inputs` (the keys of files that are live now and are to be staged
-        in this way) and its fingerprint among `fingerprints`.
+        A segment holds if each of its inputs is among `inputs`, the keys of live files that are to be staged in this
+        way, and its fingerprint is among `fingerprints`.
         """
         wanted = frozenset(inputs)
         kept: list[Segment] = []
@@ -174,15 +176,14 @@ class Memory:
         return kept
 
     def add(self, segments: Iterable[Segment]) -> None:
-        """What was staged just now."""
         self.segments.extend(segments)
 
     def staged_files(self) -> list[StagedFile]:
-        """The files of all segments, kept and dropped."""
+        """Return the files of all segments, kept and dropped."""
         return [*(file for segment in self.segments for file in segment.files), *self.dropped]
 
     def leftovers(self) -> list[StagedFile]:
-        """What was staged and is not in the commit, once this attempt has committed."""
+        """Return what was staged and is not in the commit, once this attempt has committed."""
         return [*self.dropped, *self.parts]
 
     def _drop(self, segments: Iterable[Segment]) -> None:
@@ -192,7 +193,7 @@ class Memory:
 def log_reuse(
     context: LogContext, memory: Memory, earlier: Collection[Segment], unused: Collection[StagedFile]
 ) -> None:
-    """Log what of the segments that an attempt found is in use, and what of their files is not.
+    """Log what of the earlier segments an attempt uses, and how much of their files it does not.
 
     `earlier`: the segments before the attempt staged anything; `unused`: the files that it has dropped.
     """
@@ -258,7 +259,7 @@ _HIGH_WATER_MARK = "delta.identity.highWaterMark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRules:
-    """What of a version's protocol and metadata bears on rows. Two are compared by `still_holds`."""
+    """What of a version's protocol and metadata applies to rows. `still_holds` compares two."""
 
     table_id: str
     reader_features: frozenset[str]
@@ -273,13 +274,12 @@ class TableRules:
 
 
 def rules_at(snapshot: Snapshot) -> TableRules:
-    """The rules of a version."""
     clustering = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
     return replace(rules_of(snapshot.protocol, snapshot.metadata), clustering=clustering)
 
 
 def rules_of(protocol: Protocol, metadata: Metadata) -> TableRules:
-    """The rules that the protocol and the metadata of a version make; `rules_at` knows its domains too."""
+    """Return the rules that the protocol and the metadata of a version make; `rules_at` also knows its domains."""
     return TableRules(
         table_id=metadata.id,
         reader_features=reader_features(protocol),
@@ -291,22 +291,10 @@ def rules_of(protocol: Protocol, metadata: Metadata) -> TableRules:
 
 
 def still_holds(before: TableRules, now: TableRules) -> bool:
-    """Whether rows staged under the rules `before` may be committed under the rules `now`."""
-    if (before.table_id, before.schema, before.partition_columns, before.properties, before.clustering) != (
-        now.table_id,
-        now.schema,
-        now.partition_columns,
-        now.properties,
-        now.clustering,
-    ):
-        return False
-    return _only_harmless(before.reader_features, now.reader_features) and _only_harmless(
-        before.writer_features, now.writer_features
-    )
-
-
-def _only_harmless(before: frozenset[str], now: frozenset[str]) -> bool:
-    return before <= now and now - before <= HARMLESS_FEATURES
+    """Return whether rows staged under the rules `before` may be committed under the rules `now`."""
+    same = replace(now, reader_features=before.reader_features, writer_features=before.writer_features)
+    features = ((before.reader_features, now.reader_features), (before.writer_features, now.writer_features))
+    return before == same and all(old <= new and new - old <= HARMLESS_FEATURES for old, new in features)
 
 
 def _without_marks(node: Any) -> Any:

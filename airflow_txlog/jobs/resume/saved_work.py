@@ -1,14 +1,14 @@
-"""The memory of a job written down, so that a retry or a restarted worker goes on where the last try ended.
+"""The memory of a job written down, so that a retry or a restarted worker continues where the last try ended.
 
 It lies in the job's inputs folder inside the table, beside the materialized inputs that it names, and is written after
 every staging and before the commit that may use it. A file's name holds the size and the digest of its bytes and is
-signed with the work's key (`seal`), so what is torn, too large or another process's is passed over unread; the
-newest file that this work has signed counts. Only work with an application transaction and a key has one: the
-transaction is what makes two tries the same work.
+signed with the work's key (`seal`), so a file that is torn, too large or another process's is never read. The newest
+signed file counts. Only work with an application transaction and a key has one: the transaction makes two tries the
+same work.
 
-The invariant: what is resumed was found and staged for the same spec, the same transaction, the same table, by the same
-release and in the same SQL dialect, and every path in it is confined again; and no process deletes a file that saved
-work names before its transaction is in the table. Source: docs/decisions/saved-work.md; soundness A17, B1, B2.
+The invariant: what is resumed was found and staged for the same spec, transaction and table, by the same release and in
+the same SQL dialect, and every path in it is confined again. No process deletes a file that saved work names before its
+transaction is in the table. Source: docs/decisions/saved-work.md; soundness A17, B1, B2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -68,7 +68,7 @@ _SCANS = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What must agree for the memory of another process to be this job's."""
+    """What must be equal for the memory of another process to be this job's."""
 
     app_id: str
     version: int
@@ -91,7 +91,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class SavedWork:
-    """Where the memory of one job is kept. Does nothing for work without an application transaction, or a key."""
+    """Where the memory of one job is kept. Does nothing for work without an application transaction or a key."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
@@ -104,9 +104,9 @@ class SavedWork:
         """Whether another try may know of what this job has staged."""
 
     def load(self) -> Memory:
-        """The memory of an earlier try of the same work, or an empty one.
+        """Return the memory of an earlier try of the same work, or an empty one.
 
-        Its inputs and its current time are this job's too.
+        The try's inputs and current time become this job's.
         """
         for path in self._saved_before():
             try:
@@ -119,12 +119,11 @@ class SavedWork:
                 continue
             if found is None:
                 continue
-            if not (self._are_fresh(found.memory.staged_files()) and self._are_unchanged(_source_files(found.inputs))):
+            if not self._is_usable(found):
                 self._pass_over(
                     "what an earlier try had saved is too old, no longer there, or not as it was written; starting over"
                 )
                 break
-            memory = found.memory
             self._context.saved_inputs = found.inputs
             self._context.current_time = CurrentTime(self._context.executor.now, found.clocks)
             self._context.texts = fix_current_time(self._context.spec, self._context.current_time)
@@ -132,18 +131,16 @@ class SavedWork:
             self.is_published = True
             self._saved.append(path)
             self._context.log(_resuming(found))
-            return memory
+            return found.memory
         self._log_lost()
         return Memory()
 
     def _pass_over(self, why: str) -> None:
-        """Log what is not used of an earlier try's work, and why."""
         self._has_passed_over = True
         self._context.log(why)
 
     def _log_lost(self) -> None:
-        """Log what an earlier try has left that this one cannot use, and why, where there was one and nothing was
-        logged of it yet."""
+        """Log what an earlier try has left that this one cannot use, and why, unless that was logged already."""
         context = self._context
         if context.is_continued or self._has_passed_over:
             return
@@ -164,7 +161,7 @@ class SavedWork:
             )
 
     def save(self, memory: Memory) -> None:
-        """Write the memory down; earlier writings of this job go. A memory that cannot be saved is only a loss."""
+        """Write the memory down and delete earlier writings. A failure is logged: a retry would start over."""
         seal = self._seal
         if seal is None or self._context.saved_inputs.reads_target:
             return
@@ -197,7 +194,7 @@ class SavedWork:
         return self._context.inputs_folder
 
     def _saved_before(self) -> list[str]:
-        """What the tries of this work have saved, newest first by the store's clock."""
+        """Return the paths that the tries of this work have saved, newest first by the store's clock."""
         if self._seal is None:
             return []
         found: list[FileInfo] = []
@@ -216,17 +213,14 @@ class SavedWork:
         return [info.path for info in sorted(ours, key=lambda info: (info.modified_ms, info.path), reverse=True)]
 
     def _is_ours(self, info: FileInfo) -> bool:
-        """Whether a try of this work gave the file its name, and the file has the size that the name says."""
+        """Return whether a try of this work gave the file its name, and the file has the size in the name."""
         name = _NAME.fullmatch(info.path.rsplit("/", 1)[-1])
         if name is None or self._seal is None or int(name[2]) != info.size_bytes:
             return False
         return self._seal.is_signed(_KIND, name[1].encode(), name[4])
 
     def _read(self, path: str) -> _Saved | None:
-        """What a file holds that a try of this work has named; None where it is not for this job, or was changed.
-
-        Raises FileNotFoundError.
-        """
+        """Return what a saved file holds; None if it is not for this job, or was changed. Raises FileNotFoundError."""
         data = self._store.read(path)
         name = _NAME.fullmatch(path.rsplit("/", 1)[-1])
         if name is None or hashlib.sha256(data).hexdigest() != name[3]:
@@ -244,17 +238,15 @@ class SavedWork:
             for schema in (None if inputs.source is None else inputs.source.schema, inputs.source_schema):
                 if schema is not None:
                     self._context.executor.check_columns(schema)
-            return _Saved(
-                memory=memory_of(header, scans),
-                inputs=_with_source_files(header.inputs, lambda file: confined(file, self._folder)),
-                clocks=header.clocks,
-            )
+            if inputs.source is not None:
+                files = tuple(confined(file, self._folder) for file in inputs.source.files)
+                inputs = replace(inputs, source=replace(inputs.source, files=files))
+            return _Saved(memory=memory_of(header, scans), inputs=inputs, clocks=header.clocks)
         except _MALFORMED as error:
             self._pass_over(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
             return None
 
     def _identity(self) -> Identity:
-        """What must agree for the memory of another process to be this job's."""
         spec = self._context.spec
         assert spec.application is not None
         return Identity(
@@ -268,20 +260,20 @@ class SavedWork:
             ansi=self._context.is_ansi,
         )
 
-    def _are_fresh(self, files: Sequence[StagedFile]) -> bool:
-        """Whether all files are there, and so young that no VACUUM will come for them soon (soundness A16)."""
-        return not may_be_swept(files, self._store.now_ms()) and all(
-            self._store.stat(file.store_path) is not None for file in files
-        )
+    def _is_usable(self, saved: _Saved) -> bool:
+        """Return whether all files are there, and too young for a VACUUM (soundness A16), and the source's unchanged.
 
-    def _are_unchanged(self, files: Sequence[StagedFile]) -> bool:
-        """Whether the source rows are the bytes that the earlier try wrote down. Reads each file whole."""
+        Reads each file of the source's rows whole.
+        """
 
         def is_unchanged(file: StagedFile) -> bool:
             return has_digest(self._store, file.store_path, file.size_bytes, file.digest or "")
 
+        files, source = saved.memory.staged_files(), saved.inputs.source
+        if may_be_swept(files, self._store.now_ms()) or any(self._store.stat(f.store_path) is None for f in files):
+            return False
         with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
-            return all(pool.map(is_unchanged, files))
+            return source is None or all(pool.map(is_unchanged, source.files))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +295,7 @@ def _resuming(found: _Saved) -> str:
 
 
 def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict[str, Any]) -> pa.Buffer:
-    """The memory, and what belongs to it, as bytes: one Arrow file."""
+    """Return the memory, and what belongs to it, as one Arrow file."""
     header = Header(
         format=_FORMAT,
         identity=identity,
@@ -324,7 +316,7 @@ def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict
 
 
 def _scan_rows(scans: Sequence[tuple[str, Scan]], schema: pa.Schema) -> pa.RecordBatch:
-    """Scans, by the paths of their files, as rows of _SCANS."""
+    """Return scans, by the paths of their files, as rows of _SCANS."""
     columns: dict[str, list[Any]] = {
         "path": [path for path, _ in scans],
         "vector": [scan.vector for _, scan in scans],
@@ -337,16 +329,16 @@ def _scan_rows(scans: Sequence[tuple[str, Scan]], schema: pa.Schema) -> pa.Recor
 
 
 def decode(data: bytes) -> tuple[Header, pa.Table]:
-    """The header and the scans of what `encode` gave. Raises one of many errors for what has another form."""
+    """Return the header and the scans of what `encode` gave. Raises one of `_MALFORMED` for anything else."""
     table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
     return msgspec.json.decode((table.schema.metadata or {})[_HEADER], type=Header), table
 
 
 def memory_of(header: Header, table: pa.Table) -> Memory:
-    """The memory whose header and scans these are, its files confined to the table. Raises as `decode` does."""
+    """Return the memory with this header and these scans, its files confined to the table. Raises as `decode` does."""
     memory = Memory(
         rules=header.rules,
-        segments=[_with_files(segment, confined) for segment in header.segments],
+        segments=[replace(segment, files=tuple(map(confined, segment.files))) for segment in header.segments],
         dropped=[confined(file) for file in header.dropped],
     )
     for batch in table.to_batches(max_chunksize=_SCANS_AT_ONCE):
@@ -358,17 +350,3 @@ def memory_of(header: Header, table: pa.Table) -> Memory:
             matches = FileMatches(rows=rows, pairs=pairs) if rows or pairs else NOTHING
             memory.scans[file["path"]] = Scan.of(LiveFile(**file), matches)
     return memory
-
-
-def _source_files(inputs: SavedInputs) -> tuple[StagedFile, ...]:
-    return () if inputs.source is None else inputs.source.files
-
-
-def _with_source_files(inputs: SavedInputs, change: Callable[[StagedFile], StagedFile]) -> SavedInputs:
-    if inputs.source is None:
-        return inputs
-    return replace(inputs, source=replace(inputs.source, files=tuple(map(change, inputs.source.files))))
-
-
-def _with_files(segment: Segment, change: Callable[[StagedFile], StagedFile]) -> Segment:
-    return replace(segment, files=tuple(map(change, segment.files)))

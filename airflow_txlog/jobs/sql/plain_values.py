@@ -1,10 +1,9 @@
 """Values that an UPDATE assigns and that Spark is certain to accept, and to compute as Arrow does.
 
 A closed grammar, beside that of plain conditions (`predicate.plain`): a constant of the column's own kind, NULL,
-another column of the same type, and `+`, `-` and `*` of a double with a double or a number. The invariant: no text that
-is plain is refused by Spark, fails on a value, or comes to another value there. So nothing is here that can overflow,
-and no type that a cast would change. Source: Spark 4.2, AnsiTypeCoercion, Decimal.toDouble;
-tests/jobs/sql/test_plain_values.py.
+another column of the same type, and operations of the `KNOWN` table. The invariant: Spark refuses no plain text, fails
+on no value of it, and computes the same value. So nothing here can overflow, and no type is one that a cast would
+change. Source: Spark 4.2, AnsiTypeCoercion, Decimal.toDouble; tests/jobs/sql/test_plain_values.py.
 """
 
 from __future__ import annotations
@@ -48,10 +47,9 @@ def plain_values(
     alias: str,
     is_ansi: bool,
 ) -> RowValues | str:
-    """The value of each assigned column of `schema`, or what of the texts is not plain.
+    """Return the value of each assigned column of `schema`, or what in the texts is not plain.
 
-    `alias` is what the table may be called on the left side; `is_ansi`: Spark stores a number that fits in a narrower
-    column.
+    `alias` may come before a column on the left side. `is_ansi`: Spark stores a number that fits in a narrower column.
     """
     values: dict[str, Expression] = {}
     try:
@@ -101,7 +99,7 @@ def _of_column(name: Name, field: StructField, schema: StructType) -> Column:
 def _alone(
     node: Expression, field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
 ) -> Values | Column:
-    """One constant or column. Raises NotPlain."""
+    """Return one constant or column. Raises NotPlain."""
     match node:
         case Literal("null") if isinstance(field.type, Primitive | DecimalType) and field.type is not Primitive.VOID:
             return Values(array_of([None], field.type))
@@ -115,7 +113,7 @@ def _alone(
 def _constant(
     node: Expression, field: StructField, parameters: Mapping[str, object], *, is_ansi: bool
 ) -> bool | int | str:
-    """A constant in the column's own type, as `array_of` takes it. Raises NotPlain."""
+    """Return a constant in the column's own type, as `array_of` takes it. Raises NotPlain."""
     value = _given(node, field, parameters)
     if isinstance(value, bool):
         if field.type is Primitive.BOOLEAN:
@@ -142,7 +140,7 @@ def _other(node: Expression, field: StructField) -> NotPlain:
 
 
 def _given(node: Expression, field: StructField, parameters: Mapping[str, object]) -> object:
-    """The Python value of a literal or a parameter; None for anything else."""
+    """Return the Python value of a literal or a parameter; None for anything else."""
     match node:
         case Parameter(name):
             return parameters.get(name)
@@ -166,14 +164,14 @@ def _date_of(days: int) -> dt.date | None:
 
 
 def _fits_whole(value: int, kind: DataType, *, is_ansi: bool) -> bool:
-    """Return whether a literal, an INT where it fits in one and else a BIGINT, is stored in a column of this kind."""
+    """Return whether a literal, an INT if it fits in one and else a BIGINT, is stored in a column of this kind."""
     is_int = abs(value) <= INTEGERS[Primitive.INTEGER].greatest
     is_widened = kind is Primitive.LONG or (kind is Primitive.INTEGER and is_int)
     return (is_widened or is_ansi) and INTEGERS[kind].held(value) is not None
 
 
 def _double(node: Expression, field: StructField, parameters: Mapping[str, object]) -> pa.Array:
-    """A number as a double, which it is exactly or is rounded to by all engines alike. Raises NotPlain."""
+    """Return a number as a double, which it is exactly or is rounded to by all engines alike. Raises NotPlain."""
     value: float | None = None
     match node:
         case Parameter(name):

@@ -1,9 +1,9 @@
 """Schema evolution of a job: the columns and types that its rows bring become the table's, in the job's own commit.
 
-What may change is the engine's to say (`engine/table/schema/evolution`); here the rows' schema is put before it,
-columns that a rule of the table reads keep their type, and the names that column mapping asks for are the same in every
-attempt and try of the job, because files that were staged under them are kept. The invariant: the table that rows are
-staged for is the table as the commit leaves it.
+The engine decides what may change (`engine/table/schema/evolution`). Here the rows' schema is put before it, columns
+that a rule of the table reads keep their type, and every attempt and try gives new columns the same physical names,
+because files that were staged under them are kept. The invariant: the table that rows are staged for is the table as
+the commit leaves it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NAMES = uuid.UUID("0a3c1f6e-54b5-5b0e-8c8e-3d1f2a9b7c64")
 
 
 def evolved_metadata(context: JobContext, tx: Transaction, rows: SchemaJson) -> Metadata:
-    """The table's metadata as the transaction leaves it, so that rows with these columns can be stored.
+    """Return the table's metadata as the transaction leaves it, so that rows with these columns can be stored.
 
-    Without the job's `schema_evolution` it is what it was. Raises SchemaMismatch, UnsupportedFeature.
+    Without the job's `schema_evolution` it stays. Raises SchemaMismatch, UnsupportedFeature.
     """
     assert tx.snapshot is not None
     if not context.record(SourceOperation).schema_evolution:
@@ -63,7 +63,7 @@ def evolved_by_source(context: JobContext, tx: Transaction, source: SchemaJson |
 
 
 def assigned_columns(source: SchemaJson, clauses: Sequence[AnyClause], target_alias: str) -> SchemaJson:
-    """The source's columns that a MERGE stores under their own name: those that `*` or an assignment names."""
+    """Return the source's columns that a MERGE stores under their own name: those that `*` or an assignment names."""
     names: set[str] = set()
     for clause in clauses:
         if isinstance(clause, DeleteClause):
@@ -78,7 +78,7 @@ def assigned_columns(source: SchemaJson, clauses: Sequence[AnyClause], target_al
 
 
 def _columns_of_rules(snapshot: Snapshot) -> frozenset[str]:
-    """The columns whose values a rule of the table reads: under another type it might judge them in another way."""
+    """Return the columns that a rule of the table reads: under another type it might judge them differently."""
     rules = read_rules(snapshot.metadata, snapshot.delta_schema, snapshot.uri)
     texts = [check.sql for check in rules.checks] + list(rules.generated.values())
     found = frozenset(rules.generated) | frozenset(rules.identities)
@@ -89,7 +89,7 @@ def _columns_of_rules(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _name(context: JobContext, number: int) -> str:
-    """A physical name that no other column ever had, and that this piece of work gives its column every time."""
+    """Return a physical name that no other column ever had, and that this work gives its column every time."""
     application = context.spec.application
     work = context.job_id if application is None else f"{application.app_id} {application.version}"
     unique = uuid.uuid5(_NAMES, f"{context.root} {work} {number}")

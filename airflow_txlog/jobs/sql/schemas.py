@@ -1,8 +1,8 @@
 """Rows of a source made to fit the table: columns by name, types by Spark's casts where they lose nothing unnoticed.
 
-Which casts happen by themselves is one table below: those that keep every value, and those that fail on a value they
-cannot keep (Spark's ANSI mode makes a narrowing cast raise). Whatever would round, cut or guess is refused, and the
-author writes the cast. The invariant: a frame made here has exactly the table's columns, in its order and its types.
+Implicit casts are those that keep every value, and those that fail on a value they cannot keep (a narrowing cast raises
+in Spark's ANSI mode). Whatever would round, cut or guess is refused, and the author writes the cast. The invariant: a
+frame made here has exactly the table's columns, in its order and its types.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
@@ -60,7 +59,7 @@ _PLAIN_TYPE = re.compile(r"\w+(?: \w+)*(?:\(\d+(?:, ?\d+)?\))?", re.ASCII)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The Spark types of an Arrow schema: a zone makes a TIMESTAMP, none a TIMESTAMP_NTZ; all columns nullable."""
+    """Return the Spark types of an Arrow schema: a zone makes a TIMESTAMP, none a TIMESTAMP_NTZ; all nullable."""
     found = from_arrow_schema(schema, prefer_timestamp_ntz=True)
     for field in found:
         field.nullable = True
@@ -68,7 +67,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def compared_as_char(frame: DataFrame, marks: Mapping[str, str]) -> DataFrame:
-    """The frame with the columns of these names marked as `char(n)`, so that Spark compares them as in its own tables.
+    """Return the frame with these columns marked as `char(n)`, so that Spark compares them as in its own tables.
 
     A char is stored padded, and `= 'ab'` is true of it all the same (soundness A4). Source: Spark,
     ApplyCharTypePadding, which goes by this mark of a column.
@@ -85,22 +84,16 @@ def compared_as_char(frame: DataFrame, marks: Mapping[str, str]) -> DataFrame:
     )
 
 
-def spark_table_schema(snapshot: Snapshot) -> StructType:
-    """The snapshot's columns as Spark's, NOT NULL included and field metadata left out."""
-    return as_spark_schema(snapshot.delta_schema)
-
-
 def as_spark_schema(schema: delta.StructType) -> StructType:
-    """A table's columns as Spark's, NOT NULL included and field metadata left out.
+    """Return a table's columns as Spark's, NOT NULL included and field metadata left out.
 
-    The schema of the log is Spark's own JSON, but never given to Spark as it is: the engine's schema holds the
-    protocol's types alone.
+    The log's schema is Spark's own JSON, but Spark only gets the engine's schema, which has the protocol's types alone.
     """
     return without_metadata(schema_of_json(json.loads(schema_to_json(schema))))
 
 
 def engine_schema(schema: StructType) -> delta.StructType:
-    """A frame's columns as the engine's: all of them nullable, without metadata.
+    """Return a frame's columns as the engine's: all of them nullable, without metadata.
 
     Raises CorruptTable and UnsupportedFeature for columns that no table can have.
     """
@@ -108,7 +101,7 @@ def engine_schema(schema: StructType) -> delta.StructType:
 
 
 def engine_type(found: DataType) -> delta.StructField | None:
-    """A column of this type as the engine has it, whatever its name; None for a type that no table can have."""
+    """Return a column of this type as the engine has it, under any name; None for a type that no table can have."""
     try:
         (field,) = engine_schema(StructType([StructField("value", found)]))
     except TxlogError:
@@ -117,7 +110,7 @@ def engine_type(found: DataType) -> delta.StructField | None:
 
 
 def schema_of_json(schema: Any) -> StructType:
-    """Spark's schema from its JSON form. The only place that gives Spark such a form to read.
+    """Return Spark's schema from its JSON form. The only place that gives Spark such a form to read.
 
     Raises ValueError for a user-defined type, because Spark imports the class that it names, and one of ValueError,
     TypeError, KeyError or AttributeError for what is no schema.
@@ -128,20 +121,57 @@ def schema_of_json(schema: Any) -> StructType:
 
 
 def without_metadata(schema: StructType, *, nullable: bool = False) -> StructType:
-    """The columns without field metadata; with `nullable`, every column and member may be null."""
-    return StructType(
-        [StructField(field.name, _bare(field.dataType, nullable), nullable or field.nullable) for field in schema]
-    )
+    """Return the columns without field metadata; with `nullable`, every column and member may be null."""
+    found = _remade(schema, nullable=nullable)
+    assert isinstance(found, StructType)
+    return found
 
 
 def nullable_columns(schema: StructType) -> StructType:
-    """The columns, each of them and all of their members nullable; their metadata stays."""
-    return StructType([StructField(field.name, _nullable(field.dataType), metadata=field.metadata) for field in schema])
+    """Return the columns, each of them and all of their members nullable; their metadata stays."""
+    found = _nullable(schema)
+    assert isinstance(found, StructType)
+    return found
+
+
+def _nullable(kind: DataType) -> DataType:
+    return _remade(kind, nullable=True, metadata=True)
+
+
+def _remade(kind: DataType, *, nullable: bool, metadata: bool = False, lower: bool = False) -> DataType:
+    """Return the type without metadata unless that is kept; `nullable` makes all members so, `lower` their names."""
+
+    def again(inner: DataType) -> DataType:
+        return _remade(inner, nullable=nullable, metadata=metadata, lower=lower)
+
+    if isinstance(kind, StructType):
+        fields = [
+            StructField(
+                field.name.lower() if lower else field.name,
+                again(field.dataType),
+                nullable or field.nullable,
+                field.metadata if metadata else None,
+            )
+            for field in kind
+        ]
+        return StructType(fields)
+    if isinstance(kind, ArrayType):
+        return ArrayType(again(kind.elementType), nullable or kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(again(kind.keyType), again(kind.valueType), nullable or kind.valueContainsNull)
+    return kind
+
+
+def _same(found: DataType, wanted: DataType) -> bool:
+    """Return whether types are equal, members of structs by name and order, but for nullability and metadata."""
+    return _remade(found, nullable=True, lower=True) == _remade(wanted, nullable=True, lower=True)
 
 
 def without_not_null(frame: DataFrame) -> DataFrame:
-    """The same rows in columns whose members may all be null: PySpark collects no null member that is NOT NULL, though
-    it lies in a null struct."""
+    """Return the same rows in columns whose members may all be null.
+
+    PySpark collects no null member that is NOT NULL, even one in a null struct.
+    """
     columns = []
     for field in frame.schema:
         kind = _nullable(field.dataType)
@@ -151,7 +181,7 @@ def without_not_null(frame: DataFrame) -> DataFrame:
 
 
 def can_store(found: DataType, wanted: DataType, *, ansi: bool, lacking: Lacking = "null") -> bool:
-    """Whether values of type `found` may be stored as `wanted` without the author's own cast.
+    """Return whether values of type `found` may be stored as `wanted` without the author's own cast.
 
     - Anything as itself; nothing (void) as anything; whole numbers as decimals, floats and doubles; decimals as wider
       decimals (no fewer digits after the point), floats and doubles; float as double; date as either timestamp, and
@@ -159,9 +189,8 @@ def can_store(found: DataType, wanted: DataType, *, ansi: bool, lacking: Lacking
     - With `ansi`, also what fails on a value that does not fit: whole numbers and decimals into narrower ones.
     - Any single value but bytes as text. Never text as something else, a double as a decimal or a whole number, a
       timestamp as a date, or one kind of container as another.
-    - Arrays, maps and structs where what is in them may be stored so, members of structs by name: `lacking` decides on
-      one that `found` lacks (null only where it may be), and one that `wanted` lacks is refused. In arrays and maps
-      there is no row's value to keep, so what is lacking there is null.
+    - Arrays, maps and structs where their contents may be stored so, members of structs by name. `lacking` decides on a
+      member that `found` lacks (in arrays and maps it is null); one that `wanted` lacks is refused.
     """
     if _same(found, wanted) or isinstance(found, NullType):
         return True
@@ -188,10 +217,10 @@ def can_store(found: DataType, wanted: DataType, *, ansi: bool, lacking: Lacking
 def fit_rows(
     frame: DataFrame, table: StructType, *, ansi: bool, table_uri: str, filled: Collection[str] = ()
 ) -> DataFrame:
-    """The frame with exactly the table's columns and types; a nullable column that it lacks is null.
+    """Return the frame with exactly the table's columns and types. A nullable column that it lacks is null.
 
-    So is one of `filled`, NOT NULL or not, to which the table gives a value later. Raises SchemaMismatch, showing both
-    schemas side by side, and ConstraintViolation for any other NOT NULL column that the frame lacks.
+    So is one of `filled`, which the table gives a value later. Raises SchemaMismatch, showing both schemas side by
+    side, and ConstraintViolation for any other NOT NULL column that the frame lacks.
     """
     check_distinct(frame.schema.names, "The source")
     have = {field.name.lower(): field for field in frame.schema}
@@ -214,25 +243,26 @@ def fit_rows(
         elif not can_store(found.dataType, field.dataType, ansi=ansi):
             problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
         else:
-            columns.append(_stored(frame, found.name, found.dataType, field.dataType).alias(field.name))
+            value = F.expr(stored_sql(quoted(found.name), found.dataType, field.dataType))
+            columns.append(as_column_type(value, found.dataType, field.dataType).alias(field.name))
     if problems:
         raise mismatch(problems, frame.schema, table, table_uri)
     return frame.select(*columns)
 
 
 def mismatch(problems: Sequence[str], found: StructType, table: StructType, table_uri: str) -> SchemaMismatch:
-    """The error that names every column that does not fit, and shows both schemas side by side."""
+    """Return the error that names every column that does not fit, and shows both schemas side by side."""
     return SchemaMismatch(
         # The first line is all that a retry policy logs: it names the columns.
-        f"The rows do not fit the table {table_uri}: " + "; ".join(problems) + "\n" + side_by_side(found, table) + "\n"
+        f"The rows do not fit the table {table_uri}: " + "; ".join(problems) + "\n" + _side_by_side(found, table) + "\n"
         "Cast, rename or leave out columns in the source's SQL. Nothing was staged.",
         table=table_uri,
         columns=[problem.split(":", 1)[0] for problem in problems],
     )
 
 
-def side_by_side(found: StructType, table: StructType) -> str:
-    """Two schemas as lines: the table's columns in order, then those that only the source has."""
+def _side_by_side(found: StructType, table: StructType) -> str:
+    """Return two schemas as lines: the table's columns in order, then those that only the source has."""
     have = {field.name.lower(): field for field in found}
     lines = [("column", "table", "source")]
     for field in table:
@@ -249,7 +279,7 @@ def side_by_side(found: StructType, table: StructType) -> str:
 def lacking_member(found: DataType, wanted: DataType) -> str | None:
     """Return the dotted name of the first member that a struct of `wanted` has and `found` lacks, at any depth.
 
-    Steps into arrays and maps are called `element`, `key` and `value`. None: none is lacking.
+    Steps into arrays and maps are called `element`, `key` and `value`.
     """
     pairs: list[tuple[str, DataType, DataType]] = []
     if isinstance(found, StructType) and isinstance(wanted, StructType):
@@ -270,11 +300,11 @@ def lacking_member(found: DataType, wanted: DataType) -> str | None:
 
 
 def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0, kept: str | None = None) -> str:
-    """SQL for the value of `sql` as `wanted`, for types that `can_store` accepts.
+    """Return SQL for the value of `sql` as `wanted`, for types that `can_store` accepts.
 
-    A member that a struct lacks is an untyped NULL in it: the caller casts it to the column's type. With `kept`, SQL
-    for the value that the row has, it keeps that value instead; such a struct is null only where both values are.
-    Source: delta-spark 4.4, `merge.preserveNullSourceStructs.updateStar`.
+    A member that a struct lacks is an untyped NULL, which the caller casts to the column's type. With `kept`, SQL for
+    the row's value, it keeps that value instead; such a struct is null only where both values are. Source: delta-spark
+    4.4, `merge.preserveNullSourceStructs.updateStar`.
     """
     # Nothing to cast where the types are one; and NULL takes any type by itself, even one whose name SQL cannot say.
     if _same(found, wanted) or isinstance(found, NullType):
@@ -290,7 +320,7 @@ def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0, kept
             value = own or "NULL"
             if other is not None:
                 value = stored_sql(f"({sql}).{quoted(other.name)}", other.dataType, field.dataType, depth, own)
-            members += [_text_literal(field.name), value]
+            members += [text_literal(field.name), value]
         is_null = f"({sql}) IS NULL" if kept is None else f"({sql}) IS NULL AND ({kept}) IS NULL"
         return f"IF({is_null}, NULL, named_struct({', '.join(members)}))"
     if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
@@ -304,7 +334,9 @@ def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0, kept
 
 
 def type_sql(kind: DataType) -> str:
-    """A type as SQL reads it back, whatever its members are called. Raises UnsupportedFeature for one it cannot say."""
+    """Return a type as SQL reads it back, whatever its members are called. Raises UnsupportedFeature if SQL cannot say
+    it.
+    """
     if isinstance(kind, StructType):
         members = ", ".join(f"{quoted(field.name)}: {type_sql(field.dataType)}" for field in kind)
         return f"STRUCT<{members}>"
@@ -321,8 +353,9 @@ def type_sql(kind: DataType) -> str:
 
 
 def as_column_type(column: Column, found: DataType, wanted: DataType) -> Column:
-    """What `stored_sql` made, with the types that its untyped NULLs left open."""
-    return column if _same(found, wanted) else _cast(column, wanted)
+    """Return what `stored_sql` made, with the types that its untyped NULLs left open."""
+    # Spark casts no value that may be null to one that is NOT NULL. Whether there is a null the writer checks.
+    return column if _same(found, wanted) else column.cast(_nullable(wanted))
 
 
 def _has_user_defined_type(node: Any) -> bool:
@@ -334,24 +367,14 @@ def _has_user_defined_type(node: Any) -> bool:
     return node.get("type") == "udt" or _has_user_defined_type(members)
 
 
-def _text_literal(text: str) -> str:
+def text_literal(text: str) -> str:
+    """Return the SQL literal of a text."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
-def _stored(frame: DataFrame, name: str, found: DataType, wanted: DataType) -> Column:
-    if _same(found, wanted):
-        return frame[quoted(name)]
-    return _cast(F.expr(stored_sql(quoted(name), found, wanted)), wanted)
-
-
-def _cast(column: Column, wanted: DataType) -> Column:
-    # Spark casts no value that may be null to one that is NOT NULL. Whether there is a null the writer checks.
-    return column.cast(_nullable(wanted))
-
-
 def _lacks_kept_member(found: DataType, wanted: DataType) -> bool:
-    """Whether a struct of the row has a member to keep: its own, or one of a struct that is its member."""
+    """Return whether a struct of the row has a member to keep: its own, or one of a struct within it."""
     if not (isinstance(found, StructType) and isinstance(wanted, StructType)):
         return False
     have = {field.name.lower(): field.dataType for field in found}
@@ -377,36 +400,3 @@ def _can_store_within(found: DataType, wanted: DataType, *, ansi: bool, lacking:
             found.valueType, wanted.valueType, ansi=ansi, lacking=lacking
         )
     return False
-
-
-def _nullable(kind: DataType) -> DataType:
-    if isinstance(kind, StructType):
-        return nullable_columns(kind)
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType))
-    return MapType(_nullable(kind.keyType), _nullable(kind.valueType)) if isinstance(kind, MapType) else kind
-
-
-def _bare(kind: DataType, nullable: bool) -> DataType:
-    if isinstance(kind, StructType):
-        return without_metadata(kind, nullable=nullable)
-    if isinstance(kind, ArrayType):
-        return ArrayType(_bare(kind.elementType, nullable), nullable or kind.containsNull)
-    if isinstance(kind, MapType):
-        key, value = _bare(kind.keyType, nullable), _bare(kind.valueType, nullable)
-        return MapType(key, value, nullable or kind.valueContainsNull)
-    return kind
-
-
-def _same(found: DataType, wanted: DataType) -> bool:
-    """Equal types: members of structs by name and order, nullability and field metadata aside."""
-    if isinstance(found, StructType) and isinstance(wanted, StructType):
-        return len(found) == len(wanted) and all(
-            one.name.lower() == other.name.lower() and _same(one.dataType, other.dataType)
-            for one, other in zip(found, wanted, strict=True)
-        )
-    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
-        return _same(found.elementType, wanted.elementType)
-    if isinstance(found, MapType) and isinstance(wanted, MapType):
-        return _same(found.keyType, wanted.keyType) and _same(found.valueType, wanted.valueType)
-    return found == wanted

@@ -1,7 +1,10 @@
-"""What a job may read: the conditions of the author as the engine's predicate, for pruning and for conflicts.
+"""What a job may read: the author's conditions as the engine's predicates, and the partitions that they accept.
 
-The invariant: the predicate that is registered is the author's text itself, all of it: whatever else narrows the files
-(Spark's answer on partitions) only narrows what is worked on. Source: soundness A9, A13.
+Which partitions a predicate accepts is never read off a pruner, which may say yes too often. The invariants: the
+registered predicate is the author's whole text, and whatever else narrows the files only narrows what is worked on. A
+partition is accepted only where Spark says TRUE of the author's own text on its typed values; the engine answers in its
+place only where it is certain of that. A row filter has only leaves whose type all engines order and compare alike (no
+floats, no decimals); any other leaf lets every row pass. Source: soundness A4, A9, A13.
 """
 
 from __future__ import annotations
@@ -38,15 +41,15 @@ if TYPE_CHECKING:
 
 def accepted_by_spark(gate: SqlGate, snapshot: Snapshot, text: str) -> dict[str, Any]:
     """Have Spark accept a condition on the table's rows; return the parameters that it uses."""
-    from airflow_txlog.jobs.sql.schemas import spark_table_schema  # noqa: PLC0415 - only with Spark
+    from airflow_txlog.jobs.sql.schemas import as_spark_schema  # noqa: PLC0415 - only with Spark
 
-    return gate.condition(text, aliased(gate.shape(spark_table_schema(snapshot))))
+    return gate.condition(text, aliased(gate.shape(as_spark_schema(snapshot.delta_schema))))
 
 
 def read_condition(
     context: JobContext, snapshot: Snapshot, text: str, parameters: Mapping[str, Any], *, alias: str | None = None
 ) -> Predicate:
-    """A condition that Spark accepted, as the engine reads it; `parameters` are exactly those that it uses."""
+    """Return an accepted condition as the engine reads it; `parameters` are exactly those that it uses."""
     return read_predicate(
         text,
         snapshot.delta_schema,
@@ -60,23 +63,18 @@ def read_condition(
 
 
 def both(one: Predicate, other: Predicate | None) -> Predicate:
-    """The conjunction of two predicates of one table."""
-    return one if other is None else _joined("AND", one, other)
+    """Return the conjunction of two predicates of one table."""
+    return one if other is None else _joined("AND", all_of([one.tree, other.tree]), one, other)
 
 
 def either(one: Predicate, other: Predicate) -> Predicate:
-    """The disjunction of two predicates of one table."""
-    return _joined("OR", one, other)
+    """Return the disjunction of two predicates of one table."""
+    return _joined("OR", any_of([one.tree, other.tree]), one, other)
 
 
-def _joined(connector: str, one: Predicate, other: Predicate) -> Predicate:
+def _joined(connector: str, tree: Expression, one: Predicate, other: Predicate) -> Predicate:
     columns = None if one.columns is None or other.columns is None else one.columns | other.columns
-    trees = [one.tree, other.tree]
-    return Predicate(
-        f"(\n{one.sql}\n) {connector} (\n{other.sql}\n)",
-        all_of(trees) if connector == "AND" else any_of(trees),
-        columns,
-    )
+    return Predicate(f"(\n{one.sql}\n) {connector} (\n{other.sql}\n)", tree, columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,32 +89,35 @@ class PartitionScope:
     read: Predicate | None = None
 
     def read_files(self, tx: Transaction, condition: Predicate) -> pa.Table:
-        """The files (a table `FILES`) inside that may hold a row of the condition, which is registered as read."""
+        """Return the files inside that may hold a row of the condition, and register the condition as read.
+
+        Files are a table `FILES`.
+        """
         return self.files_inside(tx.read(both(condition, self.read)))
 
     def files_inside(self, files: pa.Table) -> pa.Table:
-        """Of the files (rows of a table `FILES`) those whose partition the scope accepts."""
+        """Return the files whose partition the scope accepts."""
         return files if self.text is None else self.files_accepted(self.text, files)
 
     def files_accepted(self, text: str, files: pa.Table) -> pa.Table:
-        """Of the files those of whose partition an accepted condition over partition columns is TRUE."""
+        """Return the files of whose partition an accepted condition over partition columns is TRUE."""
         return files.filter(pa.array(self.partitions.accepted(text, self.partitions.tuples_of(files)), pa.bool_()))
 
     def check_inside(self, staged: Iterable[StagedFile]) -> None:
-        """Raises PartitionMismatch for the first new file that lies outside."""
+        """Raise PartitionMismatch for the first new file outside."""
         if self.text is not None:
             tuples = [self.partitions.tuple_of(file.partition_values) for file in staged]
             self.partitions.check_inside(self.text, tuples)
 
     def with_condition(self, condition: str) -> str:
-        """The condition as a commit describes it: the scope belongs to it."""
+        """Return the condition with the scope, as a commit describes it."""
         return condition if self.text is None else f"({self.text}) AND ({condition})"
 
 
 def partition_scope(
     context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions: Partitions | None = None
 ) -> PartitionScope:
-    """The job's `partition_predicate`, accepted, on the snapshot's partitions unless others are given."""
+    """Return the job's accepted `partition_predicate`, on the snapshot's partitions unless others are given."""
     text = context.record(ScopedOperation).partition_predicate
     if partitions is None:
         partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
@@ -147,7 +148,7 @@ class Partitions:
         self._read: dict[str, Predicate | str] = {}
 
     def speaks_of_partitions_only(self, text: str) -> bool:
-        """Whether Spark finds every name of an accepted condition among the partition columns."""
+        """Return whether Spark finds every name of an accepted condition among the partition columns."""
         if isinstance(self._plain(text), Predicate):
             return True
         try:
@@ -157,7 +158,7 @@ class Partitions:
         return True
 
     def check_scope(self, text: str) -> dict[str, Any]:
-        """Accepts a `partition_predicate`; returns the parameters that it uses.
+        """Accept a `partition_predicate`; return the parameters that it uses.
 
         Raises InvalidPredicate when it names anything but partition columns.
         """
@@ -177,9 +178,9 @@ class Partitions:
         return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
 
     def _plain(self, text: str) -> Predicate | str:
-        """A plain condition of partition columns, as the engine reads it; else what in the text is more than that.
+        """Return a plain condition of partition columns as the engine reads it, or what in the text is not plain.
 
-        Spark accepts such a text, and answers it as the engine does: it need not be asked.
+        Spark accepts a plain text, and answers it as the engine does: it need not be asked.
         """
         if text not in self._read:
             self._read[text] = self._read_plain(text, StructType(tuple(self._fields)))
@@ -198,16 +199,16 @@ class Partitions:
         return read
 
     def tuples_of(self, files: pa.Table) -> list[Tuple]:
-        """The raw partition values of each file (rows of a table `FILES`), in order."""
+        """Return the raw partition values of each file (rows of a table `FILES`), in order."""
         rows = files.column("partition_values").to_pylist()
         return [self.tuple_of(dict(row or [])) for row in rows]
 
     def tuple_of(self, partition_values: Mapping[str, str | None]) -> Tuple:
-        """The raw values of one file, as its add action has them, in the order of `columns`."""
+        """Return the raw values of one file, as its add action has them, in the order of `columns`."""
         return tuple(partition_values.get(key) for key in self._keys)
 
     def check_inside(self, text: str, tuples: Sequence[Tuple]) -> None:
-        """Raises PartitionMismatch for the first tuple of which the accepted scope `text` is not TRUE."""
+        """Raise PartitionMismatch for the first tuple of which the accepted scope `text` is not TRUE."""
         for entry, is_inside in zip(tuples, self.accepted(text, tuples), strict=True):
             if not is_inside:
                 partition = dict(zip(self.columns, entry, strict=True))
@@ -219,7 +220,7 @@ class Partitions:
                 )
 
     def accepted(self, text: str, tuples: Sequence[Tuple]) -> list[bool]:
-        """For each tuple of raw values: whether the accepted condition `text` is TRUE of it."""
+        """Return for each tuple of raw values whether the accepted condition `text` is TRUE of it."""
         answers = self._answers.setdefault(text, {})
         unknown = [entry for entry in dict.fromkeys(tuples) if entry not in answers]
         if unknown:
@@ -243,7 +244,7 @@ class Partitions:
         return [index in true_of for index in range(len(distinct))]
 
     def among(self, tuples: Sequence[Tuple], chosen: Sequence[Tuple]) -> list[bool]:
-        """For each tuple of raw values: whether it is the partition of one of `chosen`, as typed values.
+        """Return for each tuple of raw values whether it is the partition of one of `chosen`, as typed values.
 
         Null equals null, and `1` and `01` are one integer. Raises CorruptTable for a text that is no value of its type.
         """
@@ -272,7 +273,7 @@ class Partitions:
 
 
 def beyond_partitions(text: str, name: str | None, columns: Sequence[str]) -> UnknownColumn:
-    """The error for a `partition_predicate` that names something else than the table's partition `columns`."""
+    """Return the error for a `partition_predicate` that names more than the table's partition `columns`."""
     if columns:
         may_name = f"may name partition columns only ({', '.join(columns)})"
     else:
@@ -287,7 +288,7 @@ def beyond_partitions(text: str, name: str | None, columns: Sequence[str]) -> Un
 
 
 def _codes(values: pa.ChunkedArray, data_type: DataType) -> list[int]:
-    """Numbers that are equal exactly where the values are; nulls have one too."""
+    """Return numbers that are equal exactly where the values are; nulls have one too."""
     array = aligned(values.combine_chunks(), comparable_type(data_type))
     if pa.types.is_floating(array.type):
         array = pc.add(array, 0.0)  # -0.0 and 0.0 are one value, and adding zero leaves one of them
@@ -321,12 +322,12 @@ _COMPARED_ALIKE = frozenset(map(comparable_type, PLAIN_TYPES))
 
 
 def row_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression | None:
-    """What the predicate says of the `scanned` columns, or None where it says nothing that a worker may go by."""
+    """Return what the predicate says of the `scanned` columns; None if it says nothing that a worker may go by."""
     return _row_filter(predicate.tree, frozenset(scanned))
 
 
 def exact_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression | None:
-    """The row filter that exactly the rows pass of which the predicate is TRUE; None where there is none."""
+    """Return the row filter that exactly the rows pass of which the predicate is TRUE, if there is one."""
     return _row_filter(predicate.tree, frozenset(scanned), is_exact=True)
 
 

@@ -1,12 +1,11 @@
-"""The rules of a table, kept on every new row: checked, computed, padded, all in one Spark expression beside the rows.
+"""The rules of a table, kept on every new row: checked, computed, padded, in one Spark expression beside the rows.
 
-A generated column that a row lacks is computed, and one that it brings is verified; a default fills a column that
-no source names; char(n) is padded, and what is too long is refused; CHECK constraints and invariants must be true, and
-null is not true. What a row breaks travels beside it (`datafiles/tasks/violations`) and becomes an error where it is
-written. The invariant: whatever leaves `enforce` names the rule that a row breaks, and the writer takes no
-others where a rule can be broken. NOT NULL is the writer's own check. Source: protocol, "Column Invariants", "CHECK
-Constraints", "Generated Columns", "Identity Columns", "Default Columns"; delta-spark, CheckDeltaInvariant; Spark,
-CharVarcharUtils.
+A generated column that a row lacks is computed, and one that it brings is verified. A default fills a column that no
+source names. char(n) is padded, and what is too long is refused. CHECK constraints and invariants must be true, and
+null is not true. What a row breaks travels beside it (`tasks.violations`) and becomes an error where it is written. The
+invariant: `enforce` names the rule that a row breaks, and the writer takes no other rows where a rule can be broken.
+The writer checks NOT NULL. Source: protocol, "Column Invariants", "CHECK Constraints", "Generated Columns", "Identity
+Columns", "Default Columns"; delta-spark, CheckDeltaInvariant; Spark, CharVarcharUtils.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.current_time import with_literal_clocks
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named, quoted
-from airflow_txlog.jobs.sql.schemas import as_spark_schema, fit_rows, type_sql, without_metadata
+from airflow_txlog.jobs.sql.schemas import as_spark_schema, fit_rows, text_literal, type_sql, without_metadata
 
 # So many of the columns that a rule reads are named in an error. Their values are not shown (soundness C8).
 SHOWN_COLUMNS = 5
@@ -49,18 +48,17 @@ class Rules:
 
     @property
     def fills(self) -> frozenset[str]:
-        """The columns that a new row may lack, because the table gives them a value."""
         return self.table.fills
 
     @property
     def must_check(self) -> bool:
-        """Whether a row can break a rule: `Layout.must_check`."""
         return self.table.must_check
 
     def check_identities(self, given: Collection[str]) -> None:
-        """Raises UnsupportedFeature for an identity column that new rows lack, whose values we do not hand out.
+        """Raise an error for new rows with these `given` columns that break the rules of an identity column.
 
-        Raises ConstraintViolation for one whose values the table alone may give. `given`: the columns of the rows.
+        UnsupportedFeature: they lack one, and we do not hand out values. ConstraintViolation: only the table may give
+        them.
         """
         names = {name.lower() for name in given}
         for column, takes_values in self.table.identities.items():
@@ -83,7 +81,7 @@ class Rules:
                 )
 
     def check_update(self, assigned: Collection[str]) -> None:
-        """Raises UnsupportedFeature where an update assigns an identity column, as the reference refuses it too."""
+        """Raise UnsupportedFeature where an update assigns an identity column, as the reference refuses it too."""
         for column in self.table.identities:
             if column in assigned:
                 raise UnsupportedFeature(
@@ -101,17 +99,19 @@ class Rules:
         return frozenset([*self.table.generated, *self.table.lengths, *self.table.identities, *named])
 
     def default_sql(self, column: str) -> str:
-        """SQL for what a new row holds in a column that no source gives a value."""
+        """Return SQL for what a new row holds in a column that no source gives a value."""
         text = self.evaluated.defaults.get(column)
         return "NULL" if text is None else f"CAST((\n{text}\n) AS {type_sql(self.spark_schema[column].dataType)})"
 
     def with_defaults(self, rows: DataFrame, absent: Collection[str]) -> DataFrame:
-        """The rows with the defaults of these columns in the place of their nulls."""
+        """Return the rows with the defaults of these columns in place of their nulls."""
         filled = {name: F.expr(self.default_sql(name)) for name in self.table.defaults if name in absent}
         return rows.withColumns(filled) if filled else rows
 
     def with_generated(self, rows: DataFrame, absent: Mapping[str, Column | None]) -> DataFrame:
-        """The rows with these generated columns computed: in every row, or (a condition) in those that lack them."""
+        """Return the rows with these generated columns computed: in every row, or (a condition) in those that lack
+        them.
+        """
         computed = {}
         for name, lacks in absent.items():
             if name in self.table.generated:
@@ -120,10 +120,10 @@ class Rules:
         return rows.withColumns(computed) if computed else rows
 
     def enforce(self, rows: DataFrame, *, are_inserts: bool = True) -> DataFrame:
-        """The rows, texts padded or cut to their length, and VIOLATION_COLUMN where a row can break a rule.
+        """Return the rows, texts padded or cut to their length, and VIOLATION_COLUMN where a row can break a rule.
 
-        `rows` have the table's columns, at least `enforced_columns`, and perhaps others of ours, which stay.
-        `are_inserts`: an identity column without a value is a violation; the image of an old row may hold null there.
+        `rows` have at least `enforced_columns`. `are_inserts`: an identity column without a value is a violation; the
+        image of an old row may hold null there.
         """
         if not self.must_check:
             return rows
@@ -176,7 +176,7 @@ class Rules:
     def _violation(
         self, broken: str, constraint: str, what: str, shown: Sequence[str], *, column: str | None
     ) -> Column:
-        """JSON where the SQL `broken` is true, else null; see `datafiles/tasks/violations`."""
+        """Return JSON where the SQL `broken` is true, else null; see `tasks.violations`."""
         columns = list(dict.fromkeys(shown))[:SHOWN_COLUMNS]
         facts = [F.lit(constraint).alias("constraint"), F.lit(what).alias("what"), F.lit(column).alias("column")]
         facts += [F.array(*(F.lit(name) for name in columns)).alias("columns")] if columns else []
@@ -184,7 +184,7 @@ class Rules:
 
 
 def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
-    """A source's rows as new rows of the table: its columns and types, what it fills in filled in, and enforced.
+    """Return a source's rows as new rows of the table: its columns and types, filled in, and enforced.
 
     Raises SchemaMismatch, ConstraintViolation and UnsupportedFeature for rows that can never be right.
     """
@@ -197,7 +197,7 @@ def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
 
 
 def only_inside(gate: SqlGate, view: str, rows: DataFrame, condition: str) -> DataFrame:
-    """The rows; beside each for which the accepted condition is not true a violation (`tasks.violations`)."""
+    """Return the rows, with a violation (`tasks.violations`) where the accepted condition is not true."""
     violation: dict[str, Any] = {
         "constraint": "replace_where",
         "column": None,
@@ -205,7 +205,7 @@ def only_inside(gate: SqlGate, view: str, rows: DataFrame, condition: str) -> Da
         "values": {},
     }
     rows.createOrReplaceTempView(view)
-    broken = f"CASE WHEN coalesce((\n{condition}\n), FALSE) THEN NULL ELSE {_text(json.dumps(violation))} END"
+    broken = f"CASE WHEN coalesce((\n{condition}\n), FALSE) THEN NULL ELSE {text_literal(json.dumps(violation))} END"
     names = [name for name in rows.schema.names if name != VIOLATION_COLUMN]
     columns = [quoted(name) for name in names]
     if VIOLATION_COLUMN in rows.schema.names:
@@ -215,7 +215,7 @@ def only_inside(gate: SqlGate, view: str, rows: DataFrame, condition: str) -> Da
 
 
 def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
-    """The rules that the metadata states, every text of them judged by Spark before anything is read or staged.
+    """Return the rules in the metadata, every text of them judged by Spark before anything is read or staged.
 
     Raises UnsupportedFeature, naming the rule, for a text that Spark does not accept as one expression over the columns
     of one row; and what `read_rules` raises.
@@ -235,7 +235,7 @@ def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
 
 
 def _with_literal_clocks(context: JobContext, rules: RowRules, columns: Collection[str]) -> RowRules:
-    """The rules with the job's current time in their texts, so that all that the job writes has the same."""
+    """Return the rules with the job's current time in their texts, so that everything it writes has the same."""
 
     def at_one_time(sql: str) -> str:
         return with_literal_clocks(sql, context.current_time, columns)
@@ -285,7 +285,7 @@ def _accept_boolean(gate: SqlGate, text: str, relation: str) -> None:
 
 
 def _accept(rules: Rules, feature: str, name: str, text: str, sql: str, judge: Callable[[str], object]) -> None:
-    """`text` is the table's own, for the error; `sql` the same as it is evaluated."""
+    """Have `judge` accept `sql`, which is the table's own `text` as it is evaluated. Raises UnsupportedFeature."""
     try:
         judge(sql)
     except InvalidPredicate as error:
@@ -299,14 +299,8 @@ def _accept(rules: Rules, feature: str, name: str, text: str, sql: str, judge: C
 
 
 def _fitted(name: str, length: Length) -> Column:
-    """A text as char(n) or varchar(n) holds it; one that is too long is cut, and its row has a violation."""
+    """Return a text as char(n) or varchar(n) holds it; one that is too long is cut, and its row has a violation."""
     cut = f"substring({quoted(name)}, 1, {length.limit})"
     if length.is_padded:
         return F.expr(f"rpad({cut}, {length.limit}, ' ')")
     return F.expr(cut)
-
-
-def _text(value: str) -> str:
-    """A SQL literal of a text."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
