@@ -110,7 +110,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
     "contract": ("wording", "job", "restrictions", "operations", "parameters"),
-    "exactly_once": ("exchange", "transactions", "seal"),
+    "exactly_once": ("exchange", "transactions"),
     "jobs": (
         "submitted_main | cluster_main | server_main",
         "__main__",

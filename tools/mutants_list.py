@@ -485,7 +485,7 @@ FAULTS = (
     Fault(
         name="signature-without-the-transaction",
         breaks="what one task saved is replayed to another",
-        file="airflow_txlog/exactly_once/seal.py",
+        file="airflow_txlog/exactly_once/transactions.py",
         old="self._of = (_FORMAT, root, application.app_id, str(application.version))",
         new="self._of = (_FORMAT, root)",
         tests=(FORGED_MEMORY,),

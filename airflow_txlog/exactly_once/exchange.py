@@ -23,8 +23,13 @@ from typing import Any
 from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.datafiles.parquet.encryption import decrypted, encrypted
 from airflow_txlog.errors import JobError, LimitExceeded, OutsideTable
-from airflow_txlog.exactly_once.seal import Seal, folder_named, work_folder
-from airflow_txlog.exactly_once.transactions import remove_first_version_note, remove_saved_work
+from airflow_txlog.exactly_once.transactions import (
+    Seal,
+    folder_named,
+    remove_first_version_note,
+    remove_saved_work,
+    work_folder,
+)
 from airflow_txlog.storage import Access, Store, open_store
 
 KEY_SETTING = "spark.txlog.secret"

@@ -1,12 +1,18 @@
-"""Whether the work of a job is in its table already: application transactions, looked up in the log.
+"""Whether the work of a job is in its table already, and how its tries recognize what they leave for each other.
 
-`contract.job` says what a recorded transaction means. The invariant: "done" is never guessed: it is read from the log,
-uncached, or the lookup raises. Source: soundness A10, A11.
+`contract.job` says what a recorded transaction means. The invariants: "done" is never guessed: it is read from the log,
+uncached, or the lookup raises. And as any process that may write the table's folder may put files there, no file is
+trusted for its place or its name: only the holder of a key can compute the name of the folder of saved work, and what
+is read back is signed with the same key. The task derives the key from a secret of the Airflow deployment
+(`hooks/work_key.py`) and gives it to the job in `JobSpec.saved_work_key`. Without a key nothing that another process
+saved is trusted. Source: docs/decisions/saved-work.md; soundness A10, A11.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +24,7 @@ from airflow_txlog.engine.log.actions import Commit, decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
-from airflow_txlog.exactly_once.seal import first_version_note
+from airflow_txlog.locations import PRIVATE_PREFIX
 from airflow_txlog.storage.base import Store
 
 # A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
@@ -212,7 +218,6 @@ def _reused(
 
 
 def _metrics(info: dict[str, Any]) -> dict[str, int]:
-    """Return the metrics, which Delta writes as texts; those that are whole numbers are numbers again."""
     metrics = info.get("operationMetrics") or {}
     return {name: int(value) for name, value in metrics.items() if str(value).lstrip("-").isdigit()}
 
@@ -231,3 +236,58 @@ def remove_saved_work(store: Store, folder: str) -> None:
         store.delete(info.path)
     with contextlib.suppress(FileNotFoundError):
         store.delete_empty_directory(folder)
+
+
+_FORMAT = "airflow_txlog saved work 1"
+_FOLDER_CHARACTERS = 32
+
+
+class Seal:
+    """Signs what the tries of one application transaction leave for each other in one table's folder.
+
+    A signature covers the table's root, the transaction (app id and number), the kind of what is signed, and its
+    content, each preceded by its length, so that no two different things are signed alike.
+    """
+
+    def __init__(self, key: str, root: str, application: ApplicationTransaction) -> None:
+        self._key = key.encode()
+        self._of = (_FORMAT, root, application.app_id, str(application.version))
+
+    def sign(self, kind: str, content: bytes) -> str:
+        """Return the signature of some content as a thing of this kind: 64 hexadecimal digits."""
+        mac = hmac.new(self._key, digestmod=hashlib.sha256)
+        for part in (*(text.encode("utf-8", "surrogateescape") for text in (*self._of, kind)), content):
+            mac.update(len(part).to_bytes(8, "big"))
+            mac.update(part)
+        return mac.hexdigest()
+
+    def is_signed(self, kind: str, content: bytes, signature: str) -> bool:
+        return hmac.compare_digest(self.sign(kind, content).encode(), signature.encode())
+
+
+def seal_of(root: str, application: ApplicationTransaction | None, key: str | None) -> Seal | None:
+    """Return the seal of this work on the table at `root`; None without a transaction or a key."""
+    return None if application is None or key is None else Seal(key, root, application)
+
+
+def work_folder(root: str, application: ApplicationTransaction | None, key: str | None) -> str | None:
+    """Return the folder, relative to the table, that all tries of this work share; None where no saved work is trusted.
+
+    No other process can know the name and make the folder first.
+    """
+    seal = seal_of(root, application, key)
+    return None if seal is None else folder_named(seal.sign("folder", b"")[:_FOLDER_CHARACTERS])
+
+
+def first_version_note(application: ApplicationTransaction) -> str:
+    """Return the path in the table of the note of what the first try met (`jobs.resume.first_version`).
+
+    All tries of the work find it, with a key or without.
+    """
+    identity = f"{application.app_id}\0{application.version}"
+    return f"{folder_named(hashlib.sha256(identity.encode()).hexdigest()[:16])}/first-version"
+
+
+def folder_named(name: str) -> str:
+    """Return a folder for what jobs leave beside a table's data, visible so that the VACUUM of any engine sweeps it."""
+    return PRIVATE_PREFIX + name

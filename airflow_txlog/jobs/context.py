@@ -20,7 +20,7 @@ from airflow_txlog.contract.operations import Operation
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidInput
-from airflow_txlog.exactly_once.seal import Seal, folder_named, seal_of, work_folder
+from airflow_txlog.exactly_once.transactions import Seal, folder_named, seal_of, work_folder
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.limits import Limits
 

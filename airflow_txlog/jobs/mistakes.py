@@ -47,14 +47,14 @@ from airflow_txlog.jobs.resume.attempts import check_may_remove_rows
 from airflow_txlog.jobs.source.columns import found_with_columns
 from airflow_txlog.jobs.source.listing import check_is_there
 from airflow_txlog.jobs.source.tables import check_table_is_there, snapshot_of_view
-from airflow_txlog.jobs.sql.column_names import NamedRows, aliases_of, assigned_column, check_names, unassignable
+from airflow_txlog.jobs.sql.columns import NamedRows, aliases_of, assigned_column, check_names, unassignable
 from airflow_txlog.jobs.sql.current_time import CurrentTime
 from airflow_txlog.jobs.sql.functions import check_listed
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, check_none_spare, missing_value, no_expression, refuse_star
 from airflow_txlog.jobs.sql.scope import beyond_partitions
 from airflow_txlog.sql import confinement
 from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut
-from airflow_txlog.sql.keywords import KEYWORDS
+from airflow_txlog.sql.lexer import KEYWORDS
 from airflow_txlog.sql.sql_text import sql_text
 
 # Words that bring names of a query's own, or a FROM that is none of a query.

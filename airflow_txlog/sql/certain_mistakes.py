@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from airflow_txlog.sql.keywords import KEYWORDS
-from airflow_txlog.sql.lexer import OPEN, OUTSIDE, Token, neighbours
+from airflow_txlog.sql.lexer import KEYWORDS, OPEN, OUTSIDE, Token, neighbours
 from airflow_txlog.sql.sql_text import sql_text
 
 # Between two operands; neither a sign, a star nor part of a type may be one of these.
@@ -70,7 +69,6 @@ def parameters_of(tokens: Sequence[Token]) -> Iterator[str]:
 
 
 def _is_name(before: Token, word: Token) -> bool:
-    """Return whether a keyword may name a column or a member, by what is before it."""
     is_prefix = word.word in ("not", "select", "when")
     if before.kind == "symbol" or before is OUTSIDE:
         return before.symbol in ("<", ",", ".") or not (is_prefix or before.symbol in (")", "]"))
@@ -85,7 +83,6 @@ def is_operand(token: Token) -> bool:
 
 
 def _misplaced(tokens: Sequence[Token]) -> str | None:
-    """Return the first place where no expression can continue as this text does."""
     words = {token.word for token in tokens}
     if _QUERIES & words:
         return None
@@ -120,7 +117,6 @@ def _wrong_symbol(before: Token, token: Token, after: Token, *, has_types: bool)
 
 
 def _wrong_word(before: Token, token: Token, after: Token) -> str | None:
-    """Return what is wrong with AND, LIKE and the like that can only connect two operands and lack one."""
     if token.word not in _TESTING or not is_operand(before):
         return None
     if after is OUTSIDE or after.symbol in _ENDS:
@@ -131,7 +127,6 @@ def _wrong_word(before: Token, token: Token, after: Token) -> str | None:
 
 
 def _wrong_neighbours(token: Token, after: Token) -> str | None:
-    """Return what is wrong with two operands that have nothing between them."""
     if not (is_operand(token) and is_operand(after)) or after.kind in ("parameter", "symbol"):
         return None
     if after.kind == "string" and (token.kind == "string" or token.word in _TYPES_OF_LITERALS):
@@ -156,7 +151,6 @@ def _in_groups(tokens: Sequence[Token]) -> Iterator[bool]:
 
 
 def _has_comma(tokens: Sequence[Token], opened: int) -> bool:
-    """Return whether the bracket that opens there has a comma outside of further ones."""
     depth = 0
     for token in tokens[opened:]:
         depth += (token.symbol in ("(", "[")) - (token.symbol in (")", "]"))

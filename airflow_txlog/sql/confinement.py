@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
-from airflow_txlog.sql.keywords import words
-from airflow_txlog.sql.lexer import CLOSE, OPEN, Token, neighbours
+from airflow_txlog.sql.lexer import CLOSE, OPEN, Token, neighbours, words
 from airflow_txlog.sql.sql_text import SqlText
 
 _NON_DETERMINISTIC = words(

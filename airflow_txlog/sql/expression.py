@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_txlog.sql.keywords import NO_CERTAIN_NAMES
+from airflow_txlog.sql.lexer import NO_CERTAIN_NAMES
 
 if TYPE_CHECKING:
     import pyarrow as pa

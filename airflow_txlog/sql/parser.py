@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter
-from airflow_txlog.sql.keywords import words
-from airflow_txlog.sql.lexer import OPEN, OUTSIDE, Token
+from airflow_txlog.sql.lexer import OPEN, OUTSIDE, Token, words
 
 # Operators between two values, and how tightly they bind.
 _LEVELS = {
@@ -64,8 +63,6 @@ def parse(tokens: Sequence[Token]) -> Expression:
 
 
 class _Parser:
-    """Reads tokens; those before `at` are read already."""
-
     def __init__(self, tokens: Sequence[Token]) -> None:
         self.tokens = tokens
         self.at = 0
@@ -111,7 +108,6 @@ class _Parser:
         return Call("not", (found,), (start, self.at)) if negated else found
 
     def _test(self, operand: Expression, start: int) -> Expression | None:
-        """Return the test that a keyword after an operand begins, if there is one."""
         if self._takes("in"):
             return Call("in", (operand, *self._arguments()), (start, self.at))
         if self._takes("between"):
@@ -232,7 +228,6 @@ class _Parser:
         raise NoExpression
 
     def _is_operand(self, word: str) -> bool:
-        """Return whether a word begins an operand; some of the words that connect operands are functions too."""
         return word not in _CONNECTING or (word in _ALSO_CALLED and self._next(1).symbol == "(")
 
     def _in_parentheses(self) -> Expression:
@@ -252,7 +247,6 @@ class _Parser:
         return replace(found, span=(start, self.at))
 
     def _begun_by(self, word: str) -> Expression:
-        """Return the value that begins with a word without backquotes."""
         start, following = self.at, self._next(1)
         if word in ("null", "true", "false"):
             self.at += 1
@@ -401,7 +395,6 @@ class _Parser:
         return token
 
     def _skip(self) -> None:
-        """Go behind the bracket that closes the next one."""
         open_ones: list[str] = []
         while self.at < len(self.tokens):
             symbol = self._next().symbol

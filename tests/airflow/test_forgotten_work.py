@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction
-from airflow_txlog.exactly_once.seal import work_folder
+from airflow_txlog.exactly_once.transactions import work_folder
 from airflow_txlog.operators.base import _forget_saved_work
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.storage import PLAIN, open_store

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
-from airflow_txlog.exactly_once.seal import work_folder
+from airflow_txlog.exactly_once.transactions import work_folder
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.helpers.jobs import KEY
 from tests.helpers.rows import make_table

@@ -32,7 +32,7 @@ from airflow_txlog.errors import (
     SparkUnavailable,
 )
 from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange
-from airflow_txlog.exactly_once.seal import Seal
+from airflow_txlog.exactly_once.transactions import Seal
 from airflow_txlog.hooks.spark_connection import KubernetesApplications, YarnApplications
 from airflow_txlog.jobs import cluster_main
 from airflow_txlog.jobs.spark.shipping import driver_zip

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_txlog.engine import Table
-from airflow_txlog.exactly_once.seal import Seal
+from airflow_txlog.exactly_once.transactions import Seal
 
 OTHER_KEY = "a77ac" + 59 * "0"
 

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
-from airflow_txlog.exactly_once.seal import work_folder
+from airflow_txlog.exactly_once.transactions import work_folder
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import KEY, application, error_of, files_on_disk, rows
 from tests.helpers.rows import make_table

@@ -19,7 +19,7 @@ from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.exactly_once.seal import Seal, work_folder
+from airflow_txlog.exactly_once.transactions import Seal, work_folder
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.staged import confined
 from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment, rules_at

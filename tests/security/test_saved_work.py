@@ -22,7 +22,7 @@ import pytest
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobError
-from airflow_txlog.exactly_once.seal import Seal
+from airflow_txlog.exactly_once.transactions import Seal
 from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.forging import OTHER_KEY, folder_of, name_of, put_newest, with_header

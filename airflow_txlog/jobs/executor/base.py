@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from airflow_txlog.jobs.files.scan import BinTask
     from airflow_txlog.jobs.files.stage import Work
     from airflow_txlog.jobs.source.materialized import MaterializedSource
+    from airflow_txlog.jobs.sql.columns import SchemaJson
     from airflow_txlog.jobs.sql.gate import SqlGate
-    from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
 
 T = TypeVar("T")
 

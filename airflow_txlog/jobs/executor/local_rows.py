@@ -23,7 +23,7 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource, materiali
 from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here
 
 if TYPE_CHECKING:
-    from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
+    from airflow_txlog.jobs.sql.columns import SchemaJson
 
 
 @dataclass(frozen=True)

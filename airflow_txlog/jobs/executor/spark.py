@@ -33,9 +33,9 @@ from airflow_txlog.jobs.spark.executors import MERGE_MEMORY_MIB, TASK_MEMORY_MIB
 from airflow_txlog.jobs.spark.progress import watched
 from airflow_txlog.jobs.spark.session import default_parallelism, is_local
 from airflow_txlog.jobs.spark.shipping import ship
+from airflow_txlog.jobs.sql.columns import SchemaJson
 from airflow_txlog.jobs.sql.current_time import instants_of, now_of
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
-from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
 from airflow_txlog.jobs.sql.schemas import schema_of_json
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows, only_inside
 from airflow_txlog.locations import scheme_of

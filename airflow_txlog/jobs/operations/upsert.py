@@ -27,7 +27,7 @@ from airflow_txlog.jobs.resume.attempts import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
-from airflow_txlog.jobs.sql.column_names import missing_column
+from airflow_txlog.jobs.sql.columns import missing_column
 from airflow_txlog.jobs.sql.gate import quoted
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import ConcurrentWrite, TableReplaced
-from airflow_txlog.exactly_once.seal import Seal, first_version_note
-from airflow_txlog.exactly_once.transactions import how_to_repeat, remove_first_version_note
+from airflow_txlog.exactly_once.transactions import Seal, first_version_note, how_to_repeat, remove_first_version_note
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.storage import Store
 

@@ -208,7 +208,6 @@ def log_reuse(
 
 
 def _covers(deleted: bytes | None, before: bytes | None) -> bool:
-    """Whether every row that was deleted before is deleted now."""
     if before is None:
         return True
     if deleted is None:

@@ -194,7 +194,6 @@ class SavedWork:
         return self._context.inputs_folder
 
     def _saved_before(self) -> list[str]:
-        """Return the paths that the tries of this work have saved, newest first by the store's clock."""
         if self._seal is None:
             return []
         found: list[FileInfo] = []
@@ -278,8 +277,6 @@ class SavedWork:
 
 @dataclass(frozen=True, kw_only=True)
 class _Saved:
-    """What an earlier try of this work has saved, its paths confined."""
-
     memory: Memory
     inputs: SavedInputs
     clocks: dict[str, Any]
@@ -316,7 +313,6 @@ def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict
 
 
 def _scan_rows(scans: Sequence[tuple[str, Scan]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return scans, by the paths of their files, as rows of _SCANS."""
     columns: dict[str, list[Any]] = {
         "path": [path for path, _ in scans],
         "vector": [scan.vector for _, scan in scans],

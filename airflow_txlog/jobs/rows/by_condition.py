@@ -30,7 +30,8 @@ from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
 from airflow_txlog.jobs.rows.matches import Matches, united
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, columns_named, quoted
+from airflow_txlog.jobs.sql.columns import columns_named
+from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.scope import exact_filter_of, read_condition, row_filter_of
 from airflow_txlog.sql.expression import Call, Column, Expression, Values, any_of
 from airflow_txlog.storage.limits import weight_of

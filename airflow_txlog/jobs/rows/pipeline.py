@@ -26,7 +26,7 @@ from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.matches import Matches, files_outside
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, file_counts
 from airflow_txlog.jobs.rows.staging import stage_work
-from airflow_txlog.jobs.sql.column_names import check_names_are_free
+from airflow_txlog.jobs.sql.columns import check_names_are_free
 
 _FILES_AT_ONCE = 16_384
 # What is read of so many bytes takes long enough to be announced.

@@ -38,7 +38,7 @@ from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, run_here, work_of
 from airflow_txlog.jobs.files.stage import load, staged_of
-from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
+from airflow_txlog.jobs.sql.columns import check_distinct, check_names_are_free
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
 

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.datafiles.codecs import plain_time
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.sql.keywords import words
-from airflow_txlog.sql.lexer import OUTSIDE, neighbours
+from airflow_txlog.sql.lexer import OUTSIDE, neighbours, words
 from airflow_txlog.sql.sql_text import statement_text
 
 if TYPE_CHECKING:
@@ -63,7 +62,6 @@ class Binder:
         return spark.sql(with_references(sql, {name: self._references[name] for name in names}))
 
     def _declare(self) -> None:
-        """Declare the session's variable and fill it, without a value in a text."""
         from pyspark.sql import functions as F  # noqa: PLC0415 - what of it is Connect's is decided when it is imported
 
         spark = self._context.spark

@@ -134,7 +134,6 @@ def replace_clocks(
 
 
 def _clocks(cut: SqlText) -> Iterator[tuple[int, int, str]]:
-    """Yield the first and the last token of each clock, and its name."""
     for index, (before, token, after) in enumerate(neighbours(cut.tokens)):
         name = token.text.lower()
         if not token.is_name or name not in _CALLS or _ends_expression(before):
@@ -212,7 +211,6 @@ def casts_special_date(spark: SparkSession, condition: Any) -> bool:
 
 
 def _with_pattern(spark: SparkSession, condition: Any, name: str) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield each node of an analysed condition that has a pattern of Spark's, or is above one, and its children."""
     jvm: Any = spark._jvm
     pattern = getattr(jvm.org.apache.spark.sql.catalyst.trees.TreePattern, name)()
     pending = [condition] if condition.containsPattern(pattern) else []

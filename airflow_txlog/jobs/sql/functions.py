@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.errors import UnsupportedPredicate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY
-from airflow_txlog.sql.keywords import KEYWORDS, words
-from airflow_txlog.sql.lexer import DOT, OPEN, OUTSIDE, neighbours
+from airflow_txlog.sql.lexer import DOT, KEYWORDS, OPEN, OUTSIDE, neighbours, words
 from airflow_txlog.sql.sql_text import sql_text
 
 if TYPE_CHECKING:
@@ -285,12 +284,10 @@ EXPRESSIONS = f"{CATALYST}expressions."
 
 
 def short(name: str) -> str:
-    """Return the name of a class without its package, and without what the compiler adds to it."""
     return name.rsplit(".", 1)[-1].split("$", 1)[0]
 
 
 def parser_of(spark: SparkSession) -> Any:
-    """Return Spark's parser, reading the settings of this session."""
     java: Any = spark._jsparkSession
     # The parser reads those of the session that is the thread's active one.
     type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(java)
@@ -315,20 +312,16 @@ class Tree:
         self.classes = classes_of(spark, nodes)
 
     def of_class(self, kind: str) -> list[Any]:
-        """Return the nodes of a class, by its short name."""
         return [self._nodes.apply(index) for index, name in enumerate(self.classes) if short(name) == kind]
 
 
 def classes_of(spark: SparkSession, sequence: Any) -> list[str]:
-    """Return the full name of the class of each item of a Scala sequence."""
     lines = str(sequence.map(_functions(spark._jvm).class_of).mkString("\n"))
     return [line.removeprefix("class ") for line in lines.split("\n")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Functions:
-    """Methods of the JVM as Scala functions of one argument."""
-
     itself: Any
     class_of: Any
     parts: Any

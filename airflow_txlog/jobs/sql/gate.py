@@ -14,13 +14,11 @@ Source: soundness A2, A3, B6.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.operations import Operation
-from airflow_txlog.engine.table.predicate.names import columns_in_text, did_you_mean, shown_names
-from airflow_txlog.engine.table.schema import types as delta
+from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.errors import (
     InvalidJobSpec,
     InvalidPredicate,
@@ -34,7 +32,7 @@ from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describ
 from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.bound import Binder
-from airflow_txlog.jobs.sql.column_names import aliases_of
+from airflow_txlog.jobs.sql.columns import aliases_of
 from airflow_txlog.jobs.sql.current_time import (
     CLOCKS,
     bare_calls,
@@ -54,7 +52,6 @@ from airflow_txlog.jobs.sql.functions import (
 )
 from airflow_txlog.jobs.sql.query_gate import check_query
 from airflow_txlog.sql import confinement
-from airflow_txlog.sql.lexer import DOT, Token
 from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 if TYPE_CHECKING:
@@ -74,36 +71,6 @@ ROWS_ALIAS = "txlog_rows"
 def quoted(name: str) -> str:
     """Return a name as Spark reads it back, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def columns_named(sql: str, schema: delta.StructType, other_alias: str = "") -> frozenset[str] | None:
-    """Return the schema's columns that the text can mean, or more; None if a star or IDENTIFIER() may hide some.
-
-    Every name that Spark resolves occurs in the text as a word. A name behind `other_alias.` is another relation's,
-    unless the schema itself has a column of the alias's name.
-    """
-    lexed = sql_text(sql)
-    if lexed.problem is not None:
-        return None
-    if other_alias and schema.find(other_alias) is None:
-        lexed = replace(lexed, tokens=_without_members_of(other_alias, lexed.tokens))
-    return columns_in_text(schema, lexed)
-
-
-def _without_members_of(alias: str, tokens: Sequence[Token]) -> list[Token]:
-    """Return the tokens without each `alias.name`."""
-    kept: list[Token] = []
-    at = 0
-    while at < len(tokens):
-        here = tokens[at : at + 3]
-        is_member = len(here) == 3 and here[1] == DOT and here[0].is_name and here[2].is_name
-        # A dot before it makes the alias itself a member of something.
-        if is_member and here[0].text.lower() == alias.lower() and kept[-1:] != [DOT]:
-            at += 3
-        else:
-            kept.append(tokens[at])
-            at += 1
-    return kept
 
 
 def aliased(view: str, alias: str = ROWS_ALIAS) -> str:
@@ -225,10 +192,7 @@ class SqlGate:
         check_none_spare(self._context.spec.operation, self.used)
 
     def _parse(self, text: str) -> None:
-        """Accept one expression, by Spark's own parser, that does nothing but compute a value.
-
-        Raises InvalidPredicate, UnsupportedPredicate.
-        """
+        """Accept one expression, by Spark's own parser, that does nothing but compute a value."""
         from pyspark.errors import PySparkException  # noqa: PLC0415
         from pyspark.sql import functions as F  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.engine.table.predicate.plain import NotPlain, fits_plainly, plain_column
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
-from airflow_txlog.jobs.sql.column_names import assigned_column
+from airflow_txlog.jobs.sql.columns import assigned_column
 from airflow_txlog.sql.evaluation import known_as
 from airflow_txlog.sql.expression import (
     Call,
@@ -66,7 +66,6 @@ def plain_values(
 def _value(
     text: str, field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
 ) -> Expression:
-    """Raises NotPlain."""
     if field.is_collated or field.is_char:
         raise NotPlain(f"the column {field.name}, of the type {field.type}")
     if text.strip().upper() == "DEFAULT" or text.endswith("\\"):
@@ -99,7 +98,6 @@ def _of_column(name: Name, field: StructField, schema: StructType) -> Column:
 def _alone(
     node: Expression, field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
 ) -> Values | Column:
-    """Return one constant or column. Raises NotPlain."""
     match node:
         case Literal("null") if isinstance(field.type, Primitive | DecimalType) and field.type is not Primitive.VOID:
             return Values(array_of([None], field.type))
@@ -140,7 +138,6 @@ def _other(node: Expression, field: StructField) -> NotPlain:
 
 
 def _given(node: Expression, field: StructField, parameters: Mapping[str, object]) -> object:
-    """Return the Python value of a literal or a parameter; None for anything else."""
     match node:
         case Parameter(name):
             return parameters.get(name)

@@ -36,8 +36,7 @@ from airflow_txlog.jobs.sql.functions import (
     parser_of,
     short,
 )
-from airflow_txlog.sql.keywords import words
-from airflow_txlog.sql.lexer import COMMA, DOT, OPEN, OUTSIDE, Token, neighbours
+from airflow_txlog.sql.lexer import COMMA, DOT, OPEN, OUTSIDE, Token, neighbours, words
 from airflow_txlog.sql.sql_text import sql_text
 
 if TYPE_CHECKING:

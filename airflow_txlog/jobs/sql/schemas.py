@@ -41,7 +41,7 @@ from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, TxlogError, UnsupportedFeature
-from airflow_txlog.jobs.sql.column_names import check_distinct
+from airflow_txlog.jobs.sql.columns import check_distinct
 from airflow_txlog.jobs.sql.gate import quoted
 
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
@@ -163,7 +163,7 @@ def _remade(kind: DataType, *, nullable: bool, metadata: bool = False, lower: bo
 
 
 def _same(found: DataType, wanted: DataType) -> bool:
-    """Return whether types are equal, members of structs by name and order, but for nullability and metadata."""
+    """Return whether types are equal but for the case of names, nullability and metadata."""
     return _remade(found, nullable=True, lower=True) == _remade(wanted, nullable=True, lower=True)
 
 
@@ -262,7 +262,6 @@ def mismatch(problems: Sequence[str], found: StructType, table: StructType, tabl
 
 
 def _side_by_side(found: StructType, table: StructType) -> str:
-    """Return two schemas as lines: the table's columns in order, then those that only the source has."""
     have = {field.name.lower(): field for field in found}
     lines = [("column", "table", "source")]
     for field in table:

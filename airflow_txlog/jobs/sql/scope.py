@@ -174,7 +174,6 @@ class Partitions:
             raise beyond_partitions(text, error.facts.get("column"), self.columns) from error
 
     def _condition(self, text: str) -> dict[str, Any]:
-        """Have Spark accept a condition on the partition columns; return the parameters that it uses."""
         return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
 
     def _plain(self, text: str) -> Predicate | str:
@@ -288,7 +287,6 @@ def beyond_partitions(text: str, name: str | None, columns: Sequence[str]) -> Un
 
 
 def _codes(values: pa.ChunkedArray, data_type: DataType) -> list[int]:
-    """Return numbers that are equal exactly where the values are; nulls have one too."""
     array = aligned(values.combine_chunks(), comparable_type(data_type))
     if pa.types.is_floating(array.type):
         array = pc.add(array, 0.0)  # -0.0 and 0.0 are one value, and adding zero leaves one of them

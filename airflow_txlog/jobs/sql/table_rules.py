@@ -27,8 +27,9 @@ from airflow_txlog.engine.table.schema.rules import Check, Length, RowRules, rea
 from airflow_txlog.errors import ConstraintViolation, InvalidPredicate, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
+from airflow_txlog.jobs.sql.columns import columns_named
 from airflow_txlog.jobs.sql.current_time import with_literal_clocks
-from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named, quoted
+from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, fit_rows, text_literal, type_sql, without_metadata
 
 # So many of the columns that a rule reads are named in an error. Their values are not shown (soundness C8).
@@ -93,7 +94,6 @@ class Rules:
 
     @property
     def enforced_columns(self) -> frozenset[str]:
-        """The columns that `enforce` looks at, or more of them."""
         texts = [*(check.sql for check in self.table.checks), *self.table.generated.values()]
         named = (name for text in texts for name in self._named(text))
         return frozenset([*self.table.generated, *self.table.lengths, *self.table.identities, *named])
@@ -171,7 +171,7 @@ class Rules:
 
     def _named(self, sql: str) -> list[str]:
         named = columns_named(sql, self.schema)
-        return [name for name in self.schema.names if named is None or name in named]
+        return [name for name in self.schema.names if name in named]
 
     def _violation(
         self, broken: str, constraint: str, what: str, shown: Sequence[str], *, column: str | None
@@ -235,7 +235,6 @@ def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
 
 
 def _with_literal_clocks(context: JobContext, rules: RowRules, columns: Collection[str]) -> RowRules:
-    """Return the rules with the job's current time in their texts, so that everything it writes has the same."""
 
     def at_one_time(sql: str) -> str:
         return with_literal_clocks(sql, context.current_time, columns)

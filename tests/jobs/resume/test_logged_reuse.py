@@ -13,7 +13,7 @@ import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.exactly_once.seal import work_folder
+from airflow_txlog.exactly_once.transactions import work_folder
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import KEY, application, committed, rows
 from tests.helpers.racing import winning

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
-from airflow_txlog.jobs.sql.gate import columns_named
+from airflow_txlog.jobs.sql.columns import columns_named
 
 SCHEMA = StructType([StructField(name, Primitive.LONG) for name in ("id", "name", "s2")])
 

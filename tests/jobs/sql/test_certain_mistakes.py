@@ -18,11 +18,11 @@ import pytest
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
 from airflow_txlog.jobs.spark.session import silence_query_errors
-from airflow_txlog.jobs.sql.column_names import NamedRows, check_names
+from airflow_txlog.jobs.sql.columns import NamedRows, check_names
 from airflow_txlog.jobs.sql.functions import check_listed, check_parsed
 from airflow_txlog.jobs.sql.schemas import as_spark_schema
 from airflow_txlog.sql.certain_mistakes import why_no_expression
-from airflow_txlog.sql.keywords import KEYWORDS
+from airflow_txlog.sql.lexer import KEYWORDS
 from tests.conftest import REPORTED
 from tests.engine.table.predicate.examples import SCHEMA
 from tests.engine.table.predicate.generator import Generator

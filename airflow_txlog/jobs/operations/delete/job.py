@@ -46,8 +46,8 @@ from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, Sta
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.materialized import hashed_bytes, input_scan, read_input, write_input
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.jobs.sql.column_names import missing_column
-from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
+from airflow_txlog.jobs.sql.columns import columns_named, missing_column
+from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.scope import PLAIN_TYPES, Partitions, accepted_by_spark, partition_scope, row_filter_of
 from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of
 
@@ -323,8 +323,7 @@ class _Delete(ByCondition[PreparedByCondition]):
             whole = files.slice(0, 0)
             named = columns_named(condition, snapshot.delta_schema)
             # A text without the name of a data column is worth the question.
-            may_be = named is not None and named <= set(scope.partitions.columns)
-            if may_be and scope.partitions.speaks_of_partitions_only(condition):
+            if named <= set(scope.partitions.columns) and scope.partitions.speaks_of_partitions_only(condition):
                 files, whole = whole, scope.files_accepted(condition, files)
                 if context.record(Delete).require_match:
                     # Whether a file without a count holds a row is known once it is read.

@@ -40,8 +40,8 @@ from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
 from airflow_txlog.jobs.source.frames import frame_of, schema_of, unmatched_rows
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
-from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
+from airflow_txlog.jobs.sql.columns import SchemaJson, columns_named
+from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import as_column_type, engine_type, without_metadata
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
 
@@ -216,7 +216,7 @@ class JudgedMerge:
         )
         named = _named(texts, pair.source, pair.target_alias)
         source_rows = self._source_rows(named)
-        size_bytes = source.memory_bytes([ROW_ID_COLUMN, *(source.names if named is None else named)])
+        size_bytes = source.memory_bytes([ROW_ID_COLUMN, *named])
         s, t = quoted(pair.source_alias), quoted(pair.target_alias)
         selected = f"{t}.*" if by_source else f"{t}.{ADDRESS_COLUMN}"
         query = (
@@ -304,15 +304,9 @@ def computed_values(
     return lambda updated: updated_columns(context, gate, updated, schema, sides, clauses)
 
 
-def _named(texts: Iterable[str], schema: delta.StructType, other_alias: str) -> frozenset[str] | None:
-    """The schema's columns that some of the texts may mean, beside the other side's alias; None for any."""
-    named: frozenset[str] = frozenset()
-    for text in texts:
-        found = columns_named(text, schema, other_alias)
-        if found is None:
-            return None
-        named |= found
-    return named
+def _named(texts: Iterable[str], schema: delta.StructType, other_alias: str) -> frozenset[str]:
+    """Return the schema's columns that some of the texts may mean, beside the other side's alias."""
+    return frozenset().union(*(columns_named(text, schema, other_alias) for text in texts))
 
 
 def _with_unmatched(pairs: str, t: str, deciding: str) -> str:

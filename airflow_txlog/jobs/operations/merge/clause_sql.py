@@ -18,8 +18,8 @@ from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
-from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
-from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
+from airflow_txlog.jobs.sql.columns import assigned_column, columns_named, unassignable
+from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import Lacking, can_store, lacking_member, mismatch, stored_sql
 from airflow_txlog.jobs.sql.table_rules import Rules
 
@@ -170,10 +170,7 @@ def columns_for_images(
     for clause in clauses:
         needed |= frozenset(name for name in names if name not in clause.values)
         for text in clause.values.values():
-            named = columns_named(text, schema, source_alias)
-            if named is None:
-                return None
-            needed |= named
+            needed |= columns_named(text, schema, source_alias)
     return needed
 
 

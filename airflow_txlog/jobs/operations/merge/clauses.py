@@ -30,7 +30,7 @@ from airflow_txlog.jobs.files.stage import NewRows, TaskImages, TaskRows
 from airflow_txlog.jobs.operations.merge.keys import PairColumns, key_columns, source_column
 from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, unmatched_plan
-from airflow_txlog.jobs.sql.column_names import assigned_column
+from airflow_txlog.jobs.sql.columns import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.sql.expression import Column, Expression, Values
 

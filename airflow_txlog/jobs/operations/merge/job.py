@@ -46,8 +46,8 @@ from airflow_txlog.jobs.source.materialized import (
     read_again,
     saved_source,
 )
+from airflow_txlog.jobs.sql.columns import assigned_columns, evolved_metadata
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_metadata
 from airflow_txlog.jobs.sql.scope import both, either, partition_scope, read_condition
 
 if TYPE_CHECKING:

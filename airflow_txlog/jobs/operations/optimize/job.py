@@ -45,7 +45,7 @@ from airflow_txlog.jobs.operations.optimize.bins import (
 from airflow_txlog.jobs.operations.optimize.staging import CARRIES_IDS, stage_bins, zorder_parameter
 from airflow_txlog.jobs.resume.attempts import Change, predicate_parameter, run_attempts
 from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment, rules_at
-from airflow_txlog.jobs.sql.column_names import missing_column
+from airflow_txlog.jobs.sql.columns import missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
 

@@ -36,9 +36,8 @@ from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse, r
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
 from airflow_txlog.jobs.rows.tiny_files import joined
-from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
+from airflow_txlog.jobs.sql.columns import SchemaJson, check_distinct, check_names_are_free, evolved_by_source
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.schema_evolution import SchemaJson, evolved_by_source
 from airflow_txlog.jobs.sql.scope import (
     Partitions,
     PartitionScope,

@@ -27,8 +27,8 @@ from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Found, StagedWork, file_metrics
 from airflow_txlog.jobs.rows.staging import without_change_rows
 from airflow_txlog.jobs.source.frames import Source, build_source
+from airflow_txlog.jobs.sql.columns import evolved_by_source
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
 from airflow_txlog.jobs.sql.scope import Partitions, accepted_by_spark, partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows, only_inside
 

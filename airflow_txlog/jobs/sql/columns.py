@@ -1,21 +1,39 @@
-"""The names of columns: in a source, on the left of an assignment, and in the author's texts, judged without Spark.
+"""The columns of a job's rows: their names, in sources, assignments and texts, and what they add to the table's schema.
 
-The invariant: `check_names` refuses only a name that Spark is certain not to find. Spark judges every other text, and
-what is opaque in it. Source: Spark, name resolution (case-insensitive; alias, then column, then member);
-tests/jobs/sql/test_certain_mistakes.py.
+The invariants: `check_names` refuses only a name that Spark is certain not to find; Spark judges every other text, and
+what is opaque in it. The table that rows are staged for is the table as the commit leaves it. The engine decides what
+schema evolution may change; columns that a rule of the table reads keep their type, and every attempt and try gives new
+columns the same physical names, because files that were staged under them are kept. Source: Spark, name resolution
+(case-insensitive; alias, then column, then member); tests/jobs/sql/test_certain_mistakes.py.
 """
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
-from airflow_txlog.contract.operations import Merge, Operation, Update
-from airflow_txlog.engine.table.predicate.names import SPECIAL_NAMES, did_you_mean, shown_names
-from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.contract.operations import (
+    AnyClause,
+    DeleteClause,
+    Merge,
+    Operation,
+    SourceOperation,
+    Update,
+    UpdateClause,
+)
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.predicate.names import SPECIAL_NAMES, columns_in_text, did_you_mean, shown_names
+from airflow_txlog.engine.table.schema.rules import read_rules
+from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.engine.table.schema.types import StructType, bare_columns
 from airflow_txlog.errors import InvalidPredicate, SchemaMismatch, UnknownColumn
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.sql.expression import Call, Name, parts_of
+from airflow_txlog.sql.lexer import DOT, Token
 from airflow_txlog.sql.sql_text import sql_text
 
 Column = TypeVar("Column")
@@ -132,7 +150,6 @@ def _check_name(text: str, parts: Sequence[str], is_call: bool, sides: Sequence[
 
 
 def _unknown_column(text: str, name: str, sides: Sequence[NamedRows], note: str) -> UnknownColumn:
-    """Return the error for a name in a text that none of the sides has."""
     known = [column for side in sides for column in (() if side.columns is None else side.columns.names)]
     owners = [side.whose for side in sides]
     lacking = f"{owners[0]} does not have" if len(owners) == 1 else f"neither {' nor '.join(owners)} has"
@@ -179,3 +196,101 @@ def aliases_of(operation: Operation) -> str:
     if isinstance(operation, Update):
         return f" In an UPDATE the table is called {operation.target_alias}."
     return ""
+
+
+def columns_named(sql: str, schema: StructType, other_alias: str = "") -> frozenset[str]:
+    """Return the schema's columns that the text can mean, or more: all if a star or IDENTIFIER() may hide some.
+
+    Every name that Spark resolves occurs in the text as a word. A name behind `other_alias.` is another relation's,
+    unless the schema itself has a column of the alias's name.
+    """
+    lexed = sql_text(sql)
+    if other_alias and schema.find(other_alias) is None:
+        lexed = replace(lexed, tokens=_without_members_of(other_alias, lexed.tokens))
+    named = None if lexed.problem is not None else columns_in_text(schema, lexed)
+    return frozenset(schema.names) if named is None else named
+
+
+def _without_members_of(alias: str, tokens: Sequence[Token]) -> list[Token]:
+    kept: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        here = tokens[at : at + 3]
+        is_member = len(here) == 3 and here[1] == DOT and here[0].is_name and here[2].is_name
+        # A dot before it makes the alias itself a member of something.
+        if is_member and here[0].text.lower() == alias.lower() and kept[-1:] != [DOT]:
+            at += 3
+        else:
+            kept.append(tokens[at])
+            at += 1
+    return kept
+
+
+SchemaJson: TypeAlias = Mapping[str, Any]
+"""The columns of rows: Spark's JSON, which is the log's too."""
+
+_NAMES = uuid.UUID("0a3c1f6e-54b5-5b0e-8c8e-3d1f2a9b7c64")
+
+
+def evolved_metadata(context: JobContext, tx: Transaction, rows: SchemaJson) -> Metadata:
+    """Return the table's metadata as the transaction leaves it, so that rows with these columns can be stored.
+
+    Without the job's `schema_evolution` it stays. Raises SchemaMismatch, UnsupportedFeature.
+    """
+    assert tx.snapshot is not None
+    if not context.record(SourceOperation).schema_evolution:
+        return tx.snapshot.metadata
+    names = [field["name"] for field in rows["fields"]]
+    check_distinct(names, "The source")
+    check_names_are_free(names, "The source")
+    schema = bare_columns(parse_schema(json.dumps(rows)))
+    fixed = _columns_of_rules(tx.snapshot)
+    evolution = tx.evolve_schema(schema, fixed=fixed, new_name=lambda number: _name(context, number))
+    if evolution.added:
+        context.log(f"the table gets the columns {', '.join(evolution.added)}")
+    if evolution.widened:
+        context.log(f"the table's types are widened: {', '.join(evolution.widened)}")
+    assert tx.metadata is not None
+    return tx.metadata
+
+
+def evolved_by_source(context: JobContext, tx: Transaction, source: SchemaJson | None) -> Metadata:
+    """As `evolved_metadata` for all columns of the source; None: those of the source whose rows are staged already."""
+    assert tx.snapshot is not None
+    if not context.record(SourceOperation).schema_evolution:
+        return tx.snapshot.metadata
+    if source is not None:
+        context.saved_inputs.source_schema = dict(source)
+    assert context.saved_inputs.source_schema is not None
+    return evolved_metadata(context, tx, context.saved_inputs.source_schema)
+
+
+def assigned_columns(source: SchemaJson, clauses: Sequence[AnyClause], target_alias: str) -> SchemaJson:
+    """Return the source's columns that a MERGE stores under their own name: those that `*` or an assignment names."""
+    names: set[str] = set()
+    for clause in clauses:
+        if isinstance(clause, DeleteClause):
+            continue
+        assigned = clause.set if isinstance(clause, UpdateClause) else clause.values
+        if isinstance(assigned, str):
+            return source
+        for name in assigned:
+            bare = name.strip().strip("`").lower()
+            names |= {bare, bare.removeprefix(target_alias.lower() + ".").strip("`")}
+    return {**source, "fields": [field for field in source["fields"] if field["name"].lower() in names]}
+
+
+def _columns_of_rules(snapshot: Snapshot) -> frozenset[str]:
+    """Return the columns that a rule of the table reads: under another type it might judge them differently."""
+    rules = read_rules(snapshot.metadata, snapshot.delta_schema, snapshot.uri)
+    texts = [check.sql for check in rules.checks] + list(rules.generated.values())
+    found = frozenset(rules.generated) | frozenset(rules.identities)
+    return found.union(*(columns_named(text, snapshot.delta_schema) for text in texts))
+
+
+def _name(context: JobContext, number: int) -> str:
+    """Return a physical name that no other column ever had, and that this work gives its column every time."""
+    application = context.spec.application
+    work = context.job_id if application is None else f"{application.app_id} {application.version}"
+    unique = uuid.uuid5(_NAMES, f"{context.root} {work} {number}")
+    return f"col-{unique}"
