@@ -1,8 +1,9 @@
-"""A log that is followed: which versions it holds by now, and what each commit did, in a few facts.
+"""A log that is followed, and the conditions that readers wait for: the one answer for sensors, triggers and others.
 
-For readers that wait for a table or process it version by version, without a snapshot. Each look is one listing, of the
-whole log the first time and from the last known version on after that; a commit is read once. The invariant: what a
-look shows belongs to one log. A table that was dropped and created again is another one, and nothing known is kept.
+Readers wait for a table or process it version by version, without a snapshot. Each look is one listing, of the whole
+log at first and later from the last known version on; each commit is read once. The invariants: a look belongs to one
+log, and nothing known is kept for a table that was dropped and created again. What cannot be known counts as reached:
+if the log no longer holds a commit in question, or is another one, the reader is woken.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from airflow_txlog.engine.log.actions import Commit, Metadata, Remove, decode_commit
+from airflow_txlog.engine.log.actions import Commit, Metadata, decode_commit
 from airflow_txlog.engine.log.names import commit_name, version_prefix
 from airflow_txlog.engine.log.segment import Listing, look
 from airflow_txlog.engine.log.tail import list_tail, read_files
@@ -27,11 +28,11 @@ from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_same_log, 
 from airflow_txlog.errors import InvalidInput, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 
-# Facts of this many commits are kept, and this many commits are read ahead of where a reader stands.
+# Facts of so many commits are kept, and so many commits are read ahead.
 _KEPT_FACTS, _READ_AHEAD = 2000, 8
 
 PartitionValues = tuple[tuple[str, str | None], ...]
-"""The partition values of a file as the log writes them, by physical names, sorted by name."""
+"""The partition values of a file as written in the log, by physical names, sorted by name."""
 _NOT_WRITTEN: PartitionValues = (("", None),)
 
 
@@ -49,21 +50,20 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFacts:
-    """What one commit did."""
+    """The facts of one commit."""
 
     version: int
     timestamp_ms: int
-    """Milliseconds since the epoch: the in-commit timestamp where it counts, else the time of the commit's file."""
+    """Milliseconds since the epoch: the in-commit timestamp if it counts, else the time of the commit's file."""
     operation: str | None
     data_change: bool
-    """Whether rows were added or removed; False for a compaction, a change of properties, a record in the log."""
+    """Whether rows were added or removed."""
     tags: Mapping[str, str]
     """The tags of commitInfo."""
     partitions: frozenset[PartitionValues]
-    """The partitions that got or lost rows. What a remove without partition values emptied is no partition of any
-    table, for `LogFollower.partitions` to find out."""
+    """The partitions that got or lost rows; one that no table has for a remove without partition values."""
     filled: frozenset[PartitionValues]
-    """Those of them that got rows."""
+    """The partitions that got rows."""
 
 
 class LogFollower:
@@ -78,9 +78,9 @@ class LogFollower:
         self._metadata: Metadata | None = None
 
     def look(self) -> Position:
-        """The table's latest version; -1 where there is no table yet. One listing, and no commit is read.
+        """Return the table's latest version, -1 if there is no table yet. One listing; no commit is read.
 
-        Raises LogGap where a commit is missing that the latest version needs, and what the store raises.
+        Raises LogGap if a commit is missing that the latest version needs, and as the store.
         """
         if self._latest < 0 or not self._look_further():
             self._look_at_all()
@@ -92,13 +92,13 @@ class LogFollower:
         return self.position_of(self._latest)
 
     def position_of(self, version: int) -> Position:
-        """A version of the last look with its mark, which is None where the log does not hold its commit."""
+        """Return a version of the last look with its mark, None if the log does not hold its commit."""
         file = self._files.get(version)
         return Position(version=version, commit_mark=None if file is None else _mark(file))
 
     @property
     def earliest(self) -> int:
-        """The first version whose commit the log holds, with every later one; one past the latest where none is."""
+        """The first version from which on the log holds every commit; one past the latest if it holds none."""
         version = self._latest + 1
         while version - 1 in self._files:
             version -= 1
@@ -117,7 +117,7 @@ class LogFollower:
         )
 
     def _look_further(self) -> bool:
-        """Whether the log is the one that is known; if so, with what came after."""
+        """Return whether the log is still the same; if so, add its new commits."""
         tail = list_tail(self._store, self._latest)
         if not is_same_log(self._store, tail, self._latest, self._files.get(self._latest)):
             return False
@@ -151,11 +151,9 @@ class LogFollower:
         self._facts, self._metadata = OrderedDict(), None
 
     def newest_first(self, after: int) -> Iterator[CommitFacts | None]:
-        """The commits of the last look, from the latest down to the first one later than `after`.
+        """Yield the commits of the last look, from the latest down to the first one later than `after`.
 
-        None, as the last item, for the commits that the log no longer holds. Commits are read as they are asked for.
-
-        Raises CorruptCommit, LimitExceeded.
+        The last item is None if the log no longer holds the others. Raises CorruptCommit, LimitExceeded.
         """
         for version in range(self._latest, after, -1):
             if version not in self._facts and version in self._files:
@@ -179,7 +177,7 @@ class LogFollower:
             try:
                 data = next(contents)
             except FileNotFoundError:
-                # Cleaned since it was listed; so is what is older.
+                # Cleaned since it was listed, like all older ones.
                 return
             self._facts[version] = self._facts_of(decode_commit(version, data, file.path))
         while len(self._facts) > _KEPT_FACTS:
@@ -191,12 +189,16 @@ class LogFollower:
             self._metadata = None
         moment_ms = None
         if "inCommitTimestamp" in info:
-            # Whether it counts is asked only where there is one: it takes the table's metadata.
+            # Only now, because it takes the table's metadata to know whether it counts.
             properties = TableProperties(self.metadata().configuration, self._store.root)
             moment_ms = in_commit_ms(properties, commit.version, info)
         tags, operation = info.get("tags"), info.get("operation")
         filled = frozenset(_values(add.partition_values) for add in commit.adds if add.data_change)
-        emptied = frozenset(_values_removed(each) for each in commit.removes if each.data_change)
+        emptied = frozenset(
+            _NOT_WRITTEN if each.partition_values is None else _values(each.partition_values)
+            for each in commit.removes
+            if each.data_change
+        )
         return CommitFacts(
             version=commit.version,
             timestamp_ms=self._times[commit.version] if moment_ms is None else moment_ms,
@@ -208,10 +210,7 @@ class LogFollower:
         )
 
     def metadata(self) -> Metadata:
-        """The table's latest metadata, read once and after each commit that changes it.
-
-        Raises TableNotFound, CorruptTable.
-        """
+        """Return the table's latest metadata, read again only after a change. Raises TableNotFound, CorruptTable."""
         if self._metadata is None:
             self._metadata = latest_metadata(self._store)
         return self._metadata
@@ -266,37 +265,34 @@ class LogFollower:
         return [{name: each[key] or None for name, key in zip(columns, keys, strict=True)} for each in values]
 
 
-def _values_removed(remove: Remove) -> PartitionValues:
-    return _NOT_WRITTEN if remove.partition_values is None else _values(remove.partition_values)
-
-
 def _values(values: Mapping[str, str | None]) -> PartitionValues:
     return tuple(sorted(values.items()))
 
 
 def _mark(file: FileInfo) -> str:
-    """What distinguishes the file from another of its name, as a short text."""
+    """Return a short text that distinguishes the file from another of its name."""
     return file.etag.strip('"') if file.etag else f"{file.modified_ms:x}-{file.size_bytes:x}"
 
 
 def _missing(listing: Listing) -> int | None:
-    """The first version that the latest one needs and that has no commit; None where it can be rebuilt."""
+    """Return the first version without a commit that the latest one needs, or None."""
     start = max(listing.checkpoints, default=-1) + 1
     return next((version for version in range(start, listing.latest + 1) if version not in listing.commits), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What is waited for; a version has to satisfy all that is given. At most one of the first three is given.
+    """The condition that a version must satisfy. At most one of the first three is given.
 
-    - `version`: this one or a later one. Alone it is a number and nothing else: what its commit did is not asked.
-    - `newer_than`: later than this one. Of a table that was created again since, every version is later.
+    - `version`: this one or a later one. Alone, no commit is read.
+    - `newer_than`: later than this one. If the table was created again since, every version is later.
     - `since_ms`: committed at or after this moment, milliseconds since the epoch.
-    - `operations`: by one of these operations, as commitInfo names them; case does not count.
-    - `tags`: whose commitInfo has these tags.
-    - `partition`: which added rows to the partition, given by column as texts of the log. Without one of the first
-      three, `operations` and `tags`: which has rows of the partition.
-    - `data_changes_only`: which added or removed rows. None: so it is, unless `operations` are named.
+    - `operations`: by one of these operations, named as in commitInfo, in any case.
+    - `tags`: with these tags in commitInfo.
+    - `partition`: added rows to the partition, given by column as texts of the log. Without `operations`, `tags` and
+    the
+      first three: the table has rows of the partition.
+    - `data_changes_only`: added or removed rows. None: true unless `operations` are given.
     """
 
     version: int | None = None
@@ -315,11 +311,6 @@ class Condition:
             raise InvalidInput("A condition needs one of version, newer_than, since, operation, tags and partition.")
 
     @property
-    def needs_data_change(self) -> bool:
-        """Whether a version has to add or remove rows."""
-        return not self.operations if self.data_changes_only is None else self.data_changes_only
-
-    @property
     def _is_a_number(self) -> bool:
         asks_more = self.operations or self.tags or self.partition or self.data_changes_only
         return self.version is not None and not asks_more
@@ -330,8 +321,9 @@ class Condition:
         return bool(self.partition) and not (self.operations or self.tags or any(each is not None for each in ranges))
 
     def accepts(self, facts: CommitFacts, follower: LogFollower) -> bool:
-        """Whether a commit of the range satisfies the rest. Raises InvalidInput, as `LogFollower.any_is`."""
-        if self.needs_data_change and not facts.data_change:
+        """Return whether a commit of the range satisfies the rest. Raises InvalidInput, as `LogFollower.any_is`."""
+        needs_data_change = not self.operations if self.data_changes_only is None else self.data_changes_only
+        if needs_data_change and not facts.data_change:
             return False
         if self.operations and (facts.operation or "").upper() not in {each.upper() for each in self.operations}:
             return False
@@ -342,16 +334,15 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionAnswer:
-    """Whether a condition is reached by the latest version, at `position`."""
+    """Whether the latest version, at `position`, reaches a condition."""
 
     reached: bool
     position: Position
-    """The latest version: give it as `checked` to ask for what comes after. -1 where there is no table."""
+    """The latest version, -1 if there is no table; pass it as `checked` to look at later versions only."""
     after: int
-    """The versions later than this one were asked."""
+    """Only versions later than this one were considered."""
     match: CommitFacts | None
-    """The newest commit that satisfies the condition; None where it is reached by a number, by rows that were there
-    already, or by commits that the log no longer holds."""
+    """The newest commit that satisfies the condition; None if a number, existing rows or missing commits do."""
     is_another_log: bool
     """Whether the table was dropped and created again since `checked`, or since the condition's `newer_than`."""
 
@@ -359,10 +350,10 @@ class ConditionAnswer:
 def ask(
     condition: Condition, follower: LogFollower, snapshot: Callable[[], Snapshot], checked: Position | None = None
 ) -> ConditionAnswer:
-    """The answer by the follower's last look.
+    """Return the answer according to the follower's last look.
 
-    `checked`: how far the same condition was asked before, and not reached; None where it was not. A partition that may
-    have rows already is looked for in `snapshot`, only then. Raises InvalidInput, and what reading the log raises.
+    `checked`: the version up to which the same condition was not reached before. `snapshot` is read only for a
+    partition that may have rows already. Raises InvalidInput, and as reading the log.
     """
     position, began = follower.position, condition.newer_than
     is_another_log = any(each is not None and follower.is_another_log(each) for each in (checked, began))
@@ -395,7 +386,7 @@ def ask(
 
 
 def _begin(condition: Condition, follower: LogFollower) -> int:
-    """The version after which the condition's range begins; where it names none, with the first that the log holds."""
+    """Return the version after which the condition's range begins."""
     if condition.version is not None:
         return condition.version - 1
     if condition.newer_than is not None:
@@ -404,9 +395,9 @@ def _begin(condition: Condition, follower: LogFollower) -> int:
 
 
 def _has_rows(snapshot: Snapshot, partition: Mapping[str, str | None], follower: LogFollower) -> bool:
-    """Whether a live file lies in the partition. Raises InvalidInput, as `LogFollower.any_is`."""
+    """Return whether a live file lies in the partition. Raises InvalidInput, as `LogFollower.any_is`."""
     follower.any_is(partition, frozenset())
-    # What may lie in it; the last word is `any_is`, the same as for a commit.
+    # `any_is` decides, the same as for a commit.
     files = snapshot.files(partitions_of([partition]), columns=["partition_values"])
     batches = files.to_batches(max_chunksize=1000)
     found = (batch.column(0).to_pylist() for batch in batches)
@@ -415,22 +406,19 @@ def _has_rows(snapshot: Snapshot, partition: Mapping[str, str | None], follower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewVersions:
-    """The versions that a reader who stood at `after` has not seen, up to `position`."""
+    """The versions after `after`, up to `position`."""
 
     after: Position
     position: Position
     commits: tuple[CommitFacts, ...]
-    """Those that added or removed rows, ascending."""
+    """The commits that added or removed rows, ascending."""
     is_complete: bool
-    """False where they do not say what happened since `after`: the log no longer holds a commit in between, or the
-    table was dropped and created again. Read the table as of `position` instead."""
+    """False if the log no longer holds a commit in between, or the table was dropped and created again. Then read the
+    table as of `position`."""
 
 
 def new_versions(follower: LogFollower, after: Position, up_to: Position | None = None) -> NewVersions:
-    """What the follower's last look shows after `after`, up to the latest version or to `up_to`.
-
-    Raises what reading the log raises.
-    """
+    """Return the versions of the follower's last look after `after`, up to `up_to` (None: the latest)."""
     is_complete = not follower.is_another_log(after)
     if up_to is None or follower.is_another_log(up_to):
         up_to = follower.position

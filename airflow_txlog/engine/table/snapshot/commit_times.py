@@ -1,11 +1,11 @@
-"""When a version was committed: one rule for snapshots, history, changes and time travel.
+"""The times of versions: one rule for snapshots, history, changes and time travel.
 
-A version's time is its in-commit timestamp from the version on that enabled them (`TableProperties.in_commit_start`);
-before that, and in any other table, the modification time of its commit file, adjusted over the whole log so that it
-grows: a file that is not younger than its predecessor counts as one millisecond younger. The invariant: times are
-adjusted from the first commit that the log holds, never from where a reader happens to begin.
-Where in-commit timestamps were switched off again, history and time travel go by file times, as delta-spark does.
-Source: delta-spark, DeltaHistoryManager.getHistory; protocol, "In-Commit Timestamps".
+From the version that enabled them (`TableProperties.in_commit_start`), a version's time is its in-commit timestamp.
+Otherwise it is the modification time of its commit file, adjusted over the whole log so that times grow: a file that is
+not younger than its predecessor counts as one millisecond younger. The two are never mixed; if in-commit timestamps
+were switched off again, history and time travel use file times, as delta-spark does. The invariant: times are adjusted
+from the first commit that the log holds, wherever a reader begins. Source: delta-spark, DeltaHistoryManager; protocol,
+"In-Commit Timestamps".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedCommit:
-    """A commit file of the log and the time that its version has by file times."""
+    """A commit file of the log and its adjusted time."""
 
     version: int
     info: FileInfo
@@ -36,12 +36,12 @@ class ListedCommit:
 
 
 def list_commits(store: Store) -> list[ListedCommit]:
-    """The commit files of the log, ascending, with monotonic file times."""
+    """Return the commit files of the log, ascending, with adjusted times."""
     return commits_among(store.list(LOG_DIRECTORY))
 
 
 def commits_among(listed: Iterable[FileInfo]) -> list[ListedCommit]:
-    """The same of a listing of the log, which is in the order of names."""
+    """Return the commit files in a listing of the log, which is sorted by name."""
     found: list[ListedCommit] = []
     for info in listed:
         name = parse_name(info.path)
@@ -53,9 +53,9 @@ def commits_among(listed: Iterable[FileInfo]) -> list[ListedCommit]:
 
 
 def in_commit_ms(properties: TableProperties, version: int, info: Mapping[str, Any] | None) -> int | None:
-    """The in-commit timestamp in the commitInfo of a version, None where it has none or it does not count.
+    """Return the in-commit timestamp in a version's commitInfo, None if it has none or it does not count.
 
-    `properties` are those of that version or of a later one.
+    `properties`: those of that version or a later one.
     """
     value = (info or {}).get("inCommitTimestamp")
     if not isinstance(value, int) or isinstance(value, bool):
@@ -65,15 +65,16 @@ def in_commit_ms(properties: TableProperties, version: int, info: Mapping[str, A
 
 
 Moment = int | str | datetime
-"""Milliseconds since the epoch, ISO-8601 text, or a datetime; without a zone it is UTC."""
+"""Milliseconds since the epoch, ISO-8601 text, or a datetime; UTC if it has no zone."""
 
-# The moments that a datetime in UTC can show.
+# The range of a datetime in UTC.
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 def parse_moment(moment: Moment) -> int:
-    """Return milliseconds since the epoch, of a moment in the years 1 to 9999 in UTC. Raises InvalidInput for others,
-    and for text that is no ISO-8601 date or time.
+    """Return milliseconds since the epoch.
+
+    Raises InvalidInput outside the years 1 to 9999, and for text not in ISO-8601.
     """
     if isinstance(moment, bool) or not isinstance(moment, int | str | datetime):
         raise InvalidInput(f"a timestamp is milliseconds, ISO-8601 text or a datetime, not {moment!r}.")
@@ -93,9 +94,9 @@ def _milliseconds(moment: str | datetime) -> int:
 
 
 def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
-    """The last version committed at or before `moment`.
+    """Return the last version committed at or before `moment`.
 
-    Raises TimestampOutOfRange where the moment lies before the earliest commit in the log or after the latest.
+    Raises TimestampOutOfRange if the moment is before the earliest commit in the log or after the latest.
     """
     asked_ms = parse_moment(moment)
     commits = [commit for commit in list_commits(store) if commit.version <= head.version]
@@ -119,7 +120,7 @@ def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
 
 
 def in_commit_time(store: Store, listed: ListedCommit) -> int:
-    """The in-commit timestamp of a commit. Raises CorruptTable where it has none."""
+    """Read the in-commit timestamp of a commit. Raises CorruptTable if it has none."""
     commit = decode_commit(listed.version, store.read(listed.info.path), listed.info.path)
     value = (commit.info or {}).get("inCommitTimestamp")
     if not isinstance(value, int):
@@ -146,7 +147,7 @@ def _out_of_range(
 
 
 def moment_text(moment_ms: int | None) -> str:
-    """The moment as ISO-8601 text in UTC, to the millisecond; empty for None."""
+    """Return the moment as ISO-8601 text in UTC, to the millisecond; empty for None."""
     if moment_ms is None:
         return ""
     if not _FIRST_MS <= moment_ms <= _LAST_MS:

@@ -1,16 +1,14 @@
-"""The files of one version as levels, so that the next version costs what is new and not what is there.
+"""The files of one version as levels, so that the next version costs as much as its changes.
 
-A level is an immutable table of files and, per chunk of it, the rows that later commits have taken away. A new version
-shares the tables of the one before, hides what its commits name and puts their files on top as a level of their
-own. Levels are merged as in a log-structured tree (a level is at least twice as large as the one above it), so there
-are few of them, and a file is copied a logarithmic number of times.
+A level is an immutable table of files and, per chunk of it, the rows that later commits removed. A new version shares
+the tables of the one before, hides the files that its commits name and puts its own files on top as another level.
+Levels are merged as in a log-structured tree (a level is at least twice as large as the one above it), so there are few
+of them and a file is copied a logarithmic number of times. Statistics are compressed (`log.columns.pack`) until they
+are needed, one chunk at a time; parsed bounds are kept (`statistics.KeptBounds`).
 
-Statistics lie compressed (`log.packing`) until they are asked for, and then those of one chunk at a time. The bounds
-that questions about data columns parse from them are kept, within a limit (`columns.kept_bounds`).
-
-The invariant: a row that is not hidden is the newest word on its key, so one key is visible at most once. Versions are
-values: nothing that a reader of one can see is ever changed. Any number of threads may use one; what is computed on
-first use may be computed twice.
+The invariant: a visible row is the newest action of its key, so a key is visible at most once. Versions are values:
+nothing that a reader can see ever changes. Any number of threads may use one; what is computed on first use may be
+computed twice.
 """
 
 from __future__ import annotations
@@ -33,19 +31,19 @@ from airflow_txlog.engine.table.predicate import FileQuestion
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key
 from airflow_txlog.storage.limits import USUAL, Limits
 
-# A large level is looked through so often before it is given an index: reading a table takes one look, and a process
-# that goes on refreshing it gets an index that costs as much as some ten looks.
+# The index of a large level costs as much as some ten scans. Reading a table takes one; a process that goes on
+# refreshing gets an index.
 _LOOKS_WITHOUT_INDEX = 3
 
 Hidden = Mapping[int, frozenset[int]]
-"""Rows that are no longer there, by number of chunk and position in it."""
+"""Removed rows, by number of chunk and position in it."""
 
 
 class _Rows:
-    """An immutable table of files, in chunks, that finds rows by their keys.
+    """An immutable table of files, in chunks, that finds rows by their paths.
 
-    The index is a sorted array of 64-bit hashes of the canonical paths, twelve bytes a row; what it finds is compared
-    as text, so that two paths with one hash are still two files.
+    The index is a sorted array of 64-bit hashes of the canonical paths, twelve bytes a row. Callers compare the found
+    rows as text, because two paths may have one hash.
     """
 
     def __init__(self, chunks: list[PackedBatch], root: str, limits: Limits) -> None:
@@ -56,7 +54,7 @@ class _Rows:
 
     @cached_property
     def starts(self) -> list[int]:
-        """Where each chunk begins, and the number of rows."""
+        """The start of each chunk, and the number of rows."""
         return list(accumulate((chunk.light.num_rows for chunk in self.chunks), initial=0))
 
     @property
@@ -64,7 +62,7 @@ class _Rows:
         return self.starts[-1]
 
     def at_paths(self, paths: Collection[str]) -> list[int]:
-        """Row numbers of the files at these canonical paths, whatever their deletion vectors; ascending."""
+        """Return the ascending row numbers of files that may be at these canonical paths."""
         if not paths or not self.count:
             return []
         self._looks += 1
@@ -80,7 +78,7 @@ class _Rows:
         return sorted(set(found))
 
     def take(self, rows: list[int], *, full: bool = False) -> pa.Table:
-        """These rows, ascending; with their statistics where `full`. Touches the chunks that hold them."""
+        """Return these rows (ascending), with their statistics if `full`."""
         parts = []
         for number, positions in self.by_chunk(rows).items():
             chunk = self.chunks[number]
@@ -88,7 +86,7 @@ class _Rows:
         return pa.Table.from_batches(parts, self.chunks[0].light.schema)
 
     def by_chunk(self, rows: list[int]) -> dict[int, list[int]]:
-        """Ascending row numbers as positions in their chunks."""
+        """Return ascending row numbers as positions in their chunks."""
         found: dict[int, list[int]] = {}
         for row in rows:
             chunk = bisect_right(self.starts, row) - 1
@@ -106,7 +104,7 @@ class _Rows:
 
     @cached_property
     def _index(self) -> tuple[memoryview[int], memoryview[int]]:
-        """The hashes ascending, and the row number of each."""
+        """The ascending hashes, and the row number of each."""
         hashes = array("q")
         for chunk in self.chunks:
             hashes.extend(map(hash, canonical_paths(chunk.light.column("path"), self.root).to_pylist()))
@@ -131,7 +129,7 @@ class _Level:
         return self.rows.count - sum(map(len, self.hidden.values()))
 
     def rows_of(self, keys: Collection[str], paths: Collection[str]) -> list[int]:
-        """The visible rows with one of these keys; `paths` are the keys' paths."""
+        """Return the visible rows with one of these keys; `paths` are the keys' paths."""
         rows = self._visible(self.rows.at_paths(paths))
         if not rows:
             return rows
@@ -139,7 +137,7 @@ class _Level:
         return [row for row, key in zip(rows, found, strict=True) if key in keys]
 
     def at_paths(self, paths: Collection[str]) -> pa.Table:
-        """The visible rows at one of these canonical paths."""
+        """Return the visible rows at these canonical paths."""
         rows = self._visible(self.rows.at_paths(paths))
         if not rows:
             return self.rows.chunks[0].light.schema.empty_table()
@@ -156,7 +154,7 @@ class _Level:
         return _Level(self.rows, hidden)
 
     def chunks(self) -> Iterator[_Chunk]:
-        """What is left, chunk by chunk."""
+        """Yield the chunks with visible rows."""
         for number, chunk in enumerate(self.rows.chunks):
             hidden = self.hidden.get(number, frozenset())
             if len(hidden) < chunk.light.num_rows:
@@ -177,7 +175,7 @@ class _Level:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """The rows of one chunk that are not hidden."""
+    """The visible rows of one chunk."""
 
     packed: PackedBatch
     hidden: frozenset[int]
@@ -188,15 +186,15 @@ class _Chunk:
         return int(self.packed.light.num_rows) - len(self.hidden)
 
     def light(self) -> list[pa.RecordBatch]:
-        """In batches, without statistics that are packed; as little copied as can be."""
+        """Return the rows in batches, without packed statistics, with as few copies as possible."""
         return list(_cut(self.packed.light, self.hidden, self.most_cuts))
 
     def full(self) -> list[pa.RecordBatch]:
-        """The same batches with their statistics."""
+        """Return the same batches with their statistics."""
         return list(_cut(self.packed.full(), self.hidden, self.most_cuts))
 
     def visible(self, found: ColumnBounds) -> ColumnBounds:
-        """Of bounds of all rows those of the rows that are not hidden."""
+        """Return the bounds of the visible rows among those of all rows."""
         if not self.hidden:
             return found
         shown = _shown(self.packed.light.num_rows, self.hidden)
@@ -233,31 +231,32 @@ class FileIndex:
         self._limits = limits
         self._schema = schema
         self._levels = levels
-        # Of one table: a later version shares what an earlier one has parsed.
+        # Versions share parsed bounds.
         self._kept_bounds = kept_bounds or KeptBounds()
         self._last_table: weakref.ref[pa.Table] | None = None
 
     @staticmethod
     def of(files: pa.Table, root: str, limits: Limits = USUAL) -> FileIndex:
-        """These files, of which no two have one key, of the table at `root`."""
+        """Return the index of files with distinct keys, of the table at `root`."""
         chunks = [pack(each, limits.packed_bytes) for each in files.to_batches()]
         return FileIndex.of_packed(files.schema, chunks, root, limits)
 
     @staticmethod
     def of_packed(schema: pa.Schema, chunks: list[PackedBatch], root: str, limits: Limits = USUAL) -> FileIndex:
-        """The same of batches that are packed already."""
+        """Return the index of packed batches of such files."""
         chunks = [chunk for chunk in chunks if chunk.light.num_rows]
         return FileIndex(schema, (_Level(_Rows(chunks, root, limits)),) if chunks else (), limits=limits)
 
     @cached_property
     def count(self) -> int:
-        """How many files there are, without looking at them."""
         return sum(level.count for level in self._levels)
 
     @property
     def table(self) -> pa.Table:
-        """All files, in no order, with their statistics. Put together when asked for, and not kept for longer than
-        somebody holds it: statistics are most of it."""
+        """All files, in no order, with their statistics.
+
+        It is put together when used and kept only while someone holds it, because statistics are large.
+        """
         known = None if self._last_table is None else self._last_table()
         if known is None:
             known = pa.Table.from_batches([each for chunk in self._chunks() for each in chunk.full()], self._schema)
@@ -265,26 +264,28 @@ class FileIndex:
         return known
 
     def select(self, columns: Sequence[str] | None) -> pa.Table:
-        """All files, with these columns only (None: all). Unpacks statistics only where they are asked for."""
+        """Return all files with these columns (None: all); statistics are unpacked only if needed."""
         if columns is None or "stats" in columns:
             return self.table if columns is None else self.table.select(list(columns))
         light = [each for chunk in self._chunks() for each in chunk.light()]
         return pa.Table.from_batches(light, self._schema).select(list(columns))
 
     def where(self, question: FileQuestion, columns: Sequence[str] | None = None) -> pa.Table:
-        """The files that may hold a match, in no order, with these columns only (None: all).
+        """Return the files that may hold a match, in no order, with these columns (None: all).
 
-        Some 100,000 files are asked about at a time, by their partition values first. Where these leave at least half
-        of them, their bounds are parsed once and kept for the next question; else only what is left is looked at.
+        The question is put to groups of some 100,000 files, to their partition values first. If these leave at least
+        half of a group, the bounds of the whole group are parsed and kept for the next question; otherwise only those
+        of the files left.
         """
         needs_statistics = columns is None or "stats" in columns
         found = [self._schema.empty_table()]
         for group in self._groups():
             light = pa.Table.from_batches([each for chunk in group for each in chunk.light()], self._schema)
             kept = question.by_partitions(light)
+            packed = [chunk.packed for chunk in group]
             if not kept.true_count or not question.columns:
                 found += _chosen(group, kept, needs_statistics)
-            elif 2 * kept.true_count >= len(kept) or self._knows_bounds(group, question):
+            elif 2 * kept.true_count >= len(kept) or self._kept_bounds.knows(packed, question.schema, question.columns):
                 left = light if kept.true_count == len(kept) else light.filter(kept)
                 answers = question.by_bounds(left, self._bounds(group, kept, question))
                 found += _chosen(group, pc.replace_with_mask(kept, kept, answers), needs_statistics)
@@ -294,11 +295,8 @@ class FileIndex:
         together = pa.concat_tables(found)
         return together if columns is None else together.select(list(columns))
 
-    def _knows_bounds(self, group: list[_Chunk], question: FileQuestion) -> bool:
-        return self._kept_bounds.knows([chunk.packed for chunk in group], question.schema, question.columns)
-
     def _bounds(self, group: list[_Chunk], kept: pa.BooleanArray, question: FileQuestion) -> dict[str, ColumnBounds]:
-        """The bounds of the rows that are kept of these chunks, by column."""
+        """Return the bounds of the kept rows of these chunks, by column."""
         found = self._kept_bounds.of([chunk.packed for chunk in group], question.schema, question.columns)
         together = {
             name: ColumnBounds.joined([chunk.visible(each[name]) for chunk, each in zip(group, found, strict=True)])
@@ -309,13 +307,13 @@ class FileIndex:
         return {name: each.map(lambda array: array.filter(kept)) for name, each in together.items()}
 
     def at_paths(self, paths: Collection[str]) -> pa.Table:
-        """The files at these canonical paths. Costs what is asked for, not what is there."""
+        """Return the files at these canonical paths, at a cost that depends on their number only."""
         return pa.Table.from_batches(
             [each for level in self._levels for each in level.at_paths(paths).to_batches()], self._schema
         )
 
     def after(self, keys: Collection[str], new: pa.Table | list[PackedBatch], root: str) -> FileIndex:
-        """The files after commits that spoke of `keys`, and left `new` of them here."""
+        """Return the files after commits that named `keys` and added `new` files here."""
         if not keys:
             return self
         paths = {path_of_key(key) for key in keys} if self._levels else set()
@@ -332,7 +330,7 @@ class FileIndex:
             yield from level.chunks()
 
     def _groups(self) -> Iterator[list[_Chunk]]:
-        """The chunks, small ones together: a question costs a millisecond, however few files it is about."""
+        """Yield the chunks, small ones together, because a question costs at least a millisecond."""
         group: list[_Chunk] = []
         for chunk in self._chunks():
             group.append(chunk)
@@ -344,7 +342,7 @@ class FileIndex:
 
 
 def _chosen(group: list[_Chunk], kept: pa.BooleanArray, full: bool) -> list[pa.Table]:
-    """The rows of these chunks that are kept, with their statistics where `full`; other chunks stay packed."""
+    """Return the kept rows of these chunks, with statistics if `full`; chunks without any stay packed."""
     parts, start = [], 0
     for chunk in group:
         chosen = kept.slice(start, chunk.count)
@@ -356,7 +354,7 @@ def _chosen(group: list[_Chunk], kept: pa.BooleanArray, full: bool) -> list[pa.T
 
 
 def _merged(levels: list[_Level]) -> list[_Level]:
-    """The same files, in levels each at least twice as large as the next, none of them mostly hidden."""
+    """Return the files in levels each at least twice as large as the next, none of them mostly hidden."""
     merged: list[_Level] = []
     for level in levels:
         if not level.count:
@@ -370,8 +368,7 @@ def _merged(levels: list[_Level]) -> list[_Level]:
 
 
 def _joined(levels: list[_Level]) -> _Level:
-    """One level of the same files. Small chunks are put together, so that what commits and cuts leave does not grow
-    into thousands of them."""
+    """Return one level of the same files, with small chunks joined so that there are never thousands."""
     chunks: list[PackedBatch] = []
     small: list[pa.RecordBatch] = []
     rows, root, limits = 0, levels[0].rows.root, levels[0].rows.limits

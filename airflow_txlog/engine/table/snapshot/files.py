@@ -1,7 +1,7 @@
-"""What distinguishes one data file from another, which rows of it are deleted, and how many rows it holds.
+"""The identity of data files, their deleted rows and their row counts.
 
-A file is known by its key: the canonical path together with the id of its deletion vector. Two actions mean the
-same file exactly when their keys are equal.
+A file is known by its key: the canonical path together with the id of its deletion vector. Two actions mean the same
+file exactly if their keys are equal.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import pyarrow.compute as pc
 from airflow_txlog.engine.log.actions import Add, DeletionVector, Remove
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 
-# Separates path and deletion vector in a key; it can stand in neither.
+# Separates path and deletion vector in a key; neither contains it.
 _SEPARATOR = "\x00"
 
-# How a path begins that may be absolute, empty, or hold "." segments.
+# First characters of paths that may be absolute, empty, or have "." segments.
 _UNPLAIN = frozenset(("", "/", "."))
 
 
 def file_key(path: str, vector: DeletionVector | None, root: str) -> str:
-    """The identity of a data file: canonical path and, where it has one, the deletion vector's id."""
-    # Most paths are relative and hold nothing encoded; asking so is much cheaper than `canonical_path`. What is not
-    # plain beyond doubt is asked there: the same file in two spellings must never have two keys.
+    """Return the identity of a data file: canonical path and the id of its deletion vector, if any."""
+    # Most paths are relative and not encoded, and this check is much cheaper than `canonical_path`. It must be strict:
+    # the same file in two spellings must never have two keys.
     plain = (
         path[:1] not in _UNPLAIN
         and "%" not in path
@@ -39,12 +39,12 @@ def file_key(path: str, vector: DeletionVector | None, root: str) -> str:
     return key if vector is None else key + _SEPARATOR + vector.unique_id
 
 
-# What stands in the lines of no plain path: a look at all of them together.
+# Found in the joined lines of paths unless all of them are plain.
 _UNPLAIN_TEXTS = ("%", ":", "/.", "//", "\n/", "\n.", "\n\n", "/\n")
 
 
 def action_keys(actions: Sequence[Add] | Sequence[Remove], root: str) -> list[str]:
-    """`file_key` of every action, in order; several times as fast where all are plain and none has a vector."""
+    """Return `file_key` of every action, in order; several times as fast if all are plain and none has a vector."""
     paths = [action.path for action in actions]
     text = "\n" + "\n".join(paths) + "\n"
     if any(each in text for each in _UNPLAIN_TEXTS) or any(action.deletion_vector for action in actions):
@@ -53,17 +53,17 @@ def action_keys(actions: Sequence[Add] | Sequence[Remove], root: str) -> list[st
 
 
 def path_of_key(key: str) -> str:
-    """The canonical path in a key, without the deletion vector."""
+    """Return the canonical path in a key."""
     return key.partition(_SEPARATOR)[0]
 
 
 def vector_of_key(key: str) -> str | None:
-    """The id of the deletion vector in a key, None where it has none."""
+    """Return the id of the deletion vector in a key, or None."""
     return key.partition(_SEPARATOR)[2] or None
 
 
 def file_keys(files: pa.Table, root: str) -> pa.Array:
-    """The key of every row of a `FILES` or `TOMBSTONES` table, in order, as strings."""
+    """Return the key of every row of a `FILES` or `TOMBSTONES` table, in order."""
     paths = canonical_paths(files.column("path"), root)
     vectors = files.column("deletion_vector").combine_chunks()
     if vectors.null_count == len(vectors):
@@ -75,7 +75,7 @@ def file_keys(files: pa.Table, root: str) -> pa.Array:
 
 
 def vectors_of(files: pa.Table | pa.RecordBatch) -> dict[int, DeletionVector]:
-    """The deletion vectors of a `FILES` table by row number, ascending; rows without one are left out."""
+    """Return the deletion vectors of a `FILES` table by row number, ascending."""
     column = files.column("deletion_vector")
     if column.null_count == len(column):
         return {}
@@ -85,7 +85,7 @@ def vectors_of(files: pa.Table | pa.RecordBatch) -> dict[int, DeletionVector]:
 
 
 def live_row_counts(files: pa.Table) -> list[int | None]:
-    """Rows of each file of a `FILES` table that no deletion vector deletes, in order; None where it is not known."""
+    """Return the undeleted rows of each file of a `FILES` table, in order; None if unknown."""
     vectors = vectors_of(files)
     return [live_rows(count, vectors.get(number)) for number, count in enumerate(record_counts(files))]
 
@@ -97,10 +97,10 @@ def record_counts(files: pa.Table | pa.RecordBatch) -> list[int | None]:
 
 
 def live_rows(records: int | None, vector: DeletionVector | None) -> int | None:
-    """Of so many rows of a file, those that its deletion vector leaves; None where that is not known."""
+    """Return the number of a file's rows that its deletion vector leaves, None if unknown."""
     if records is None or vector is None:
         return records
-    # A vector that deletes more rows than there are is corrupt, and found to be when it is read.
+    # A vector that deletes more rows than there are is corrupt, which shows when it is read.
     return records - vector.cardinality if vector.cardinality <= records else None
 
 
@@ -110,23 +110,23 @@ class _Stats(msgspec.Struct, rename="camel"):
 
 
 def record_count(stats: str | None, vector: DeletionVector | None) -> int | None:
-    """Return the rows of a data file by its statistics, those that its deletion vector deletes included.
+    """Return the rows of a data file by its statistics, including rows that its deletion vector deletes.
 
-    None where it is not known, or is no number of rows: negative, or larger than a Parquet file can hold. None also
-    where the file has a deletion vector and the statistics do not say whether their bounds are tight: there ANALYZE of
-    older Trino versions writes the rows that the vector leaves. Only the footer of the file shows which count it is.
+    None if unknown, negative or larger than a Parquet file can hold. Also None if the file has a deletion vector and
+    the statistics lack tightBounds: ANALYZE of older Trino versions then writes the rows that the vector leaves, and
+    only the footer shows which count it is.
     """
     found = _decoded(stats)
     return None if vector is not None and found.tight_bounds is None else found.num_records
 
 
 def stated_count(stats: str | None) -> int | None:
-    """Return numRecords as the statistics have it; None where they do not. What it counts: see `record_count`."""
+    """Return numRecords of the statistics, or None. Its meaning varies: see `record_count`."""
     return _decoded(stats).num_records
 
 
 def most_rows(stats: str | None, vector: DeletionVector | None) -> int | None:
-    """Return how many rows the data file has at most, by its statistics; None where they lack numRecords."""
+    """Return the most rows that the data file can have by its statistics, None if they lack numRecords."""
     stated, known = stated_count(stats), record_count(stats, vector)
     return known if known is not None or stated is None or vector is None else stated + vector.cardinality
 
@@ -141,5 +141,5 @@ def _decoded(stats: str | None) -> _Stats:
 
 
 def known_sum(counts: Sequence[int | None]) -> int | None:
-    """The sum, or None where one of the counts is not known."""
+    """Return the sum, or None if one of the counts is unknown."""
     return None if None in counts else sum(count for count in counts if count is not None)

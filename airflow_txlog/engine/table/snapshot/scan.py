@@ -1,7 +1,7 @@
-"""The rows of a snapshot, read in this process: what `Table.to_arrow` gives.
+"""The rows of a snapshot, read in this process: the result of `Table.to_arrow`.
 
-For looking at a table, for sensors and for tests; jobs read with Spark. A predicate is answered row by row only in the
-engine's closed grammar, and anything else is refused by name: rows are never chosen by a guess.
+It serves people who look at a table, sensors and tests; jobs read with Spark. A predicate must lie in the engine's
+closed grammar; anything else is refused by name, so rows are never chosen by a guess.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airflow_txlog.errors import UnknownColumn
 
 
 def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows that satisfy the predicate (None: every row), with these columns (None: all), in no order.
+    """Return the rows that satisfy the predicate (None: all), with these columns (None: all), in no order.
 
     Raises UnsupportedPredicate outside the closed grammar, UnknownColumn, CorruptDataFile, CorruptDeletionVector,
     UnsupportedFeature.
@@ -44,7 +44,7 @@ def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: S
 
 
 def selected(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Schema:
-    """The columns of these names (None: all), as the snapshot's schema has them. Raises UnknownColumn."""
+    """Return the columns of these names (None: all) in the snapshot's schema. Raises UnknownColumn."""
     if columns is None:
         return snapshot.schema
     fields, names = [], snapshot.delta_schema.names
@@ -78,7 +78,7 @@ def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Itera
 
 
 def data_file(snapshot: Snapshot, path: str, size_bytes: int | None, num_records: int | None) -> DataFile:
-    """The file of an action with this path (as on the wire). Raises OutsideTable."""
+    """Return the file of an action with this path. Raises OutsideTable."""
     return DataFile(
         store=snapshot.store, path=snapshot.path_to_read(path), size_bytes=size_bytes, num_records=num_records
     )
@@ -86,7 +86,7 @@ def data_file(snapshot: Snapshot, path: str, size_bytes: int | None, num_records
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """A file, the columns that are wanted of it, and the values of those that it does not hold (partition columns)."""
+    """A file, the wanted columns, and the values of those that it does not hold (partition columns)."""
 
     file: DataFile
     schema: pa.Schema
@@ -94,15 +94,15 @@ class FileRows:
 
 
 Keep = Callable[[int, int], pa.BooleanArray | None]
-"""Which of so many rows from a position on are wanted; None for all of them."""
+"""Which rows are wanted, by position and count; None for all."""
 
 
 def read_file(
     rows: FileRows, keep: Keep | None = None, deleted: RowPositions | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one file that `keep` (None: every row) wants, in order; every column nullable.
+    """Yield the rows of one file that `keep` wants (None: all), in order; every column nullable.
 
-    `deleted`, where given, must lie inside the file. Raises CorruptDataFile, CorruptDeletionVector.
+    Raises CorruptDataFile; CorruptDeletionVector if `deleted` has rows that the file has not.
     """
     target = nullable_schema(rows.schema)
     stored = [field for field in rows.schema if field.name not in rows.constants]
@@ -110,7 +110,7 @@ def read_file(
         if deleted is not None:
             deleted.check_inside(parquet.metadata.num_rows)
         for start, batch in read_batches(rows.file, parquet, stored):
-            # A deletion vector counts the rows as the file has them (soundness A19).
+            # A deletion vector counts the rows of the file (soundness A19).
             wanted = None if keep is None else keep(start, batch.num_rows)
             found = batch if wanted is None else batch.filter(wanted)
             columns = table_columns(rows.file, found, target, rows.constants)
@@ -118,7 +118,7 @@ def read_file(
 
 
 def partition_constants(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> dict[str, pa.Array]:
-    """One value a file for each partition column of the schema. Raises CorruptTable for one that cannot be read."""
+    """Return one value a file for each partition column of the schema. Raises CorruptTable for an unreadable one."""
     typed = typed_partition_columns(
         files, snapshot.delta_schema, snapshot.partition_columns, only=schema.names, time_zone="UTC"
     )
