@@ -282,9 +282,7 @@ def _sides(
     constants, deletions = partition_constants(end, table, schema), end.deleted_rows(table)
     return {
         canonical_path(action.path, end.uri): _Side(
-            action=action,
-            deleted=deletions[index],
-            values={name: column[index] for name, column in constants.items()},
+            action=action, deleted=deletions[index], values={name: column[index] for name, column in constants.items()}
         )
         for index, action in enumerate(actions)
     }

@@ -88,10 +88,7 @@ def defended(member: StructField, lower: pa.Array, upper: pa.Array) -> tuple[pa.
     unknown = pa.scalar(None, upper.type)
     if isinstance(member.type, DecimalType) and member.type.precision in _PADDED_PRECISIONS:
         zero = pa.scalar(Decimal(0).scaleb(-member.type.scale)).cast(lower.type)
-        lower, upper = (
-            pc.if_else(pc.greater(lower, zero), zero, lower),
-            pc.if_else(pc.less(upper, zero), zero, upper),
-        )
+        lower, upper = (pc.if_else(pc.greater(lower, zero), zero, lower), pc.if_else(pc.less(upper, zero), zero, upper))
     # delta-rs once took the minimum of a file with several row groups for its maximum, and was left without a minimum.
     upper = pc.if_else(pc.is_null(lower), unknown, upper)
     if member.type is Primitive.DATE or (member.is_widened and Primitive.DATE in (_older_types(member) or ())):

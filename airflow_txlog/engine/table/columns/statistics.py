@@ -80,10 +80,7 @@ class ColumnBounds:
 
 
 def bounds(
-    files: pa.Table,
-    schema: StructType,
-    column_paths: Iterable[ColumnPath],
-    files_at_once: int = _FILES_AT_ONCE,
+    files: pa.Table, schema: StructType, column_paths: Iterable[ColumnPath], files_at_once: int = _FILES_AT_ONCE
 ) -> dict[ColumnPath, ColumnBounds]:
     """Return the defended bounds of several columns over `files` (a FILES table), keyed by the paths as given.
 

@@ -7,11 +7,4 @@ from airflow_txlog.engine.table.predicate.plain import why_not_plain
 from airflow_txlog.engine.table.predicate.pruning import FileQuestion, may_hold_match, partitions_of, rows_matching
 from airflow_txlog.engine.table.predicate.tree import Predicate
 
-__all__ = [
-    "FileQuestion",
-    "Predicate",
-    "may_hold_match",
-    "partitions_of",
-    "rows_matching",
-    "why_not_plain",
-]
+__all__ = ["FileQuestion", "Predicate", "may_hold_match", "partitions_of", "rows_matching", "why_not_plain"]

@@ -241,9 +241,7 @@ def _normal(values: pa.Array, data_type: DataType) -> pa.Array:
 
 def may_be_true(leaf: Expression, bounds: ColumnBounds) -> pa.BooleanArray:
     """Return False for files where no row can satisfy the leaf; never null, in the order of the bounds."""
-    only_nulls = _proven(
-        pc.and_(pc.equal(bounds.null_count, bounds.num_records), pc.greater(bounds.num_records, 0)),
-    )
+    only_nulls = _proven(pc.and_(pc.equal(bounds.null_count, bounds.num_records), pc.greater(bounds.num_records, 0)))
     match leaf:
         case Call("is null"):
             return pc.invert(_proven(pc.equal(bounds.null_count, 0)))

@@ -28,14 +28,7 @@ _INTERVAL_PART = re.compile(r"(\d+)\s*([a-z]+)")
 _SIZE = re.compile(r"(\d+)\s*(b|[kmgt]i?b?)?")
 _SIZE_UNITS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 # Arrow's names of the protocol's codecs. Arrow cannot write `lz4`, which is LZ4 in Hadoop's frames.
-_CODECS = {
-    "uncompressed": "NONE",
-    "none": "NONE",
-    "snappy": "SNAPPY",
-    "gzip": "GZIP",
-    "lz4_raw": "LZ4",
-    "zstd": "ZSTD",
-}
+_CODECS = {"uncompressed": "NONE", "none": "NONE", "snappy": "SNAPPY", "gzip": "GZIP", "lz4_raw": "LZ4", "zstd": "ZSTD"}
 
 T = TypeVar("T")
 

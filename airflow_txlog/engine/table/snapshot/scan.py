@@ -13,12 +13,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.conversion import nullable_schema
-from airflow_txlog.datafiles.parquet.reading import (
-    DataFile,
-    open_data_file,
-    read_batches,
-    table_columns,
-)
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches, table_columns
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names

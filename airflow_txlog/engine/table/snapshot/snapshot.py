@@ -31,12 +31,7 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms, list_commits
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import most_rows, vectors_of
-from airflow_txlog.engine.table.snapshot.replay import (
-    ReplayBase,
-    TableState,
-    check_against,
-    replay_newest_first,
-)
+from airflow_txlog.engine.table.snapshot.replay import ReplayBase, TableState, check_against, replay_newest_first
 from airflow_txlog.errors import CorruptCheckpoint, CorruptDeletionVector, CorruptTable, LogGap, TableError
 from airflow_txlog.locations import readable
 from airflow_txlog.storage.base import FileInfo, Store, check_may_read
@@ -168,11 +163,7 @@ class Snapshot:
         return self.state.files.where(FileQuestion(read, self.delta_schema, self.partition_columns, trust), columns)
 
     def read_predicate(
-        self,
-        predicate: str | Predicate,
-        *,
-        parameters: Mapping[str, object] | None = None,
-        time_zone: str = "UTC",
+        self, predicate: str | Predicate, *, parameters: Mapping[str, object] | None = None, time_zone: str = "UTC"
     ) -> Predicate:
         """Return the predicate in the closed grammar, read with this version's schema."""
         if isinstance(predicate, Predicate):
