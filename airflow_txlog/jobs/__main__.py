@@ -1,13 +1,12 @@
 """A job in a process of its own: `python -m airflow_txlog.jobs [--session KIND] SPEC_FILE`.
 
-The description comes from a file and the result goes to `result_uri`; nothing of either stands in the command line.
-`--session` says whose Spark it is: `local` (the default) is started by this process, `connect` is a server's, and
-`submitted` was started by `spark-submit` together with this process (`submitted_main`). A Spark is started,
-or asked for, where the job needs it; with `none` a job that does fails, has done nothing, and says so (`needs_spark`).
-`--spark-here`: the job's Spark reads this machine's disk, as a local one does.
-Standard output has lines of the job alone. What any other prints, as Spark's JVM does, goes to standard error.
-The process ends when its standard input does, so that it dies with its parent, and on SIGTERM. Exit codes: 0 done, 75
-failed and worth a retry (EX_TEMPFAIL), 1 failed; the result says the same in full.
+The description comes from a file and the result goes to `result_uri`; the command line has neither. `--session` names
+the Spark, which is started, or asked, only where the job needs it: `local` (the default) is started by this process,
+`connect` is a server's, and `submitted` was started by `spark-submit` together with this process (`submitted_main`).
+With `none` a job that needs one fails, has done nothing, and says so (`needs_spark`). `--spark-here`: the job's Spark
+reads this machine's disk, as a local one does. Standard output has lines of the job alone. What others print, as
+Spark's JVM does, goes to standard error. The process ends with its standard input, so that it dies with its parent, and
+on SIGTERM. Exit codes: 0 done, 75 failed and worth a retry (EX_TEMPFAIL), 1 failed; the result says the same in full.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -46,8 +45,9 @@ SESSIONS = {
 
 
 def main(arguments: list[str], opened: Callable[[str], str] = str) -> int:
-    """Run the job that a spec file describes; the exit code. `opened`: where this process finds a file that is named
-    as the submitter has it.
+    """Run the job that a spec file describes; return the exit code.
+
+    `opened` returns where this process finds a file that the submitter has named.
     """
     say = begin()
     parser = argparse.ArgumentParser(prog="python -m airflow_txlog.jobs")
@@ -67,7 +67,7 @@ def main(arguments: list[str], opened: Callable[[str], str] = str) -> int:
 
 
 def begin() -> Callable[[str], None]:
-    """What logs the lines of the job. From here on the process ends with its standard input, and by SIGTERM."""
+    """Return what logs the lines of the job. From here on the process ends with its standard input, and by SIGTERM."""
     say = _own_output()
     # Its parent holds standard input open while it lives.
     threading.Thread(target=leave_at_end_of, args=(0,), name="stdin", daemon=True).start()
@@ -83,9 +83,10 @@ def run_in_session(
     *,
     is_spark_here: bool = False,
 ) -> JobResult:
-    """The result of the job, which is put at `spec.result_uri` where there is one, for a task that then logs it.
-    Without one it is logged here. `begun` gets the session first. `is_spark_here`: the
-    job's Spark reads this machine's disk.
+    """Return the result of the job, which is put at `spec.result_uri`, for a task that then logs it, or else logged
+    here.
+
+    `begun` gets the session first. `is_spark_here`: the job's Spark reads this machine's disk.
     """
     result = _run_in_session(spec, session, say, begun, is_spark_here=is_spark_here)
     if spec.result_uri is None:
@@ -102,7 +103,8 @@ def _run_in_session(
     def start() -> Any:
         if session == LOCAL_SESSION:
             log_start(spec.spark_conf, say)
-        started.append(_session_of(session, spec.spark_conf))
+        module, _, name = SESSIONS[session].partition(":")
+        started.append(getattr(importlib.import_module(module), name)(spec.spark_conf))
         begun(started[-1])
         return started[-1]
 
@@ -139,24 +141,18 @@ def _run_in_session(
 
 
 def exit_code(result: JobResult) -> int:
-    """How a process ends that has this result."""
     if result.error is None:
         return EXIT_DONE
     return EXIT_RETRY if result.error["retryable"] else EXIT_FAILED
 
 
 def _usual_session() -> str:
-    """`submitted` under spark-submit, where a local Spark of our own would ignore the cluster that was asked for."""
+    """Return `submitted` under spark-submit: a local Spark of our own would ignore the requested cluster."""
     return "submitted" if "PYSPARK_GATEWAY_PORT" in os.environ else "local"
 
 
-def _session_of(kind: str, spark_conf: Mapping[str, str]) -> Any:
-    module, _, name = SESSIONS[kind].partition(":")
-    return getattr(importlib.import_module(module), name)(spark_conf)
-
-
 def _own_output() -> Callable[[str], None]:
-    """Writes a line to standard output, which from here on no library and no process below this one can write to."""
+    """Return a writer of lines to standard output, to which no library and no child process can write from here on."""
     # A duplicate is not inherited.
     own = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
@@ -173,8 +169,6 @@ def _own_output() -> Callable[[str], None]:
 
 
 class _Lines(logging.Handler):
-    """Says what is logged, as one line."""
-
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()
         self._say = say
@@ -200,7 +194,7 @@ def _on_terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def _leave() -> None:
-    """End at once. What is committed stays; what is staged is named by no commit, and VACUUM sweeps it."""
+    """End at once. What is committed stays; no commit names what is staged, and VACUUM sweeps it."""
     stopper = threading.Thread(target=_cancel_jobs, daemon=True)
     stopper.start()
     stopper.join(STOP_TIMEOUT_S)

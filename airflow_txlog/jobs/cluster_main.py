@@ -1,9 +1,9 @@
 """The driver of a job in cluster mode: `spark-submit --deploy-mode cluster … cluster_main.py`, on another machine.
 
-Spark sends this file and the package's zip (`--py-files`). What to do, and where the result goes, it finds by one
-setting of its application, in the table's folder (`exchange`). The invariants: it reports where it runs before the
-first job of Spark; it does nothing where a later submission of the same work is there, or its own result; and it ends
-with the JVM that started it.
+Spark sends this file and the package's zip (`--py-files`). One setting of its application leads it to its work and to
+the place of its result, in the table's folder (`exchange`). The invariants: it reports where it runs before the first
+job of Spark; it does nothing where a later submission of the same work, or its own result, exists; and it ends with the
+JVM that started it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_txlog.jobs.__main__ import EXIT_DONE, EXIT_FAILED, begin, exit_code
 
 
 def main() -> int:
-    """Run the job; the exit code."""
+    """Run the job; return the exit code."""
     log = begin()
 
     def say(line: str) -> None:
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def _setting(name: str) -> str | None:
-    """A setting of the application, whose context is not there yet."""
+    """Return a setting of the application, whose context is not there yet."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - what comes before needs none
 
     SparkContext._ensure_initialized()

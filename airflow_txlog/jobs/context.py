@@ -1,6 +1,6 @@
-"""What all steps of one job share: its Spark, its table, its settings, the time it takes, the lines it says.
+"""What all steps of one job share: its executor, its table, its settings, its current time and its log.
 
-The invariant: a job has one id, which stands in the name of everything it stages.
+The invariant: a job has one id, which is part of the name of everything it stages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_LINEAGE_BYTES = 32_768
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSource:
-    """A source's rows as they were written down, once: where, as which columns, with which parameters.
+    """A source's rows as they were written down once: the files, their columns, and the parameters used.
 
     `schema` is Spark's JSON of the source's own columns.
     """
@@ -54,8 +54,8 @@ class SavedSource:
 class SavedInputs:
     """What was evaluated once for all attempts and tries of this work. Its saved work keeps it.
 
-    `reads_target`: rows of the source may be the target's, so that the next attempt evaluates it again.
-    `source_schema` is Spark's JSON of the columns of a source whose rows are staged as the table's own.
+    `reads_target`: rows of the source may be the target's, so the next attempt evaluates it again. `source_schema` is
+    Spark's JSON of the columns of a source whose rows are staged as the table's own.
     """
 
     source: SavedSource | None = None
@@ -65,14 +65,14 @@ class SavedInputs:
 
 
 class StepTimes:
-    """How long each step of a job took, in the order in which they ended; one that came twice is there twice."""
+    """How long each step of a job took, in the order in which they ended; one that ran twice is there twice."""
 
     def __init__(self) -> None:
         self._taken: list[tuple[str, float]] = []
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measures what runs inside, also when it fails."""
+        """Measure what runs inside, also when it fails."""
         start = time.perf_counter()
         try:
             yield
@@ -80,11 +80,11 @@ class StepTimes:
             self._taken.append((name, round(time.perf_counter() - start, 3)))
 
     def seconds(self, name: str) -> float:
-        """How long the steps of this name took so far, together."""
+        """Return how long the steps of this name took so far, together."""
         return sum(seconds for each, seconds in self._taken if each == name)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The steps as `JobResult.steps` has them."""
+        """Return the steps as `JobResult.steps` has them."""
         return [{"name": name, "seconds": seconds} for name, seconds in self._taken]
 
 
@@ -94,22 +94,21 @@ class LogContext:
 
     spec: JobSpec
     table: Table
-    """The job's table, opened once, as its connection wants it opened; nothing is read before a step asks."""
+    """The job's table, opened once with its connection's settings. Nothing is read before a step asks."""
     log: Log
     clock: Clock = SYSTEM_CLOCK
     times: StepTimes = field(default_factory=StepTimes)
     tables_read: list[tuple[Table, Snapshot]] = field(default_factory=list)
     """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
     lineage: Lineage = field(default_factory=Lineage)
-    """What is known by the way of what is read and written."""
+    """Facts about the data that were found on the way."""
 
     @property
     def operation(self) -> Operation:
-        """What the job does."""
         return self.spec.operation
 
     def record(self, kind: type[Record]) -> Record:
-        """What the job does, as the record that the caller knows it to be."""
+        """Return what the job does, as the record that the caller knows it to be."""
         operation = self.operation
         assert isinstance(operation, kind)
         return operation
@@ -121,17 +120,16 @@ class LogContext:
 
     @property
     def store(self) -> Store:
-        """The table's store: every file of the job is in it."""
+        """The table's store, which holds every file of the job."""
         return self.table.store
 
     @property
     def limits(self) -> Limits:
-        """The thresholds of the work."""
         return self.store.limits
 
     @property
     def seal(self) -> Seal | None:
-        """What the tries of this work sign with; None where no saved work is trusted."""
+        """The signatures of this work's tries; None where no saved work is trusted."""
         return seal_of(self.root, self.spec.application, self.spec.saved_work_key)
 
     @property
@@ -141,7 +139,7 @@ class LogContext:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measures what runs inside as a step of the result, also when it fails."""
+        """Measure what runs inside as a step of the result, also when it fails."""
         with self.times.step(name):
             yield
 
@@ -155,7 +153,9 @@ class LogContext:
         files: Mapping[str, int] | None = None,
         attempts: int = 1,
     ) -> JobResult:
-        """What the job answers; without a commit there was nothing to do."""
+        """Return the job's result; without a commit there was nothing to do."""
+        # A result must have room where the job's process has kept some, however many columns there are.
+        is_short = len(json.dumps(asdict(self.lineage))) <= MOST_LINEAGE_BYTES
         return JobResult(
             status="committed" if is_committed else "nothing_to_do",
             operation=self.spec.operation.name,
@@ -166,22 +166,17 @@ class LogContext:
             files=dict(files or {}),
             steps=self.times.as_json(),
             attempts=attempts,
-            details=Details(lineage=self._short_lineage()),
+            details=Details(lineage=self.lineage if is_short and self.lineage != Lineage() else None),
         )
 
-    def _short_lineage(self) -> Lineage | None:
-        # A result must have room where the job's process has kept some, however many columns there are.
-        is_short = len(json.dumps(asdict(self.lineage))) <= MOST_LINEAGE_BYTES
-        return self.lineage if is_short and self.lineage != Lineage() else None
-
     def step_ms(self, name: str) -> int:
-        """Milliseconds of the steps of this name so far."""
+        """Return the milliseconds of the steps of this name so far."""
         return int(self.times.seconds(name) * 1000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedTexts:
-    """What a job does, with SQL texts in which the current time is a parameter, and the parameters of these texts.
+    """What a job does, with SQL texts that have the current time as a parameter, and the parameters of these texts.
 
     `bare` are the names that were replaced without parentheses: a column of that name would have been meant.
     """
@@ -193,11 +188,11 @@ class FixedTexts:
 
 @dataclass(kw_only=True)
 class JobContext(LogContext):
-    """One job while it runs, with what does its work. Used by one thread."""
+    """One job while it runs, with the executor that does its work. Used by one thread."""
 
     executor: Executor
     current_time: CurrentTime
-    """The time that the job's texts and the table's rules name: of its start, or of the earlier try that it goes on."""
+    """The time in the job's texts and the table's rules: of its start, or of the earlier try that it continues."""
     texts: FixedTexts
     """The author's texts, with the current time fixed."""
     is_spark_here: bool = True
@@ -211,7 +206,6 @@ class JobContext(LogContext):
     """Why Arrow could not decode a file of the source: Spark reads the source by its own reader then."""
     is_resumed: bool = False
     """Whether it goes on from the saved work of an earlier try, whose inputs and current time are its own then."""
-
     is_continued: bool = False
     """Whether this process has tried it without Spark before."""
 
@@ -219,9 +213,9 @@ class JobContext(LogContext):
         self.job_id = self.clock.unique_id().replace("-", "")[:16]
 
     def go_on_from(self, tried: JobContext) -> None:
-        """Be the job that was tried without Spark: what it has written down of its source is not evaluated again.
+        """Become the job that was tried without Spark: its materialized source is not evaluated again.
 
-        What an earlier try of the work had written down is for its saved work to say, once more.
+        Its saved work is loaded once more.
         """
         self.job_id, self.input_key, self.is_continued = tried.job_id, tried.input_key, True
         if tried.is_resumed:
@@ -231,7 +225,7 @@ class JobContext(LogContext):
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measures what runs inside as a step of the result; while it runs long, logs how far it is."""
+        """Measure what runs inside as a step of the result; while it runs long, log how far it is."""
         with super().step(name), self.executor.watched(name, self.log):
             yield
 
@@ -242,7 +236,6 @@ class JobContext(LogContext):
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at once."""
         return self.executor.parallelism
 
     @property
@@ -264,29 +257,28 @@ class JobContext(LogContext):
     def inputs_folder(self) -> str:
         """The folder, relative to the table's, for what the job materializes, for large plans, and for its memory.
 
-        Work with an application transaction and a key has one for all its tries, so that a retry finds what the one
-        before it has done; any other has one of its own. No other process can know either name in advance. Inside the
-        table and not hidden by an underscore: another engine's vacuum ignores hidden folders, and would never sweep
-        what a killed job leaves behind. No log names anything in it.
+        Work with an application transaction and a key has one for all its tries; any other has its own. No other
+        process can know either name in advance. It has no underscore, because another engine's vacuum ignores hidden
+        folders, and would never sweep what a killed job leaves behind. No log names anything in it.
         """
         return self.work_folder or folder_named(self.job_id)
 
     @functools.cached_property
     def input_key(self) -> bytes:
-        """What the keys of a DELETE are encrypted with in the inputs folder: 32 bytes.
+        """The 32 bytes that encrypt the keys of a DELETE in the inputs folder.
 
-        A retry, which is to read them, has the same; without saved work no other process has it.
+        All tries have the same, as a retry reads them; without saved work no other process has it.
         """
         return secrets.token_bytes(32) if self.seal is None else bytes.fromhex(self.seal.sign("encryption", b""))
 
     def view_name(self) -> str:
-        """A name for a temporary view that is not in use; dropped by `drop_views`."""
+        """Return an unused name for a temporary view, which `drop_views` drops."""
         name = f"txlog_{self.job_id}_{len(self.views)}"
         self.views.append(name)
         return name
 
     def drop_views(self) -> None:
-        """Drop the temporary views of this job, and its variables."""
+        """Drop the temporary views and the variables of this job."""
         with contextlib.suppress(Exception):  # the session may be gone
             for variable in self.variables:
                 self.spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {variable}")

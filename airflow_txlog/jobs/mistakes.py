@@ -1,8 +1,8 @@
 """Mistakes of a job that its texts, the table's log and the paths of its sources show before Spark is asked.
 
-To find a misspelt column or a missing file takes milliseconds here; later it takes the start of Spark, or the wait for
-a cluster. Ask `check_mistakes` before you ask a Spark. The invariant: Spark or the job would refuse what is
-refused here; what is not certain passes and is judged later. Nothing is staged or written.
+Finding a misspelt column or a missing file takes milliseconds here; later it takes the start of Spark, or the wait for
+a cluster. The invariant: Spark or the job would refuse what is refused here; what is not certain passes and is judged
+later. Nothing is staged or written.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _NAMES_OF_SPARK = frozenset(("col", "key", "pos", "value"))
 def check_mistakes(spec: JobSpec, table: Table, *, is_spark_here: bool, has_own_session: bool) -> None:
     """Raise the error in which the job would end with a Spark, where that is certain without one.
 
-    Work that is in the table already passes. `is_spark_here`: as in `run_job`. `has_own_session`: the job's session
-    holds no views of others.
+    Work that is in the table already passes. `is_spark_here`: as in `run_job`. `has_own_session`: the job's session has
+    no views of others.
 
     Raises TableNotFound, InvalidPredicate and its kinds, InvalidJobSpec, SourceNotFound, SchemaMismatch,
     PartitionMismatch, AppendOnlyViolation, and what reading the log raises.
@@ -104,7 +104,6 @@ def _snapshot(context: JobContext) -> Snapshot | None:
 
 
 def _check_texts(context: JobContext) -> None:
-    """Raise for a text, or a parameter, that is wrong whatever the table is."""
     operation, parameters = context.operation, context.parameters
     used: set[str] = set()
     is_certain = True
@@ -280,7 +279,7 @@ class _Checks:
     def _look_for(self, source: AnySource, argument: str) -> bool:
         """Look for the files and tables of a source; return False where the job may not need them any more.
 
-        An earlier try may have written the rows down. Raises SourceNotFound, and InvalidJobSpec for a query that reads
+        An earlier try may have materialized the rows. Raises SourceNotFound, and InvalidJobSpec for a query that reads
         more than its views.
         """
         if self._is_tried_again():
@@ -296,7 +295,6 @@ class _Checks:
         return True
 
     def _is_tried_again(self) -> bool:
-        """Return whether an earlier try of this work may have left something."""
         context = self.context
         if context.work_folder is None:
             return False
@@ -306,7 +304,7 @@ class _Checks:
 
 
 def _check_views(source: QuerySource, argument: str) -> None:
-    """Raises InvalidJobSpec (`argument`) for what a restricted query certainly reads and the source has no view for."""
+    """Raise InvalidJobSpec (`argument`) for what a restricted query certainly reads and the source has no view for."""
     tokens = sql_text(source.sql).tokens
     words = [token.text.lower() if token.kind == "word" else "" for token in tokens]
     if _WITH_OTHER_NAMES & set(words):
@@ -343,7 +341,6 @@ def _has_no_struct(source: AnySource, name: str) -> bool:
 
 
 def _evolved(table: StructType | None, source: StructType | None) -> StructType | None:
-    """Return the columns that the table may have after schema evolution."""
     if table is None or source is None:
         return None
     return StructType((*table, *(field for field in source if table.find(field.name) is None)))

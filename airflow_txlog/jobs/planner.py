@@ -1,10 +1,10 @@
 """Choose whether this process or Spark does the work of a job, before the job writes data files, and log the reason.
 
 The record and the time zone decide first. Then the job examines its texts, its source and its table's snapshot on the
-local executor. The local executor raises NeedsSpark for work that only Spark can do, and the job continues with Spark
-from its saved work. The invariant: a job keeps its id, its current time and its materialized source when it changes to
-Spark. There is one exception: if Arrow cannot decode a file of the source while Spark runs already, the job starts
-again with Spark's own reader, and deletes its inputs first unless a retry may use them.
+local executor, which raises NeedsSpark for work that only Spark can do. The job continues with Spark from its saved
+work. The invariant: a job keeps its id, its current time and its materialized source when it changes to Spark. The one
+exception: if Arrow cannot decode a file of the source while Spark runs already, the job starts again with Spark's own
+reader, and deletes its inputs first unless a retry may use them.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ Job = Callable[[JobContext], JobResult]
 
 @dataclass(frozen=True)
 class Sparks:
-    """What a job may have of Spark, as the arguments of `run_job` say it."""
+    """The Spark that a job may have, by the arguments of `run_job`."""
 
     start: Callable[[], SparkSession] | None
-    """Gives the session."""
+    """Returns the session."""
     is_given: bool
     """Whether it runs already."""
     is_here: bool
     always_starts: bool
 
     def started(self, steps: StepTimes, say: Log) -> SparkSession:
-        """The session, which may have to start. Raises TxlogError where it does not."""
+        """Return the session, which may have to start. Raises TxlogError if it does not."""
         assert self.start is not None
         if self.is_given:
             return self.start()
@@ -68,7 +68,7 @@ class Sparks:
 def run_planned(
     spec: JobSpec, job: Job, table: Table, sparks: Sparks, say: Log, contexts: list[LogContext]
 ) -> JobResult:
-    """Return the result of a job that succeeds. What it began with is added to `contexts`."""
+    """Return the result of a job that succeeds. Its contexts are added to `contexts`."""
     check_meaning(spec.spark_conf, spec.time_zone)
     check_reachable(table.uri)
     with _inputs_removed(spec, contexts):
@@ -85,7 +85,14 @@ def run_planned(
             except NeedsSpark as error:
                 why, unread = str(error), error.unread
         steps = StepTimes() if tried is None else tried.times
-        _check_mistakes(spec, table, sparks, steps)
+        # It brings what all operations are, which a job without Spark need not load.
+        from airflow_txlog.jobs.mistakes import check_mistakes  # noqa: PLC0415
+
+        with steps.step("check"):
+            is_here = sparks.is_here
+            if sparks.is_given and sparks.start is not None:
+                is_here = is_here and reads_this_disk(sparks.start())
+            check_mistakes(spec, table, is_spark_here=is_here, has_own_session=not sparks.is_given)
         if why is not None:
             if sparks.start is None:
                 raise JobError(f"The job needs Spark: {why}.", needs_spark=True)
@@ -154,8 +161,8 @@ def _run_here(job: Job, context: JobContext) -> JobResult:
 def _run_by_spark(job: Job, context: JobContext, executor: SparkExecutor) -> JobResult:
     """Return the result of a job with its Spark.
 
-    Raises NeedsSpark where Arrow cannot decode a file and Spark was not asked yet, and the error of Arrow where Spark
-    cannot decode the file either.
+    Raises NeedsSpark where Arrow cannot decode a file and Spark was not asked yet, and Arrow's error where Spark cannot
+    either.
     """
     try:
         executor.prepare(context)
@@ -181,24 +188,16 @@ def _unread_by_arrow() -> Iterator[None]:
         raise NeedsSpark(f"Arrow cannot decode a file of the source ({error.message})", unread=error) from error
 
 
-def _check_mistakes(spec: JobSpec, table: Table, sparks: Sparks, steps: StepTimes) -> None:
-    """As `check_mistakes`, which brings what all operations are, and a job without Spark need not load."""
-    from airflow_txlog.jobs.mistakes import check_mistakes  # noqa: PLC0415
-
-    with steps.step("check"):
-        is_here = sparks.is_here
-        if sparks.is_given and sparks.start is not None:
-            is_here = is_here and reads_this_disk(sparks.start())
-        check_mistakes(spec, table, is_spark_here=is_here, has_own_session=not sparks.is_given)
-
-
 @contextlib.contextmanager
 def _inputs_removed(spec: JobSpec, contexts: list[LogContext]) -> Iterator[None]:
-    """Deletes afterwards what the job has materialized, unless it fails and a retry may go on with it."""
+    """Delete afterwards what the job has materialized, unless it fails and a retry may go on with it."""
     try:
         yield
     except Exception as error:
-        if not (contexts and contexts[-1].work_folder is not None and _may_be_retried(spec, error)):
+        found = failure_of(spec, error)
+        # A failure outside of our rules is retried where the task leaves that to Airflow, which this job does not know.
+        may_be_retried = found.retryable or isinstance(found, JobError)
+        if not (contexts and contexts[-1].work_folder is not None and may_be_retried):
             _remove_inputs(contexts)
         raise
     _remove_inputs(contexts)
@@ -217,20 +216,10 @@ def _is_known_zone(name: str) -> bool:
     return True
 
 
-def _may_be_retried(spec: JobSpec, error: Exception) -> bool:
-    """Whether a retry may come, which then goes on from the saved work.
-
-    What failed outside of our rules is retried where the task leaves that to Airflow (`TxlogRetryPolicy` with
-    otherwise="default"), which this job does not know.
-    """
-    found = failure_of(spec, error)
-    return found.retryable or isinstance(found, JobError)
-
-
 def _remove_inputs(contexts: list[LogContext]) -> None:
     """Delete the folder of materialized inputs, large plans and memory; VACUUM sweeps what cannot be deleted now.
 
-    Where a second copy of the work still reads them, it fails and finds on its retry that the work is done.
+    A second copy of the work that still reads them fails, and finds on its retry that the work is done.
     """
     for context in contexts[-1:]:
         if isinstance(context, JobContext):

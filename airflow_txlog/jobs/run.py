@@ -1,7 +1,7 @@
 """One job, from its description to its result. The way in for every runner.
 
-The invariant: a job that fails leaves nothing that a commit names, and a result that says why; whatever happens, its
-temporary views, its settings and its materialized inputs are gone when `run_job` returns.
+The invariant: a job that fails leaves nothing that a commit names, and a result that says why. Its temporary views, its
+settings and its materialized inputs are gone when `run_job` returns.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ def run_job(
     always_starts: bool = False,
     limits: Limits = USUAL,
 ) -> JobResult:
-    """Run the job, and put its result at `spec.result_uri` where there is one.
+    """Run the job, and put its result at `spec.result_uri` if there is one.
 
-    `spark`: a session that runs nothing else meanwhile, best one of `session.local_session`: the source's views are
-    made in it and dropped. Without it a job that may spare Spark is tried without, and where it needs Spark, `start`
-    gives the session; without that too, the result is an error with the fact `needs_spark`, and nothing was staged.
-    `always_starts`: a job that may need Spark starts it, whether it turns out to or not.
-    `is_spark_here`: that session reads this machine's disk, so that a path means the same without it. `log` gets lines
-    for people on what the job does; the result is summed up by the process that reads it (`wording.summary_lines`).
+    `spark` is a session that runs nothing else meanwhile, best one of `session.local_session`. Without it a job that
+    may spare Spark is tried without, and where it needs Spark, `start` returns the session; without that too, the
+    result is an error with the fact `needs_spark`, and nothing was staged. `always_starts`: a job that may need Spark
+    starts it in any case. `is_spark_here`: that session reads this machine's disk, so a path means the same without it.
+    `log` gets lines for people on what the job does; the process that reads the result sums it up
+    (`wording.summary_lines`).
 
-    Never raises for what goes wrong in the job: the result's `error` says it. Raises only when the result cannot be put
-    where it belongs.
+    Raises only when the result cannot be put where it belongs: a failure of the job is the result's `error`.
     """
     say = log or (lambda line: None)
     say(f"{spec.operation.name} {spec.table_uri}")
@@ -68,7 +67,7 @@ def run_job(
 
 
 def _job_of(spec: JobSpec) -> Callable[[Any], JobResult]:
-    """The function that the operation's record names. It is imported here and not before."""
+    """Import and return the function that the operation's record names."""
     module, _, name = spec.operation.job.partition(":")
     job: Callable[[Any], JobResult] = getattr(importlib.import_module(module), name)
     return job

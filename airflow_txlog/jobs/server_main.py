@@ -21,7 +21,7 @@ from airflow_txlog.jobs.spark.launch import JARS, jars_in_place  # noqa: E402
 
 
 def main() -> int:
-    """Start Spark and its Connect service, say the port, and wait for the end of the JVM."""
+    """Start Spark and its Connect service, print the port, and wait for the end of the JVM."""
     port, secret = int(os.environ["PYSPARK_GATEWAY_PORT"]), os.environ["PYSPARK_GATEWAY_SECRET"]
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=secret))
     try:
@@ -35,7 +35,6 @@ def main() -> int:
 
 
 def _started(jvm: Any) -> int:
-    """The port of the service."""
     system = jvm.java.lang.System
     # With those that `spark-submit` has found for spark.jars.packages.
     jars = system.getProperty(JARS)

@@ -1,8 +1,8 @@
-"""What `spark-submit` runs: the driver of a job on a cluster, `spark-submit … submitted_main.py SPEC_FILE`.
+"""The driver of a job on a cluster, which `spark-submit` runs: `spark-submit … submitted_main.py SPEC_FILE`.
 
-Spark's JVM stands between the submitter and this process: it copies its output, mixes standard error into it, and keeps
-the files that it inherited. So this process takes the submitter's files and pipes from its parent, the JVM. The
-invariant: it ends with the JVM, and with the process that started `spark-submit`, whichever ends first.
+Spark's JVM is between the submitter and this process: it copies its output, mixes standard error into it, and keeps the
+files that it inherited. So this process takes the submitter's files and pipes from its parent, the JVM. The invariant:
+it ends with the JVM, and with the process that started `spark-submit`, whichever ends first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_txlog.jobs.__main__ import leave_at_end_of, main  # noqa: E402
 
 
 def take_from_parent() -> None:
-    """The parent's standard streams, where they are pipes; its end of input is this process's end."""
+    """Take the parent's standard streams if they are pipes; the end of its input ends this process."""
     for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         try:
             found = f"/proc/{os.getppid()}/fd/{number}"
@@ -38,7 +38,7 @@ def take_from_parent() -> None:
 
 
 def opened(path: str) -> str:
-    """An open file of the parent's as one of this process, which outlives the parent; any other path as it is."""
+    """Return an open file of the parent's as one of this process, which outlives it; any other path as it is."""
     if not path.startswith(OPEN_FILES):
         return path
     return f"{OPEN_FILES}{os.open(f'/proc/{os.getppid()}/fd/{path.removeprefix(OPEN_FILES)}', os.O_RDWR)}"

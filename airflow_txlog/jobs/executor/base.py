@@ -1,7 +1,7 @@
 """The protocol of what does a job's work. The planner chooses an executor once; an operation never asks which it has.
 
-The invariant: every executor gives the same rows and refuses the same inputs. What one cannot do ends the job's try on
-it with NeedsSpark, and the planner goes on with Spark.
+The invariant: every executor returns the same rows and refuses the same inputs. Work that an executor cannot do ends
+the job's try on it with NeedsSpark, and the planner continues with Spark.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ class Executor(Protocol):
         """The session. Raises NeedsSpark without one."""
 
     def by_spark(self, why: str, evaluate: Callable[[], T]) -> T:
-        """Return what `evaluate` finds out by Spark. Raises NeedsSpark without one.
+        """Return what `evaluate` returns by Spark. Raises NeedsSpark without one.
 
         `why` is what only Spark can do, as the rest of the sentence "Spark is needed: ".
         """
 
     def foresee(self, why_not: Callable[[], str | None]) -> None:
-        """Raise NeedsSpark, before anything is written, if work that comes later needs a Spark that is not there.
+        """Raise NeedsSpark, before anything is written, if later work needs a Spark that is not there.
 
         `why_not` returns the reason, and is not called with a Spark.
         """
@@ -138,12 +138,12 @@ class Executor(Protocol):
         """Return the current time, as `CurrentTime.values` has it. Raises NeedsSpark for the clocks of most zones."""
 
     def instants(self, walls: Sequence[int]) -> list[int | None]:
-        """Return the instants at which clocks of the job's time zone show these times, in microseconds since 1970."""
+        """Return the instants (µs since 1970) at which clocks of the job's time zone show these times, also in µs."""
 
     def source(
         self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot | None
     ) -> FoundSource:
-        """Find a source. `argument` is how errors call it; `target` is the job's table, which it may read."""
+        """Find a source. `argument` is its name in errors; `target` is the job's table, which it may read."""
 
     def accepted_rules(self, context: JobContext, metadata: Metadata) -> AcceptedRules:
         """Return the rules of a table with this metadata, for `FoundSource.stage`."""
