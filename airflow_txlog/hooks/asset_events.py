@@ -78,7 +78,7 @@ def _change_of(task: Any, result: JobResult) -> tuple[bool, dict[str, Any], list
     if not is_change or result.version is None:
         return is_change, {}, []
     try:
-        follower: LogFollower = task.hook.follower(result.table_uri)
+        follower: LogFollower = task.hook.followed(result.table_uri).follower
         follower.look()
         commit = follower.facts(result.version)
         if commit is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,7 @@ from airflow_txlog.runners import CONNECTION_TYPES, Runner, check_runner, make_r
 
 if TYPE_CHECKING:
     from airflow_txlog.engine import Snapshot, Table
-    from airflow_txlog.engine.table.changes.following import LogFollower
     from airflow_txlog.hooks.followed_table import FollowedTable, UnprocessedVersions
-    from airflow_txlog.hooks.waiting import WaitAnswer
 
 _NAME_A_TABLE = 'an absolute path ("/lake/orders") or a URI ("file:///lake/orders")'
 
@@ -255,17 +253,6 @@ class TxlogHook(BaseHook):
     def table(self, table: str) -> Table:
         """Return the table, unread: it may not exist. The same object every time."""
         return self.followed(table).table
-
-    def follower(self, table: str) -> LogFollower:
-        """Return the table's log, followed from look to look: the same object every time, for one thread at a time."""
-        return self.followed(table).follower
-
-    def ask(self, table: str, questions: Sequence[Any]) -> list[WaitAnswer | Exception]:
-        """Return the answers to questions of sensors and triggers, by one look at the table's log (`FollowedTable`).
-
-        Raises the errors of the look: CorruptTable, those of the store and the connection.
-        """
-        return self.followed(table).ask(questions)
 
     def followed(self, table: str) -> FollowedTable:
         """Return the table with its followed log: the same object every time."""

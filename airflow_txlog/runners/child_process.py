@@ -53,15 +53,17 @@ class ChildProcessRunner:
         files: Sequence[int] = (),
         *,
         named_files: bool = False,
+        grace_s: float = TERMINATION_GRACE_S,
     ) -> None:
         """`command` runs the file of a spec, its last argument; `environment` is added to this process's own.
 
         The child inherits the open `files`. `named_files`: the spec and the result are files with a name, for a job
-        that cannot open those of its parent.
+        that cannot open those of its parent. `grace_s`: from SIGTERM to SIGKILL.
         """
         self._command = tuple(command)
         self._files = tuple(files)
         self._named_files = named_files
+        self._grace_s = grace_s
         self._added = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
@@ -114,7 +116,7 @@ class ChildProcessRunner:
         self._killed = True
         process = self._process
         if process is not None:
-            stop(process)
+            stop(process, self._grace_s)
 
     def _run_child(
         self, spec_file: IO[bytes], result_file: IO[bytes], log: Log, credentials: Mapping[str, str]
@@ -138,7 +140,7 @@ class ChildProcessRunner:
         finally:
             # Reached by an ordinary end too, where there is nothing left to stop. A timeout of the task raises
             # anywhere above, in the middle of a read.
-            stop(process)
+            stop(process, self._grace_s)
             _wait_for_end(process)
             with contextlib.suppress(OSError):
                 remove_folder_of(process.pid)
@@ -287,14 +289,14 @@ def _lost(spec: JobSpec, how: str, exit_code: int, tail: str) -> JobLost:
     )
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes], grace_s: float = TERMINATION_GRACE_S) -> None:
     """End the process if it still runs: close its standard input, SIGTERM, at last SIGKILL."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
     if process.poll() is None:
         process.terminate()
-        deadline_s = SYSTEM_CLOCK.monotonic_s() + TERMINATION_GRACE_S
+        deadline_s = SYSTEM_CLOCK.monotonic_s() + grace_s
         # Polled rather than waited for: this may run in a signal handler above a blocking wait of the same thread.
         while process.poll() is None and SYSTEM_CLOCK.monotonic_s() < deadline_s:
             SYSTEM_CLOCK.sleep(STOP_POLL_S)

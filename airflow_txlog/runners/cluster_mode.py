@@ -43,10 +43,6 @@ from airflow_txlog.runners.submit import SHARED_DEFAULTS, SubmitRunner, check_le
 from airflow_txlog.storage import open_store
 
 POLL_S = 10.0
-CANCELLED_S = 20.0
-"""How long a job may take to end once it is cancelled, before the task continues anyway."""
-UNANSWERED_S = 600.0
-"""How long the cluster or the store may give no answer, before the task leaves the job to its next try."""
 _SLICE_S = 0.2
 MAIN_SETTING = "spark.txlog.main"
 """The setting with the driver's file, for an image that has the package:
@@ -91,11 +87,11 @@ class Watched:
             self.text = found.text
             self.log(f"{self.job.name}: {found.text}{f' ({found.ui})' if found.ui else ''}")
 
-    def unanswered(self, spec: JobSpec, error: Exception, *, is_last: bool) -> None:
-        """Log that there was no answer. Raise ClusterLost if there was none for long, or if `is_last`."""
+    def unanswered(self, spec: JobSpec, error: Exception, *, at_most_s: float) -> None:
+        """Log that there was no answer. Raise ClusterLost if there was none for longer than `at_most_s`."""
         silent_s = SYSTEM_CLOCK.monotonic_s() - self.answered_s
         self.log(f"no answer about {self.job.name} for {silent_s:.0f} s ({_text_of(error)})")
-        if silent_s > UNANSWERED_S or is_last:
+        if silent_s > at_most_s:
             raise ClusterLost(
                 f"No answer about the {spec.operation.name} job on {spec.table_uri}, {self.job.name}, for "
                 f"{silent_s:.0f} s ({_text_of(error)}). It may still run: the next try looks for it, and for its "
@@ -110,11 +106,23 @@ class ClusterModeRunner(SubmitRunner):
 
     _defaults = SHARED_DEFAULTS
 
-    def __init__(self, cluster: SparkSubmit, *, poll_s: float = POLL_S) -> None:
+    def __init__(
+        self,
+        cluster: SparkSubmit,
+        *,
+        poll_s: float = POLL_S,
+        cancelled_s: float = 20.0,
+        unanswered_s: float = 600.0,
+    ) -> None:
+        """`cancelled_s`: how long a cancelled job may take to end, before the task continues anyway.
+
+        `unanswered_s`: how long the cluster or the store may give no answer, before the task leaves the job to its next
+        try.
+        """
         super().__init__(cluster)
         assert cluster.applications is not None, "a cluster in client mode"
         self._applications = cluster.applications
-        self._poll_s = poll_s
+        self._poll_s, self._cancelled_s, self._unanswered_s = poll_s, cancelled_s, unanswered_s
         self._job: Submitted | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.instead_of_waiting: Callable[[str], NoReturn] | None = None
@@ -307,14 +315,14 @@ class ClusterModeRunner(SubmitRunner):
                         continue
             except Exception as error:
                 result = None
-                watched.unanswered(spec, error, is_last=self._is_killed)
+                watched.unanswered(spec, error, at_most_s=-1 if self._is_killed else self._unanswered_s)
             if result is not None:
                 with contextlib.suppress(Exception):
                     job.exchange.remove()
                 return result_or_error(spec, result)
             if self._is_killed:
                 killed_s = SYSTEM_CLOCK.monotonic_s() if killed_s is None else killed_s
-            is_over = killed_s is not None and SYSTEM_CLOCK.monotonic_s() - killed_s > CANCELLED_S
+            is_over = killed_s is not None and SYSTEM_CLOCK.monotonic_s() - killed_s > self._cancelled_s
             if is_over or (found is not None and not found.is_alive):
                 return result_of_lost(spec, self._lost(spec, job.name, found))
             self._pause()
@@ -360,7 +368,7 @@ class ClusterModeRunner(SubmitRunner):
         """Cancel a job, wait until it has ended, and log whether it has committed. Return whether it has ended."""
         try:
             self._applications.cancel(job.name)
-            deadline_s = SYSTEM_CLOCK.monotonic_s() + CANCELLED_S
+            deadline_s = SYSTEM_CLOCK.monotonic_s() + self._cancelled_s
             while (is_alive := self._applications.look(job.name).is_alive) and SYSTEM_CLOCK.monotonic_s() < deadline_s:
                 SYSTEM_CLOCK.sleep(_SLICE_S)
             done = result_of_done(spec)

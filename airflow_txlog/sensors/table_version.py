@@ -145,7 +145,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
 
         Raises InvalidInput for a condition that is not understood, CorruptTable, UnsupportedFeature.
         """
-        (found,) = self.hook.ask(self.table_uri, [(self.condition(), self._checked)])
+        (found,) = self.hook.followed(self.table_uri).ask([(self.condition(), self._checked)])
         if isinstance(found, Exception):
             raise found
         self._checked = found.checked

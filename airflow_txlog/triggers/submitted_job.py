@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from airflow_txlog.runners.base import Applications, ApplicationState
 
 POLL_S = 15.0
-UNANSWERED_POLLS = 40
-"""After so many questions without an answer the task resumes, and reports that."""
 
 
 class SubmittedJobTrigger(BaseTrigger):
@@ -29,6 +27,9 @@ class SubmittedJobTrigger(BaseTrigger):
     :param name: the name that the application was submitted under.
     :param poll_s: seconds between two questions.
     """
+
+    unanswered_polls = 40
+    """After so many questions without an answer the task resumes, and reports that."""
 
     def __init__(self, *, spark_conn_id: str, name: str, poll_s: float = POLL_S) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -53,7 +54,7 @@ class SubmittedJobTrigger(BaseTrigger):
             except Exception as error:
                 unanswered += 1
                 self.log.warning("no answer about %s (%s)", self.name, type(error).__name__)
-                if unanswered >= UNANSWERED_POLLS:
+                if unanswered >= self.unanswered_polls:
                     yield _event(f"no answer about {self.name} ({type(error).__name__})")
                     return
             await asyncio.sleep(self.poll_s)

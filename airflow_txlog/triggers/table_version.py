@@ -304,7 +304,7 @@ class _Looker:
         try:
             if self._hook is None:
                 self._hook = TxlogHook(self._kwargs.get("txlog_conn_id"), self._kwargs.get("storage_conn_id"))
-            return self._hook.ask(self._kwargs["table_uri"], questions)
+            return self._hook.followed(self._kwargs["table_uri"]).ask(questions)
         except Exception as error:
             # The connection may have been mended meanwhile: it is read again.
             self._hook = None

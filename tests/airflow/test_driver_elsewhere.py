@@ -186,15 +186,11 @@ def test_a_wait_that_takes_too_long_cancels_the_job(
     assert not cluster.runs(*cluster.homes())
 
 
-def test_the_triggerer_goes_on_asking_a_cluster_that_does_not_answer(
-    cluster: PlayedCluster, users: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from airflow_txlog.triggers import submitted_job
-
+def test_the_triggerer_goes_on_asking_a_cluster_that_does_not_answer(cluster: PlayedCluster, users: Table) -> None:
     cluster.hold("commit")
     trigger, _ = deferred(delete(users, deferrable=True), Task().context())
     cluster.is_silent = True
-    monkeypatch.setattr(submitted_job, "UNANSWERED_POLLS", 3)
+    trigger.unanswered_polls = 3
     event = event_of(trigger)
     assert event == {"text": f"no answer about {trigger.name} (OSError)"}
 

@@ -36,7 +36,6 @@ from airflow_txlog.exactly_once.transactions import Seal
 from airflow_txlog.hooks.spark_connection import KubernetesApplications, YarnApplications
 from airflow_txlog.jobs import cluster_main
 from airflow_txlog.jobs.spark.shipping import driver_zip
-from airflow_txlog.runners import cluster_mode
 from airflow_txlog.runners.base import ApplicationState
 from airflow_txlog.storage import PLAIN, open_store
 from tests.helpers.driver_elsewhere import DetachedCluster, PlayedCluster, mode_of
@@ -99,9 +98,9 @@ def rows_added(table: Table) -> int:
 class Waiting:
     """A run of the runner in a thread of its own."""
 
-    def __init__(self, cluster: PlayedCluster, spec: JobSpec) -> None:
+    def __init__(self, cluster: PlayedCluster, spec: JobSpec, **more: float) -> None:
         self.lines: list[str] = []
-        self.runner = cluster.runner()
+        self.runner = cluster.runner(**more)
         self.result: JobResult | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(spec,), daemon=True)
@@ -305,12 +304,11 @@ def test_a_job_that_no_try_waits_for_is_cancelled_and_leaves_no_description(
 def test_a_job_that_may_still_run_keeps_its_description(
     cluster: PlayedCluster, users: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_mode, "CANCELLED_S", 0.0)
     cluster.hold("commit")
     task = Waiting(cluster, spec_of(users))
     task.until("app-1")
     monkeypatch.setattr(PlayedCluster, "cancel", lambda *_: None)
-    cluster.runner().cancel(spec_of(users), log=print)
+    cluster.runner(cancelled_s=0.0).cancel(spec_of(users), log=print)
     assert "spec-1" in documents(users), "a later try has to find it"
     cluster.go_on()
     task.over()
@@ -480,11 +478,10 @@ def test_a_document_that_another_build_has_signed_in_the_clear_is_refused_by_bot
 
 
 def test_a_cluster_that_does_not_answer_is_waited_for_and_then_left_to_the_next_try(
-    cluster: PlayedCluster, users: Table, monkeypatch: pytest.MonkeyPatch
+    cluster: PlayedCluster, users: Table
 ) -> None:
-    monkeypatch.setattr(cluster_mode, "UNANSWERED_S", 0.5)
     cluster.hold("commit")
-    task = Waiting(cluster, spec_of(users))
+    task = Waiting(cluster, spec_of(users), unanswered_s=0.5)
     task.until("app-1")
     cluster.is_silent = True
     task.over()

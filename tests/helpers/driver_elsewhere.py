@@ -62,10 +62,10 @@ class PlayedCluster:
         program.write_text(_HAND_OVER.format(folder=folder, start=start, then=then))
         program.chmod(0o755)
 
-    def runner(self, *, poll_s: float = 0.05) -> ClusterModeRunner:
+    def runner(self, *, poll_s: float = 0.05, **more: float) -> ClusterModeRunner:
         words = (str(self.folder / "spark-submit"), "--master", self.master, "--deploy-mode", "cluster")
         cluster = SparkSubmit(master=self.master, command=words, applications=self)
-        return ClusterModeRunner(cluster, poll_s=poll_s)
+        return ClusterModeRunner(cluster, poll_s=poll_s, **more)
 
     def homes(self) -> dict[str, Path]:
         """The folders of the applications that were submitted, by their names, oldest first."""

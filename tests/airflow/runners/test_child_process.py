@@ -17,7 +17,7 @@ from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.contract.operations import Truncate
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import ConcurrentAppend, InvalidJobSpec, JobLost
-from airflow_txlog.runners import child_process, make_runner
+from airflow_txlog.runners import make_runner
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.runners.job_output import readable, shown
 from tests.helpers.specs import job_spec
@@ -48,10 +48,10 @@ def spec(table: Table) -> JobSpec:
     )
 
 
-def runner(tmp_path: Path, code: str) -> ChildProcessRunner:
+def runner(tmp_path: Path, code: str, **more: float) -> ChildProcessRunner:
     script = tmp_path / "child.py"
     script.write_text(PROLOGUE + code)
-    return ChildProcessRunner(command=(sys.executable, str(script)))
+    return ChildProcessRunner(command=(sys.executable, str(script)), **more)  # type: ignore[arg-type]
 
 
 def is_running(pid: int) -> bool:
@@ -227,10 +227,8 @@ def test_kill_stops_the_child_and_leaves_no_commit(
     code: str,
     grace_s: float,
     ended_by: signal.Signals,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child_process, "TERMINATION_GRACE_S", grace_s)
-    child = runner(tmp_path, code)
+    child = runner(tmp_path, code, grace_s=grace_s)
     pids: list[int] = []
 
     def kill_when_it_runs(line: str) -> None:
