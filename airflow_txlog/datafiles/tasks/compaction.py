@@ -1,10 +1,9 @@
-"""Several data files become one: the rows of a bin, in the order of its files, as the table shows them now.
+"""Compaction: the rows of several data files, in the order of the files, become one file.
 
-The files may be of any age, so each is read as a reader would read it: columns found by the table's mapping, widened
-where the table widened them, null where a file lacks them, without the rows that its deletion vector deletes. The
-invariant: a compacted file holds exactly the rows that a reader of its inputs sees; or there is none, and an error says
-why. A column of it may hold nulls whatever the table demands: which rows there are is not ours to judge here.
-Memory is bounded by one row group of at most 128 MiB. Source: delta-spark, OptimizeTableCommand; soundness A7, A8, A19.
+The files may be of any age, so each is read as a reader of the table reads it. The invariant: a compacted file holds
+exactly the rows that a reader of its inputs sees, or there is none and an error says why. Its columns may hold nulls
+whatever the table demands. Memory is bounded by one row group of at most 128 MiB. Source: delta-spark,
+OptimizeTableCommand; soundness A7, A8, A19.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ _REPEATED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowIds:
-    """The columns of the table's files in which rows keep their ids: those of row tracking, by physical name.
-
-    Both are columns of the layout's schema, at its end.
-    """
+    """The columns of row tracking in the table's files, by physical name; the last ones of the layout's schema."""
 
     row_id: str
     row_version: str
@@ -56,9 +52,9 @@ class RowIds:
     def fill(
         self, columns: list[pa.Array], schema: pa.Schema, base: pa.Scalar, version: pa.Scalar, numbers: pa.Array
     ) -> None:
-        """Put the ids of rows that have none of their own in their file: by the file's base and the row's ordinal.
+        """Fill in the ids of rows that have none in their file: from the file's base and the row's ordinal.
 
-        `columns` are those of `schema` and are changed in place; `numbers` are the rows' ordinals in the file, int64.
+        `columns` are those of `schema` and are changed in place; `numbers` are the ordinals in the file, int64.
         """
         ids, versions = schema.get_field_index(self.row_id), schema.get_field_index(self.row_version)
         columns[ids] = pc.coalesce(columns[ids], pc.add(numbers, base))
@@ -67,10 +63,10 @@ class RowIds:
 
 @dataclass(frozen=True, kw_only=True)
 class CompactTask(FileTask):
-    """One file for each bin of files; one record a bin that has rows.
+    """One file, and one record, for each segment that has rows.
 
-    `bins` are the work of the tasks: the files of a task stand together by `segment`, which is the number of what they
-    become, and which the record has. `read_ahead`: decode in a second thread, where cores are left over.
+    The files of a segment are neighbours in a bin; the record has the segment's number. `read_ahead`: decode in a
+    second thread, if cores are idle.
     """
 
     row_ids: RowIds | None = None
@@ -78,7 +74,6 @@ class CompactTask(FileTask):
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, and of what went wrong."""
         yield from self.staged(batches, lambda planned: planned.segment, self._compacted)
 
     def _compacted(self, files: Sequence[PlannedFile], attempt: str, store: Store) -> StagedFile | None:
@@ -93,7 +88,7 @@ class CompactTask(FileTask):
             raise
 
     def _rows(self, files: Iterable[PlannedFile], output: _CompactedFile) -> Iterator[pa.RecordBatch]:
-        """The rows of the files that no vector deletes, with the columns of the output."""
+        """Yield the rows that no deletion vector deletes, with the columns of the output."""
         table, schema = output.table_schema, output.schema
         scan = FileScan(bins=self.bins, schema=table, with_address=self.row_ids is not None)
         for planned in files:
@@ -111,7 +106,7 @@ class CompactTask(FileTask):
 
 
 class _CompactedFile:
-    """The file of one bin, begun when its first rows have shown how it is best encoded."""
+    """The file of one segment. It begins when its first rows show how it is best encoded."""
 
     def __init__(self, layout: Layout, store: Store, first: PlannedFile, attempt: str) -> None:
         self.table_schema = pa.schema([_optional(field) for field in layout.file_schema])
@@ -124,7 +119,7 @@ class _CompactedFile:
         self._writer: RowGroupWriter | None = None
 
     def follow(self, codec: str) -> None:
-        """Write in this codec, where neither the table nor a file before said another: a writer of it chose this."""
+        """Write in this codec unless the table or an earlier file chose one: a writer of the table chose it."""
         self._codec = self._codec or codec
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -141,7 +136,7 @@ class _CompactedFile:
         self._writer.write(batch)
 
     def close(self) -> StagedFile | None:
-        """What was staged; None where there were no rows."""
+        """Return what was staged; None if there were no rows."""
         if self._writer is None:
             return None
         return self._writer.close(self._first.partition_values, segment=self._first.segment or 0)
@@ -152,7 +147,7 @@ class _CompactedFile:
 
 
 def dictionary_columns(rows: pa.RecordBatch) -> list[str]:
-    """The Parquet leaves that are worth a dictionary, judged by these rows; nested ones always try."""
+    """Return the Parquet leaves that are worth a dictionary, judged by these rows; nested ones always are."""
     found: list[str] = []
     for field, column in zip(rows.schema, rows.columns, strict=True):
         if pa.types.is_nested(field.type):
@@ -163,7 +158,7 @@ def dictionary_columns(rows: pa.RecordBatch) -> list[str]:
 
 
 def ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches, made by a second thread that is a few of them ahead. Errors come out where they belong."""
+    """Yield the same batches, made by a second thread that is a few of them ahead. Its errors are raised here."""
     done = object()
     made: queue.Queue[Any] = queue.Queue(maxsize=4)
     stopped = threading.Event()
@@ -199,14 +194,14 @@ def ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches that are worth a call, in order; none is empty."""
+    """Yield the rows in larger batches, in order; none is empty."""
     # The first rows decide on dictionaries, so there should be many of them.
     for rows in gathered((batch for batch in batches if batch.num_rows), _JOINED_ROWS, _JOINED_BYTES):
         yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
 
 
 def _optional(field: pa.Field) -> pa.Field:
-    """The field with every level of it nullable, but for the keys of maps; its marks stay."""
+    """Return the field with every level of it nullable except the keys of maps; its metadata stays."""
     return field.with_nullable(True).with_type(_optional_type(field.type))
 
 
@@ -219,7 +214,7 @@ def _optional_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _leaf_paths(kind: pa.DataType, path: str) -> Iterator[str]:
-    """What Parquet calls the leaves inside a column, as Arrow writes it."""
+    """Yield the paths of the Parquet leaves of a column, as Arrow names them."""
     if pa.types.is_struct(kind):
         for field in kind:
             yield from _leaf_paths(field.type, f"{path}.{field.name}")

@@ -1,7 +1,10 @@
-"""What Spark's Python workers run to copy data files without some of their rows.
+"""Tasks that copy data files without some of their rows, and tasks that write new images of rows, and change rows.
 
-The invariants are those of `scan_and_write` and of `parquet.rewriting`: what is foreseen is returned as a record, never
-raised, and a row that stays is in exactly one copy.
+A new image has some columns from Spark, the source or an expression, and the others from the file, which is read by the
+task that writes the image. Only computed columns go through the JVM. The invariants: foreseen errors are returned as
+records, never raised; a row that stays is in exactly one copy; a computed row is combined with the row of the file that
+has its address, and a missing or misplaced one fails the task. Source: docs/decisions/positions-not-rows.md; soundness
+A17; protocol, "Change Data Files".
 """
 
 from __future__ import annotations
@@ -50,14 +53,13 @@ from airflow_txlog.storage import Store
 
 @dataclass(frozen=True, kw_only=True)
 class FileTask:
-    """New files in the place of the planned ones, for a numbered range like a scan's; one record a file."""
+    """Writes new files from planned ones, for a numbered range; one record a file."""
 
     bins: Bins
     layout: Layout
 
     @property
     def weight(self) -> int:
-        """What it costs to read all files, as of Bins."""
         return self.bins.weight
 
     def staged(
@@ -66,7 +68,7 @@ class FileTask:
         key: Callable[[PlannedFile], Hashable],
         stage: Callable[[list[PlannedFile], str, Store], StagedFile | None],
     ) -> Iterator[pa.RecordBatch]:
-        """Records of what `stage` makes of neighbouring files of one key; of files that fail, the error."""
+        """Yield records of what `stage` makes of neighbouring files with equal keys; of files that fail, the error."""
         use_one_thread()
         attempt = SYSTEM_CLOCK.unique_id()
         store = self.layout.store.open()
@@ -89,14 +91,13 @@ class FileTask:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyTask(FileTask):
-    """Copies of data files without the plan's positions, and without the rows that their deletion vectors delete.
+    """Copies data files without the plan's positions and without deleted rows; one record a file or part of a file.
 
-    One record a file, or a part of a file. A copy of which no row is left is not made.
+    A copy without rows is not made.
     """
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, and of what went wrong."""
         yield from self.staged(batches, _alone, lambda files, *at: self.copied(files[0], *at))
 
     def copied(
@@ -106,7 +107,7 @@ class CopyTask(FileTask):
         store: Store,
         look: Callable[[int, pa.RecordBatch], None] | None = None,
     ) -> StagedFile | None:
-        """The copy of one file in `store`, None where no row is left; a failed one leaves nothing.
+        """Return the copy of one file in `store`; None if no row is left. A failed copy leaves nothing.
 
         `look`: see `copy_without`.
         """
@@ -145,15 +146,15 @@ _MakeImages: TypeAlias = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
 class SentColumns:
     """Columns that Spark sends: the batches are the rows of a scan of the same bins, in the same tasks and order.
 
-    They are the columns `names`, in order, ADDRESS_COLUMN among them, with the violations where the layout must check.
-    `first_files` are the indexes of each bin's first file.
+    `names` are the columns, in order, with ADDRESS_COLUMN, and the violations if the layout must check. `first_files`
+    are the indexes of each bin's first file.
     """
 
     names: tuple[str, ...]
     first_files: tuple[int, ...]
 
     def bin_of(self, address: int) -> int:
-        """The number of the bin whose first row has this address."""
+        """Return the number of the bin whose first row has this address."""
         first = address >> POSITION_BITS
         if first not in self.first_files:
             raise out_of_order()
@@ -162,12 +163,11 @@ class SentColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageTask(CopyTask):
-    """New images of the rows at the plan's positions; one record a file.
+    """Writes new images of the rows at the plan's positions; one record a file, and no file of two segments.
 
-    The rows take columns of `values`: those that Spark sends, those of the source's rows that the plan's `row_ids`
-    name, or those that follow from the rows themselves; for the last two the task is one for a numbered range like a
-    scan's. Files never mix segments of the plan. Of files that the plan says are copied the other rows are copied too.
-    `change_type`: the images are change rows of it too.
+    The images take the columns of `values`: sent by Spark, of the source's rows that the plan's `row_ids` name, or
+    computed from the rows themselves. Only in the first case are the batches not a numbered range. The other rows of a
+    file that the plan marks as copied are copied. With a `change_type` the images are change rows too.
     """
 
     values: SentColumns | SourceRows | RowValues
@@ -175,14 +175,13 @@ class ImageTask(CopyTask):
 
     @property
     def weight(self) -> int:
-        """What it costs to read all files, as of Bins."""
         return self.bins.weight + (self.values.scan.bins.weight if isinstance(self.values, SourceRows) else 0)
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, or one of what went wrong: then every image of this task is gone again.
+        """Yield records of staged files, or of an error: then every image of this task is deleted.
 
-        Copies that are whole by then stay, in no commit, as those of other tasks do.
+        Copies that are complete by then stay; no commit names them.
         """
         use_one_thread()
         attempt = SYSTEM_CLOCK.unique_id()
@@ -193,7 +192,7 @@ class ImageTask(CopyTask):
         yield from report
 
     def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, _MakeImages]]:
-        """The number of each bin, and what makes images of rows of its files, which come in their order."""
+        """Yield the number of each bin, and what makes images of the rows of its files, which come in their order."""
         match self.values:
             case RowValues() as values:
                 for number in task_numbers(batches):
@@ -208,14 +207,14 @@ class ImageTask(CopyTask):
                     yield sent.bin_of(address), rows.images
 
     def _met(self, number: int, store: Store) -> Iterator[pa.RecordBatch]:
-        """The addresses of the bin's rows, and which rows of the source they met."""
+        """Yield the addresses of the bin's rows, with the numbers of the source rows that they met."""
         scan = FileScan(bins=self.bins, schema=pa.schema([]), rows="only", with_address=True, with_row_id=True)
         for planned in self.bins.files(number, store):
             yield from scan.rows_of(planned)
 
     @functools.cached_property
     def _scan(self) -> FileScan:
-        """What images need of the files: the columns that they keep, or are made of."""
+        """Return the scan of the columns that images keep, or are computed from."""
         own = self.values.columns_read if isinstance(self.values, RowValues) else None
         unneeded = set(self.values.names) - (own or set())
         kept = pa.schema([field for field in self.layout.schema if field.name not in unneeded])
@@ -224,7 +223,7 @@ class ImageTask(CopyTask):
     def _write_bin(
         self, number: int, attempt: str, store: Store, images_of: _MakeImages, writer: PartitionedWriter
     ) -> Iterator[pa.RecordBatch]:
-        """Writes the images of the bin's files. Yields records of copies."""
+        """Write the images of the bin's files; yield records of copies."""
         scan = self._scan
         for planned in self.bins.files(number, store):
             if planned.is_copied:
@@ -250,10 +249,10 @@ class ImageTask(CopyTask):
 
 
 def leaving_task(bins: Bins, layout: Layout, updates: frozenset[int] = frozenset()) -> Task:
-    """The task that writes change rows of the rows at the plan's positions, which leave their files.
+    """Return the task that writes change rows of the rows at the plan's positions, which leave their files.
 
-    Of a file without positions it is every row that no deletion vector deletes. `layout` is the table's. `updates` are
-    the clauses of the plan that update a row, whose old image it is; any other, or none, deletes it.
+    Of a file without positions these are all rows that are not deleted. A row is an old image if one of the clauses
+    `updates` acts on it, otherwise a delete. `layout` is the table's.
     """
     scan = FileScan(bins=bins, schema=layout.schema, rows="only", with_clause=True, with_segment=True)
     return Task(source=scan, steps=(functools.partial(_by_clause, updates),), layout=layout.for_changes())
@@ -268,13 +267,12 @@ def _by_clause(updates: frozenset[int], rows: Iterator[pa.RecordBatch]) -> Itera
 
 
 def of_type(change_type: str, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows, which are change rows of this type too."""
+    """Yield the rows as change rows of this type."""
     for batch in rows:
         yield batch.append_column(CHANGE_TYPE_FIELD, pa.repeat(pa.scalar(change_type, pa.string()), batch.num_rows))
 
 
 def out_of_order() -> JobError:
-    """The error for rows that are not those of the plan, or not in its order."""
     return JobError(
         "Rows came back from Spark in another order than they were sent in, or not exactly those. Nothing was "
         "committed. Report this as a bug."
@@ -289,12 +287,12 @@ class _Rows:
         self._waiting: pa.RecordBatch | None = None
 
     def next_address(self) -> int | None:
-        """The address of the next row; None at the end."""
+        """Return the address of the next row; None at the end."""
         waiting = self._next()
         return None if waiting is None else int(waiting.column(ADDRESS_COLUMN)[0].as_py())
 
     def images(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows of a file with the computed values of the same addresses, which come next. Raises JobError."""
+        """Yield the rows of a file with the next computed values. Raises JobError for other addresses."""
         start = 0
         while start < rows.num_rows:
             waiting = self._next()

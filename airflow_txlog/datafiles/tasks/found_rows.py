@@ -1,9 +1,9 @@
-"""What was found, packed by the task that found it: rows of a file as a bitmap, and pairs as `positions` has them.
+"""Found rows, packed by the task that found them: rows of a file as a bitmap, pairs as in `positions`.
 
-Steps of tasks, and callables for `mapInArrow` over what Spark has found. The invariants: memory is bounded by a million
-addresses; what the driver collects is a value for each file, not a row for each match; every match comes out once,
-among pairs or in a bitmap. What belongs to one file, or to one file and clause, from whatever tasks, is to be united.
-Source: docs/decisions/positions-not-rows.md.
+The functions are steps of tasks, and callables for `mapInArrow` over what Spark has found. The invariants: a task holds
+at most a million addresses; the driver collects a value for each file, not a row for each match; every match is yielded
+once, among pairs or in a bitmap. The caller unites the values of one file, or of one file and clause. Source:
+docs/decisions/positions-not-rows.md.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ _PAIR_TYPES = (pa.int64(), pa.int64(), pa.int32())
 
 
 def rows_packed(batches: Iterator[pa.RecordBatch], at_once: int = _AT_ONCE) -> Iterator[pa.RecordBatch]:
-    """Distinct addresses, the last column of the batches, as rows of PACKED_SCHEMA.
-
-    A row for each file of each `at_once` addresses.
+    """Yield distinct addresses, the last column of the batches, as PACKED_SCHEMA: a row for each file of `at_once`
+    addresses.
     """
     use_one_thread()
     addresses = (batch.select([batch.num_columns - 1]) for batch in batches)
@@ -48,9 +47,9 @@ def rows_packed(batches: Iterator[pa.RecordBatch], at_once: int = _AT_ONCE) -> I
 
 
 def pairs_packed(batches: Iterator[pa.RecordBatch], at_once: int = _AT_ONCE) -> Iterator[pa.RecordBatch]:
-    """Rows of address, source row or null, and clause or null, as rows of PAIRS_SCHEMA.
+    """Yield rows of address, source row or null, and clause or null, as PAIRS_SCHEMA.
 
-    A row for each file of each `at_once` pairs, and for each clause and file of each `at_once` of the others.
+    There is a row for each file of each `at_once` pairs, and for each clause and file of each `at_once` other rows.
     """
     use_one_thread()
     pairs = _Waiting(at_once)
@@ -78,9 +77,9 @@ def _typed(pairs: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def distinct_values(most: int, most_bytes: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The distinct values of the only column, in no order, as one batch; null is one of them.
+    """Yield the distinct values of the only column, null included, in no order, as one batch.
 
-    The reading stops as soon as they exceed either limit: `is_too_much` is then true of those that are yielded.
+    Stops reading as soon as the values exceed a limit: then `is_too_much` is true of those that it yields.
     """
     values = None
     for batch in batches:
@@ -93,26 +92,24 @@ def distinct_values(most: int, most_bytes: int, batches: Iterator[pa.RecordBatch
 
 
 def is_too_much(values: pa.Array, most: int, most_bytes: int) -> bool:
-    """Whether there are more values than `most`, or more than `most_bytes` of them."""
     return len(values) > most or values.nbytes > most_bytes
 
 
 def held_rows(rows: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows that the driver sends along with the task, once for each incoming batch: over `spark.range(0, 1, 1, 1)`
-    exactly once."""
+    """Yield the rows once for each incoming batch: exactly once over `spark.range(0, 1, 1, 1)`."""
     for _ in batches:
         yield rows
 
 
 def packed_rows(addresses: pa.Array) -> pa.RecordBatch:
-    """Distinct addresses as rows of PACKED_SCHEMA."""
+    """Return distinct addresses as PACKED_SCHEMA."""
     found = list(packed_by_file(addresses))
     columns = [pa.array([entry[at] for entry in found], each.type) for at, each in enumerate(PACKED_SCHEMA)]
     return pa.RecordBatch.from_arrays(columns, schema=PACKED_SCHEMA)
 
 
 def packed_pairs(addresses: pa.Array, rows: pa.Array, clauses: pa.Array) -> pa.RecordBatch:
-    """Pairs as rows of PAIRS_SCHEMA."""
+    """Return pairs as PAIRS_SCHEMA."""
     found = list(pairs_by_file(addresses, rows, clauses))
     files = pa.array([index for index, _ in found], pa.int64())
     nothing = [pa.nulls(len(found), PAIRS_SCHEMA.field(name).type) for name in (CLAUSE_COLUMN, POSITIONS_COLUMN)]
@@ -121,7 +118,7 @@ def packed_pairs(addresses: pa.Array, rows: pa.Array, clauses: pa.Array) -> pa.R
 
 
 def _of_clause(number: int, addresses: pa.Array) -> pa.RecordBatch:
-    """Addresses of rows on which a clause acts without a source row, as rows of PAIRS_SCHEMA."""
+    """Return the addresses of rows on which a clause acts without a source row, as PAIRS_SCHEMA."""
     packed = packed_rows(addresses)
     clauses = pa.repeat(pa.scalar(number, pa.int32()), packed.num_rows)
     nothing = pa.nulls(packed.num_rows, pa.binary())
@@ -137,13 +134,13 @@ class _Waiting:
     count: int = 0
 
     def add(self, rows: pa.RecordBatch) -> bool:
-        """Whether there are so many rows now that they should be packed."""
+        """Add rows; return whether there are enough to be packed."""
         self.batches.append(rows)
         self.count += rows.num_rows
         return self.count >= self.at_once
 
     def taken(self) -> list[pa.Array]:
-        """The columns of all of them, which are waiting no longer."""
+        """Return the columns of all rows, which are no longer waiting."""
         waiting = pa.Table.from_batches(self.batches)
         self.batches, self.count = [], 0
         return [whole(column) for column in waiting.columns]

@@ -1,9 +1,8 @@
-"""Rows found by their key in the task that reads them: which rows of which files have one of a list of keys.
+"""A step of a task that finds rows by their key: which rows of which files have one of a list of keys.
 
-A step of a task. The invariants: a row is found exactly where each of its
-columns equals that of a key by value, and null equals nothing, so the columns are of types whose values all engines
-compare alike; a row that has the key of several is found once for each of them. Memory is bounded by the keys and by
-the rows that are looked up at once.
+The invariants: a row is found exactly if its columns equal those of a key by value, and null equals nothing, so the
+columns must have types whose values all engines compare alike; a row that has several keys is found once for each.
+Memory is bounded by the keys and by the rows that are looked up at once.
 """
 
 from __future__ import annotations
@@ -29,26 +28,28 @@ _PROBED_AT_ONCE = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class HeldKeys:
-    """Keys that the driver holds: a column for each of the scan's, in its order and of its types, and their numbers."""
+    """Keys that the driver holds: their numbers, and a column for each column of the scan, in its order and types."""
 
     columns: tuple[pa.Array, ...]
     numbers: pa.Array
 
     def read(self) -> pa.Table:
-        """The keys, and behind them the numbers, under whatever names."""
+        """Return the keys, and the numbers as the last column."""
         return pa.Table.from_arrays([*self.columns, self.numbers], names=_names(len(self.columns)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceKeys:
-    """The keys of the rows that a job has written down. `columns`: the source's column for each of the scan's, and the
-    type in which the scan has it; `scan` reads these columns and ROW_ID_COLUMN."""
+    """The keys of a job's materialized source. `scan` reads its key columns and ROW_ID_COLUMN.
+
+    `columns`: for each column of the table's scan the source's column, and the type in which the table's scan has it.
+    """
 
     scan: MaterializedScan
     columns: tuple[tuple[str, pa.DataType], ...]
 
     def read(self) -> pa.Table:
-        """As HeldKeys. Raises JobError, retryable."""
+        """Return as HeldKeys does. Raises JobError, retryable."""
         table = pa.Table.from_batches(self.scan.all_rows(), self.scan.output_schema)
         keys = [table.column(held).cast(kind) for held, kind in self.columns]
         return pa.Table.from_arrays([*keys, table.column(ROW_ID_COLUMN)], names=_names(len(keys)))
@@ -63,11 +64,10 @@ def pairs_of_keys(
     rows_at_once: int = _ROWS_AT_ONCE,
     bytes_at_once: int = USUAL.looked_up_bytes,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows, of the keys' columns and addresses alone, that have one of the keys: address, number of the key, and
-    the `clause` that acts on them.
+    """Yield the rows that have one of the keys: address, number of the key, and the `clause` that acts on them.
 
-    `may_meet_many`: whether a row may have the key of several. Where it may not, the search ends soon after some row
-    has: what the caller refuses then may be more than it can hold.
+    `rows` have the keys' columns and addresses. If a row may not meet several keys (`may_meet_many`), the search ends
+    soon after one does: the caller refuses it, and all pairs may be too many to hold.
     """
     scanned = (batch for batch in rows if batch.num_rows)
     first = next(scanned, None)

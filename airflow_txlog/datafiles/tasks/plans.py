@@ -1,9 +1,8 @@
-"""What a driver sends its tasks about existing data files: one Arrow table, cut into bins, each sent as bytes.
+"""What a driver tells its tasks about data files: one Arrow table, cut into bins, each sent as bytes.
 
-A *bin* is the work of one task. Bins are packed by bytes, longest first, so that tasks end together; they are Arrow IPC
-and not pickles, because a plan that is too large for a closure is read from a file in the table's folder, and no one
-who can write there may run code on an executor. The invariant: a plan's typed values (partition columns) arrive as
-they were, whatever their year or precision.
+A *bin* is the work of one task. Bins are packed by bytes, longest first, so that tasks end together. They are Arrow IPC
+and not pickles: a plan that is too large for a closure is read from a file in the table's folder, and no one who can
+write there may run code on an executor. The invariant: typed partition values arrive unchanged.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ class PlannedFile:
     """One row of a plan.
 
     `directory` is where a copy goes, relative to the table, "" for its root; `partition_values` are the raw strings of
-    the add action; `constants` are the same values typed, by column. `row_ids` and `clauses` belong to the
-    positions; one value alone is that of them all. Of a large file a task may do a part: number `part` of `parts`,
-    whole row groups.
+    the add action, `constants` the same values typed. `row_ids` and `clauses` belong to the positions; one value alone
+    is that of all. A task may do a part of a large file: number `part` of `parts`, whole row groups.
     """
 
     index: int
@@ -74,18 +72,19 @@ class PlannedFile:
     parts: int = 1
 
     def row_groups(self, count: int) -> range:
-        """Which of the file's `count` row groups the part has: each is in exactly one, and some parts may have none."""
+        """Return the row groups of the part, of the file's `count`: each is in exactly one part, and a part may be
+        empty.
+        """
         return range(*(-(-number * count // self.parts) for number in (self.part, self.part + 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """The work of each task: sent along, or left in files when it is too large to be sent along.
+    """The work of each task: `inline`, or left in files if it is too large to be sent along.
 
-    `store` is that of the planned files, in one table all of them. `paths` are those of the files that hold the plan,
-    in the store `kept`: the job's own table. `digests` are the SHA-256 of what was left there: a plan names the files
-    that a task opens with the worker's credentials, so a task takes it from nothing but these bytes. `weight` is
-    what it costs to read all planned files, in bytes: `limits.weight_of`.
+    `store` is that of the planned files. `paths` are the files that hold the plan, in the store `kept`: the job's own
+    table. `digests` are their SHA-256: a plan names files that a task opens with the worker's credentials, so a task
+    takes it from exactly these bytes. `weight` is the cost of reading all planned files, in bytes (`limits.weight_of`).
     """
 
     store: StoreReference
@@ -99,13 +98,13 @@ class Bins:
         return len(self.inline) or len(self.paths)
 
     def store_beside(self, written: Store) -> Store:
-        """The store of the planned files: `written` itself, where it is the one that new files go to."""
+        """Return the store of the planned files: `written` itself if new files go to the same one."""
         return written if StoreReference.of(written) == self.store else self.store.open()
 
     def files(self, number: int, store: Store) -> Iterator[PlannedFile]:
-        """The files of one bin, in the order of their index. `store` is the one that `self.store` opens.
+        """Yield the files of one bin, in the order of the plan. `store` is what `self.store` opens.
 
-        Raises JobError, retryable, where the file of a plan is not the one that the driver left.
+        Raises JobError, retryable, if the file of a plan is not the one that the driver left.
         """
         data = self.inline[number] if self.inline else self._left(number)
         return planned_files(pa.ipc.open_stream(data).read_all(), store)
@@ -126,8 +125,7 @@ class Bins:
 
 
 def plan_table(columns: Mapping[str, Any], constants: Mapping[str, pa.Array] | None = None) -> pa.Table:
-    """A plan: these columns, lists or Arrow arrays, of which there is one at least, null in all others of PLAN_FIELDS,
-    and the values of partition columns."""
+    """Return a plan with these columns (lists or arrays, at least one), nulls in the others, and partition values."""
     rows = len(next(iter(columns.values())))
     arrays = [columns.get(field.name, pa.nulls(rows, field.type)) for field in PLAN_FIELDS]
     typed = constants or {}
@@ -136,7 +134,7 @@ def plan_table(columns: Mapping[str, Any], constants: Mapping[str, pa.Array] | N
 
 
 def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
-    """The rows of a plan as values; `store` is that of the files."""
+    """Yield the rows of a plan; `store` is that of the files."""
     constants = [name for name in plan.column_names if name.startswith(CONSTANT_PREFIX)]
     parts = [field.name for field in PART_FIELDS if field.name in plan.column_names]
     for row in range(plan.num_rows):
@@ -161,7 +159,7 @@ def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
 
 
 def _of_positions(pairs: bytes | None, clause: int | None) -> tuple[pa.Array | None, pa.Array | None]:
-    """The source rows and the clauses of the positions of a file."""
+    """Return the source rows and the clauses of the positions of a file."""
     if pairs is None:
         return None, None if clause is None else pa.array([clause], pa.int32())
     table = unpack_pairs(pairs)
@@ -170,7 +168,7 @@ def _of_positions(pairs: bytes | None, clause: int | None) -> tuple[pa.Array | N
 
 
 def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Row numbers of each bin, ascending inside a bin: longest first into the bin that holds least. No bin is empty."""
+    """Return the row numbers of each bin, ascending: longest first, into the bin that holds least. No bin is empty."""
     bins: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(min(count, len(sizes)))]
     heapq.heapify(bins)
     for row in sorted(range(len(sizes)), key=lambda row: (-sizes[row], row)):
@@ -182,7 +180,7 @@ def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:
 
 
 def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> Iterator[bytes]:
-    """Each bin's rows of the plan as Arrow IPC."""
+    """Yield each bin's rows of the plan as Arrow IPC."""
     for rows in bins:
         part = plan.take(pa.array(rows, pa.int64()))
         sink = pa.BufferOutputStream()
@@ -192,7 +190,7 @@ def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> Iterator[bytes
 
 
 def in_parts(plan: pa.Table, parts: Sequence[int]) -> pa.Table:
-    """The plan with each file in so many rows of its own, numbered by PART_FIELDS."""
+    """Return the plan with each file in so many rows, numbered by PART_FIELDS."""
     rows = [row for row, count in enumerate(parts) for _ in range(count)]
     numbers = [number for count in parts for number in range(count)]
     repeated = plan.take(pa.array(rows, pa.int64()))

@@ -1,8 +1,8 @@
-"""New values of columns that follow from a row alone: constants, other columns, and what is computed of these.
+"""New values of columns: expressions over a row of the table, or over a row of a job's materialized source.
 
-What the driver has read out of the plain texts of an UPDATE or a MERGE (`jobs/sql/plain_values`); of a MERGE the row
-may be the source's. The invariant: a value is the one that Spark computes from the author's text, and no row makes the
-computation fail. Source: docs/decisions/spark-computes.md.
+The driver reads them from plain texts (`jobs/sql/plain_values`). The invariants: a value is the one that Spark computes
+from the author's text, and no row makes the computation fail; a source row is found by its number alone, which the
+driver has matched. Memory is bounded by what a task holds of the source at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_txlog.storage.limits import USUAL
 
 @dataclass(frozen=True, kw_only=True)
 class RowValues:
-    """The new value of each column that is assigned. All of them see the row as it was."""
+    """The new value of each assigned column. All of them see the row as it was."""
 
     values: Mapping[str, Expression]
     most_bytes: int = 64 * 1024 * 1024
@@ -32,7 +32,6 @@ class RowValues:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The assigned columns."""
         return tuple(self.values)
 
     @property
@@ -41,16 +40,16 @@ class RowValues:
         return frozenset[str]().union(*map(columns_of, self.values.values()))
 
     def assigned(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows with the assigned columns, in the place of those they had, in batches of a bounded size.
+        """Yield the rows with the assigned columns replaced, in batches of a bounded size.
 
-        `rows` have `columns_read`, and a column at least.
+        `rows` have `columns_read`, and at least one column.
         """
         for part, new in self._new(rows):
             kept = {name: part.column(name) for name in part.schema.names if name not in new}
             yield pa.RecordBatch.from_pydict(new | kept)
 
     def alone(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The assigned columns alone, of which there is one at least, in such batches."""
+        """Yield the assigned columns alone, of which there is at least one, in such batches."""
         return (pa.RecordBatch.from_pydict(new) for _, new in self._new(rows))
 
     def _new(self, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, pa.Array]]]:
@@ -62,7 +61,7 @@ class RowValues:
 
 
 def only_values(values: RowValues, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The assigned columns alone, as the step of a task."""
+    """Yield the assigned columns alone; a step of a task."""
     for batch in rows:
         yield from values.alone(batch)
 
@@ -77,8 +76,10 @@ _TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.t
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRows:
-    """A source's rows, of which columns of the table take `values`: the column of the source for one of them at least.
-    `scan` reads the columns that the values need, and ROW_ID_COLUMN: `size_bytes` in `num_rows` rows."""
+    """Rows of a source that give columns of the table their `values`, at least one of them a column of the source.
+
+    `scan` reads the columns that the values need, and ROW_ID_COLUMN: `size_bytes` in `num_rows` rows.
+    """
 
     scan: MaterializedScan
     values: RowValues
@@ -87,14 +88,13 @@ class SourceRows:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns of the table."""
         return self.values.names
 
     def beside(self, met: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For batches of ROW_ID_COLUMN and ADDRESS_COLUMN: the values of the rows with these numbers, in their order.
+        """Yield the values of the source rows whose numbers `met` has, in that order, with the addresses.
 
-        They come with the addresses, in batches of a bounded size. Raises JobError.
-        A source that is held as a whole is read once; any other each time that so many rows have met it.
+        `met` has ROW_ID_COLUMN and ADDRESS_COLUMN. The batches are of a bounded size. A source that fits in memory is
+        read once, a larger one for each part of `met`. Raises JobError.
         """
         limits = self.scan.bins.store.limits
         held_bytes = limits.held_source_bytes
@@ -113,7 +113,7 @@ class SourceRows:
                     start += values.num_rows
 
     def read(self, only: pa.Array | None = None) -> SourceTable:
-        """All rows, or those of the ascending numbers, in memory. Raises JobError, retryable."""
+        """Return all rows, or those with the ascending numbers. Raises JobError, retryable."""
         scan = replace(self.scan, only=only)
         rows = pa.Table.from_batches(scan.all_rows(), scan.output_schema)
         return SourceTable(rows, self.scan.bins.store.limits.taken_source_rows)
@@ -133,10 +133,8 @@ class SourceTable:
         self._at_once = max(1, min(most_rows, _MOST_BYTES // max(1, bytes_of_largest(self._rows))))
 
     def take(self, numbers: pa.Array) -> Iterator[pa.RecordBatch]:
-        """The rows with these numbers, in their order, in batches of a bounded size.
-
-        The numbers are looked up together, which costs as much as the source has rows. Raises JobError for one that is
-        not there.
+        """Yield the rows with these numbers, in their order, in batches of a bounded size. Raises JobError if one is
+        missing.
         """
         places = pc.index_in(numbers, value_set=self._numbers)
         if places.null_count:

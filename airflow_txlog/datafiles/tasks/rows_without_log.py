@@ -1,8 +1,4 @@
-"""What Spark's Python workers run to read files that no log names: a job's own, and those of a source.
-
-They are scans as those of a table's files are, and differ in what a file that cannot be read amounts to: nothing is
-wrong with a table, and no engine could repair one.
-"""
+"""Scans of files that no log names: those of a job, and those of a source. An unreadable file is no corrupt table."""
 
 from __future__ import annotations
 
@@ -39,23 +35,23 @@ _WHOLE_ORC_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class MaterializedScan(FileScan):
-    """A scan of the files that this job has written its source's rows to, encrypted where there is a `key`.
+    """A scan of the files of a job's materialized source, encrypted if there is a `key`.
 
-    `only`: the numbers of the rows that are wanted, ascending; it wants ROW_ID_COLUMN among the columns.
+    `only`: the numbers of the wanted rows, ascending; then the scan needs ROW_ID_COLUMN.
     """
 
     key: bytes | None = dataclasses.field(default=None, repr=False)
     only: pa.Array | None = None
 
     def all_rows(self) -> Iterator[pa.RecordBatch]:
-        """The rows of all bins. Raises as `rows_of` does."""
+        """Yield the rows of all bins. Raises as `rows_of` does."""
         store = self.bins.store.open()
         for number in range(len(self.bins)):
             for planned in self.bins.files(number, store):
                 yield from self.rows_of(planned)
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """The rows of one file. Raises JobError, retryable, for one that is not what the job has written."""
+        """Yield the rows of one file. Raises JobError, retryable, if it is not what the job has written."""
         planned = replace(planned, file=replace(planned.file, key=self.key))
         try:
             for rows in super().rows_of(planned):
@@ -83,7 +79,7 @@ class MaterializedScan(FileScan):
 
 
 def not_as_written(name: str, *, is_missing: bool = False) -> JobError:
-    """What to raise where a file of the job's source rows cannot be believed."""
+    """Return the error for a file of the job's source rows that is missing or changed."""
     return JobError(
         f"The file {name}, in which this job keeps its source's rows, "
         f"{'is gone' if is_missing else 'is not what the job has written'}. Nothing was committed. Run the job again; "
@@ -93,7 +89,7 @@ def not_as_written(name: str, *, is_missing: bool = False) -> JobError:
 
 
 def bounds_of(metadata: pq.FileMetaData, column: str, group: int) -> tuple[Any, Any] | None:
-    """The least and the greatest value of a column of a job's own file in one row group; None where it does not say."""
+    """Return the least and the greatest value of a column in one row group; None if the footer lacks them."""
     chunks = (metadata.row_group(group).column(number) for number in range(metadata.num_columns))
     chunk = next((chunk for chunk in chunks if chunk.path_in_schema == column), None)
     if chunk is None or not chunk.is_stats_set or not chunk.statistics.has_min_max:
@@ -103,10 +99,10 @@ def bounds_of(metadata: pq.FileMetaData, column: str, group: int) -> tuple[Any, 
 
 @contextlib.contextmanager
 def reading_source(name: str, kind: str) -> Iterator[None]:
-    """What reading a source's file raises, in the words of a source.
+    """Raise errors of reading a source's file in the words of a source.
 
-    Raises JobError, retryable, for a file that is gone; InvalidInput for one whose bytes are not of its kind; a fault
-    of the store stays what it is.
+    Raises JobError, retryable, if the file is gone; InvalidInput if its bytes are not of its kind. A fault of the store
+    passes unchanged.
     """
     try:
         yield
@@ -143,8 +139,11 @@ def _unreadable(name: str, kind: str, reason: str) -> InvalidInput:
 
 @contextlib.contextmanager
 def _reading_rows(name: str) -> Iterator[None]:
-    """As `reading_source` for the rows of Parquet. Arrow is stricter than others, so what it cannot decode another
-    reader may: the error has the file as the fact `unread_by_arrow`."""
+    """As `reading_source`, for the rows of Parquet.
+
+    Arrow is stricter than other readers. If Arrow cannot decode a file, the error has the path as the fact
+    `unread_by_arrow`.
+    """
     try:
         with reading_source(name, "Parquet"):
             yield
@@ -165,15 +164,14 @@ def _reading_rows(name: str) -> Iterator[None]:
 class ParquetScan(FileScan):
     """A scan of a source's Parquet files, whose columns are found by name.
 
-    One that a file lacks has its value of `defaults`, or is null. `padded`: to how many characters the texts of a
-    column are padded, as Spark reads a column of the type `char(n)`.
+    A column that a file lacks has its value of `defaults`, or is null. Texts of the columns in `padded` are padded to
+    so many characters, as Spark reads a column of the type `char(n)`.
     """
 
     defaults: Mapping[str, pa.Scalar] = dataclasses.field(default_factory=dict)
     padded: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """The rows of one file. Raises InvalidInput, JobError."""
         with _reading_rows(planned.file.name):
             yield from super().rows_of(planned)
 
@@ -195,7 +193,7 @@ class ParquetScan(FileScan):
 
 
 def _check_decimals(field: pa.Field, column: pa.Array) -> None:
-    """Raises ColumnMismatch for a value of more digits than its type has: Arrow reads it, and would write it cut."""
+    """Raise ColumnMismatch if a value has more digits than its type: Arrow reads it, and would write it truncated."""
     for leaf in leaves(column):
         if not pa.types.is_decimal128(leaf.type):
             continue
@@ -206,7 +204,7 @@ def _check_decimals(field: pa.Field, column: pa.Array) -> None:
 
 
 def _takes_instant_for_wall(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a timestamp of a zone would be read as one of none, which Spark refuses."""
+    """Return whether a timestamp with a zone would be read as one without, which Spark refuses."""
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
         return found.tz is not None and wanted.tz is None
     if pa.types.is_nested(found) and found.num_fields == wanted.num_fields:
@@ -220,7 +218,6 @@ class OrcScan(FileScan):
     """A scan of a source's ORC files; columns are found by name, and one that a file lacks is null."""
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """The rows of one file, or of its part. Raises InvalidInput, JobError."""
         file = planned.file
         with reading_source(file.name, "ORC"), file.store.open_input(file.path) as source:
             small = source.size() <= _WHOLE_ORC_BYTES
@@ -234,7 +231,7 @@ class OrcScan(FileScan):
 
 
 def _orc_values(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The values as Spark reads them. Raises ColumnMismatch where Arrow does not show them."""
+    """Return the values as Spark reads them. Raises ColumnMismatch if Arrow does not show them."""
     columns, names = [], batch.schema.names
     for name, column in zip(names, batch.columns, strict=True):
         metadata = schema.field(name).metadata or {}
@@ -252,7 +249,7 @@ def _orc_values(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class LinesScan:
-    """A source of rows: lines of text files, as one column `value`. `kind` is what errors call the format."""
+    """Lines of text files, as one column `value`. `kind` is the format's name in errors."""
 
     bins: Bins
     text: TextFormat
@@ -260,7 +257,6 @@ class LinesScan:
     output_schema: ClassVar[pa.Schema] = LINE_SCHEMA
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """The lines of one file, or of its part. Raises InvalidInput, JobError."""
         file = planned.file
         kind = f"{self.kind} in {self.text.encoding.upper()}"
         with reading_source(file.name, kind), file.store.open_input(file.path) as source:

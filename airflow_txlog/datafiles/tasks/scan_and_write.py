@@ -1,12 +1,12 @@
-"""What Spark's Python workers run: callables for `mapInArrow` over a numbered range, or over rows to be written.
+"""Tasks: callables for `mapInArrow` over a numbered range, or over rows that Spark sends to be written.
 
-A task is made of parts: a source of rows (`FileScan` and its siblings), steps that change the rows, and what becomes of
-them: they are yielded, or written (`layout`). All parts are values of module-level classes and functions, so that they
-travel by reference to this package and carry nothing but data.
-The invariants: a scan raises what is wrong in a form that the driver can read back from any text (`TaskFailed`); a
-stage that writes never raises what it foresees, but returns it as a record, so that the driver still learns of every
-file that was staged. Results of a writing task are true only when they were collected, once.
-Source: soundness B9, B10, A17.
+A task has parts: a source of rows, steps that change the rows, and a sink, which yields or writes them (`layout`). All
+parts are values of module-level classes and functions, so that they travel by reference and carry nothing but data.
+
+The invariants: a scan raises errors in a form that the driver can read back from any text (`TaskFailed`). A task that
+writes returns foreseen errors as records, so that the driver learns of every staged file; its records are true only if
+they were collected, once. Rows of a table whose rules can be broken are never written without the column of violations.
+Source: soundness B9, B10, A17, C8.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ VIOLATION_COLUMN = "_txlog_violation"
 
 
 def without_violations(batch: pa.RecordBatch, *, must_check: bool) -> pa.RecordBatch:
-    """The batch without the column of violations. Raises ConstraintViolation for the first row that breaks a rule.
+    """Return the batch without VIOLATION_COLUMN, in which Spark puts JSON if a row breaks a rule of the table.
 
-    Raises JobError where the column is owed (`must_check`) and not there: a mistake of ours, not of the rows.
+    Raises ConstraintViolation for the first such row: an error in Spark itself would be retried and leave files behind.
+    Raises JobError if the column is missing and `must_check` is true.
     """
     index = batch.schema.get_field_index(VIOLATION_COLUMN)
     if index < 0:
@@ -66,9 +67,9 @@ def without_violations(batch: pa.RecordBatch, *, must_check: bool) -> pa.RecordB
 
 
 def _violation(text: str, count: int) -> ConstraintViolation:
-    """The error that names the rule, the columns that it reads, and how many rows break it; never what is in them.
+    """Return the error that names the rule, its columns and how many rows of the batch break it, without any value.
 
-    `text`: `{"constraint", "column", "what", "columns": [names]}`; `count`: the rows of one batch.
+    `text`: `{"constraint", "column", "what", "columns": [names]}`.
     """
     violation = json.loads(text)
     columns = ", ".join(violation.get("columns") or [])
@@ -98,7 +99,7 @@ Step: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Task, _Batches], _Batches]:
-    """A task's call whose exceptions are all TaskFailed: the text of another may quote a row's value."""
+    """Wrap a task's call so that all its exceptions are TaskFailed: another one's text may quote a row's value."""
 
     @functools.wraps(call)
     def guarded(task: _Task, batches: _Batches) -> _Batches:
@@ -119,12 +120,11 @@ def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Ta
 class FileScan:
     """A source of rows: a table's data files.
 
-    Columns: those of `schema`, then, where asked, the row's address (int64), for each position the row id (int64) and
-    the clause (int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all that no
-    deletion vector deletes, or ("only") those at the plan's positions; of a file without positions they are all. An
-    address counts the rows as the file has them, deleted ones too. Rows come in the order of the bin's files, and in
-    each in the file's. `row_filter`, where all rows are read, drops rows that are of no interest; it looks at columns
-    of `schema`.
+    The columns are those of `schema` and then, if asked for, the row's address (int64), the row id (int64) and the
+    clause (int32) that the plan has for each position, and the file's segment (int32). `rows` are all rows that no
+    deletion vector deletes, or ("only") those at the plan's positions, which are all rows of a file without positions.
+    An address counts deleted rows too. Rows keep the order of the bin's files and of each file. `row_filter` drops rows
+    if all are read; it reads columns of `schema`.
     """
 
     bins: Bins
@@ -138,7 +138,7 @@ class FileScan:
 
     @cached_property
     def output_schema(self) -> pa.Schema:
-        """What the batches hold; every column nullable."""
+        """The schema of the batches; every column is nullable."""
         fields = [field.with_nullable(True).remove_metadata() for field in self.schema]
         extra = [
             (ADDRESS_COLUMN, pa.int64(), self.with_address),
@@ -149,7 +149,7 @@ class FileScan:
         return pa.schema([*fields, *(pa.field(name, kind) for name, kind, asked in extra if asked)])
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """The rows of one file of the plan. Raises TxlogError."""
+        """Yield the rows of one file of the plan. Raises TxlogError."""
         in_file = [field for field in self.schema if field.name not in planned.constants]
         asked = None if self.rows == "all" or planned.positions is None else unpack(planned.positions)
         if asked is not None and not in_file:
@@ -164,7 +164,7 @@ class FileScan:
     def rows_in(
         self, planned: PlannedFile, parquet: OpenParquet, asked: RowPositions | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a file that is open; those of `asked` alone where it is given."""
+        """Yield the rows of an open file; only those of `asked` if it is given."""
         in_file = [field for field in self.schema if field.name not in planned.constants]
         groups = self._groups(planned, parquet)
         if asked is not None:
@@ -180,13 +180,14 @@ class FileScan:
                 yield from self._filtered(self._output(planned, batch, numbers, None, keep))
 
     def _groups(self, planned: PlannedFile, parquet: OpenParquet) -> Sequence[int]:
-        """The row groups of an open file in which a wanted row may be."""
+        """Return the row groups that may contain a wanted row."""
         return planned.row_groups(parquet.metadata.num_row_groups)
 
     def asked_rows(
         self, planned: PlannedFile, asked: RowPositions, start: int, batch: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        """The rows at the positions `asked` of one batch of the file, which begins at `start`; no batch for none.
+        """Yield the rows at the positions `asked` of a batch of the file that begins at `start`; no batch if there are
+        none.
 
         The batch may have more columns than are wanted. Raises TxlogError.
         """
@@ -200,7 +201,7 @@ class FileScan:
             yield self._output(planned, chosen, numbers, (first, end))
 
     def _filtered(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows that pass the filter; no batch where none does."""
+        """Yield the rows that pass the filter; no batch if none does."""
         if self.row_filter is not None:
             keep = passing(self.row_filter, rows)
             if keep.false_count:
@@ -230,7 +231,7 @@ class FileScan:
         return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
 
     def _columns(self, planned: PlannedFile, rows: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of `schema` for these rows of the file."""
+        """Return the columns of `schema` for these rows of the file."""
         return table_columns(planned.file, rows, self.schema, planned.constants)
 
 
@@ -243,20 +244,19 @@ class RowSource(Protocol):
 
     @property
     def output_schema(self) -> pa.Schema:
-        """What the batches hold."""
+        """The schema of the batches."""
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """The rows of one file of the plan. Raises TxlogError."""
+        """Yield the rows of one file of the plan. Raises TxlogError."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The rows of a source, which go through the steps, for `spark.range(0, len(bins), 1, len(bins))`.
+    """The rows of a source after the steps, for `spark.range(0, len(bins), 1, len(bins))`.
 
-    The rows are yielded; where there is a `layout`, they are written to new data files, and what is yielded is one
-    record for each file, after the last row. Written rows have columns of the layout, of the same types, or some of
-    them. `numbers_rows`: as of WriteTask, by the number of the bin. `more_weight`: what it costs to read all files that
-    steps read, as of Bins.
+    With a `layout` the rows are written, and the task yields one record for each file, after the last row. Written rows
+    have columns of the layout, of its types; some may be missing. `numbers_rows`: as of WriteTask, with the number of
+    the bin. `more_weight`: the cost of the files that steps read, as of Bins.
     """
 
     source: RowSource
@@ -267,18 +267,17 @@ class Task:
 
     @property
     def bins(self) -> Bins:
-        """The work of each task."""
         return self.source.bins
 
     @property
     def weight(self) -> int:
-        """What it costs to read all files, as of Bins."""
         return self.source.bins.weight + self.more_weight
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows; raises TaskFailed. Or records of staged files, and of what went wrong: then every file of this task
-        is gone again."""
+        """Yield the rows, or raise TaskFailed; or yield records of files, or of an error: then no file of this task is
+        left.
+        """
         use_one_thread()
         if self.layout is None:
             store = self.bins.store.open()
@@ -302,10 +301,10 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteTask:
-    """Rows from Spark as new data files; one record a file, after the last row.
+    """Writes rows from Spark as new data files; one record a file, after the last row.
 
-    `numbers_rows`: the rows come with PART_COLUMN, one number a task, and leave with ROW_ID_COLUMN instead, which is
-    unique among the collected files of a job. `names`: the columns' names, in order, where the batches use others.
+    `numbers_rows`: the rows come with PART_COLUMN, one number a task, and are written with ROW_ID_COLUMN instead, which
+    is unique in the job. `names` are the columns' names, in order, if the batches use others.
     """
 
     layout: Layout
@@ -314,7 +313,7 @@ class WriteTask:
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
+        """Yield records of staged files, or of an error: then every file of this task is deleted."""
         use_one_thread()
         with writing(self.layout, batches) as (writer, report):
             rows = map(self._checked, batches)
@@ -331,10 +330,10 @@ class WriteTask:
 def writing(
     layout: Layout, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[PartitionedWriter, list[pa.RecordBatch]]]:
-    """A writer of a task's rows, and the records that the task is to yield once the block has ended.
+    """Yield a writer, and the list of records that the task is to yield after the block.
 
-    Where the block or the end of a file raises, every file of the writer is deleted; a TxlogError becomes the record,
-    and does not leave the block. `batches` are what Spark sends the task.
+    If the block or the end of a file raises, every file of the writer is deleted. A TxlogError becomes the record and
+    does not leave the block. `batches` are what Spark sends.
     """
     report: list[pa.RecordBatch] = []
     writer = PartitionedWriter(layout)
@@ -355,25 +354,25 @@ def writing(
 
 
 def staged_or_error(record: str) -> StagedFile | TxlogError:
-    """What one record of a writing task says."""
+    """Return what a record of a writing task says."""
     data = json.loads(record)
     return from_dict(data["error"]) if "error" in data else StagedFile(**data["staged"])
 
 
 def records(staged: list[StagedFile]) -> pa.RecordBatch:
-    """What a writing task reports of the files that it staged; `staged_or_error` reads it."""
+    """Return the records of staged files."""
     texts = [f'{{"staged":{file.to_json()}}}' for file in staged]
     return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=RECORD_SCHEMA)
 
 
 def error_record(error: TxlogError) -> pa.RecordBatch:
-    """What a writing task reports of an error; `staged_or_error` reads it."""
+    """Return the record of an error."""
     text = json.dumps({"error": error.to_dict()}, default=str)
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], schema=RECORD_SCHEMA)
 
 
 def _numbered(batches: Iterator[pa.RecordBatch], part: int | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows with ROW_ID_COLUMN: numbers of this part, which the rows say as PART_COLUMN where it is None."""
+    """Yield the rows with ROW_ID_COLUMN: numbers of this part, or of the part in PART_COLUMN if it is None."""
     before = 0
     for batch in batches:
         number, rows = part, batch
@@ -395,7 +394,7 @@ def _rows_without_columns(count: int) -> pa.RecordBatch:
 
 
 def _chosen(values: pa.Array | None, kind: pa.DataType, chosen: tuple[int, int]) -> pa.Array:
-    """The values of the chosen positions; one value alone is that of them all, and none is -1."""
+    """Return the values of the chosen positions; one value alone is that of all, and none is -1."""
     first, end = chosen
     if values is None or len(values) == 1:
         return pa.repeat(pa.scalar(-1, kind) if values is None else values[0], end - first)
@@ -403,7 +402,7 @@ def _chosen(values: pa.Array | None, kind: pa.DataType, chosen: tuple[int, int])
 
 
 def gathered(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: float = math.inf) -> Iterator[pa.Table]:
-    """The rows of the batches, about so many or so many bytes of them at once."""
+    """Yield the rows of the batches, about so many rows or bytes at once."""
     waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -417,7 +416,7 @@ def gathered(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: floa
 
 
 def task_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
-    """The numbers of the bins that are this task's work."""
+    """Yield the numbers of the bins that are this task's work."""
     for batch in batches:
         yield from batch.column(0).to_pylist()
 

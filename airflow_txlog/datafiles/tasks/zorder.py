@@ -1,9 +1,9 @@
-"""Z-order: one number for each row that is close for rows which are close in several columns at once.
+"""Z-order: a number for each row that is close for rows which are close in several columns at once.
 
-Each column's values become the number of a bucket, by boundaries that cut a sample into equal parts, and the bits of
-the buckets are interleaved. Rows sorted by that number lie in files whose bounds are narrow in all of the columns. The
-invariant: equal values have equal buckets and greater ones never smaller; nulls, and then nothing, are the greatest.
-Source: G. M. Morton, "A Computer Oriented Geodetic Data Base", 1966; delta-spark, ZOrder for equal parts of a sample.
+The values of each column become numbers of buckets, by boundaries that cut a sample into equal parts, and the bits of
+the buckets are interleaved. Rows sorted by that number give files with narrow bounds in all of the columns. The
+invariant: equal values have equal buckets and greater ones never smaller; nulls are the greatest. Source: G. M. Morton,
+"A Computer Oriented Geodetic Data Base", 1966; delta-spark, ZOrder for equal parts of a sample.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ColumnPath: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ZOrder:
-    """The z-value of a row: `boundaries` are those of each of the `columns`, ascending and without null.
+    """How z-values are computed: `boundaries` of each of the `columns` (paths of names), ascending and without null.
 
-    A column is a path of names, through structs. Of each column so many `bits` stand in a z-value.
+    A z-value has so many `bits` of each column.
     """
 
     columns: tuple[ColumnPath, ...]
@@ -43,17 +43,17 @@ class ZOrder:
 
     @classmethod
     def of_sample(cls, columns: Sequence[ColumnPath], sample: pa.Table, groups: int = 1) -> ZOrder:
-        """The order whose buckets cut the sample's values into equal parts; for rows in so many groups."""
+        """Return the order whose buckets cut the sample's values into equal parts; for rows in so many groups."""
         bits = bits_for(len(columns), groups)
         boundaries = [cuts(values_at(sample, path), 2**bits) for path in columns]
         return cls(columns=tuple(columns), boundaries=tuple(boundaries), bits=bits)
 
     def in_group(self, values: pa.Array, group: int) -> pa.Array:
-        """Z-values of rows of this group, all greater than those of the groups before it."""
+        """Return z-values of rows of this group, greater than those of all groups before it."""
         return pc.add(values, group << self.bits * len(self.columns))
 
     def values(self, rows: pa.Table | pa.RecordBatch) -> pa.Array:
-        """The z-value of each row, as int64 from 0 on."""
+        """Return the z-value of each row, as int64 from 0 on."""
         bits = self.bits
         found = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
         for index, (path, boundaries) in enumerate(zip(self.columns, self.boundaries, strict=True)):
@@ -63,12 +63,12 @@ class ZOrder:
 
 
 def bits_for(columns: int, groups: int = 1) -> int:
-    """How many bits of each column stand in a z-value, which leaves room for the number of the row's group."""
+    """Return how many bits of each column fit in a z-value, besides the number of the row's group."""
     return min(MAX_BITS, (63 - (groups - 1).bit_length()) // columns)
 
 
 def cuts(values: pa.Array, count: int) -> pa.Array:
-    """At most `count` - 1 distinct values that cut these into parts of equal size; ascending, without null."""
+    """Return at most `count` - 1 distinct values that cut these into equal parts; ascending, without null."""
     ordered = values.drop_null()
     ordered = ordered.take(pc.sort_indices(ordered))
     places = sorted({len(ordered) * number // count for number in range(1, count)}) if len(ordered) else []
@@ -76,7 +76,7 @@ def cuts(values: pa.Array, count: int) -> pa.Array:
 
 
 def buckets(values: pa.Array, boundaries: pa.Array) -> pa.Array:
-    """For each value how many of the boundaries are not above it, as int64; all of them for a null."""
+    """Return for each value how many boundaries are not above it, as int64; all of them for a null."""
     both = pa.concat_arrays([boundaries, values.cast(boundaries.type)])
     # A stable sort: a boundary comes before the values that equal it. Nulls come last.
     order = pc.sort_indices(both).cast(pa.int64())
@@ -85,7 +85,7 @@ def buckets(values: pa.Array, boundaries: pa.Array) -> pa.Array:
 
 
 def values_at(rows: pa.Table | pa.RecordBatch, path: ColumnPath) -> pa.Array:
-    """The values of a column, or of a member of structs, as one array."""
+    """Return the values of a column, or of a member of structs, as one array."""
     column = rows.column(rows.schema.get_field_index(path[0]))
     if isinstance(column, pa.ChunkedArray):
         column = whole(column)
@@ -96,11 +96,11 @@ def values_at(rows: pa.Table | pa.RecordBatch, path: ColumnPath) -> pa.Array:
 
 
 def sampled(one_in: int, most: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """About one in so many of the rows, which have addresses, the first of each file among them.
+    """Yield about one in `one_in` of the rows, which have addresses, with the first row of each file.
 
-    They are spread evenly over a file, and yet have no period that the file's rows could have too: the fractions of the
-    multiples of the golden ratio. A task stops reading once it has `most` rows: how many there are the log says,
-    and a log may be wrong. Source: D. E. Knuth, The Art of Computer Programming, 6.4 (Fibonacci hashing).
+    The sample is even but not periodic, because a file's rows may have a period too: it uses the fractions of multiples
+    of the golden ratio. A task stops reading at `most` rows, because the row counts of a log may be wrong. Source: D.
+    E. Knuth, The Art of Computer Programming, 6.4 (Fibonacci hashing).
     """
     count = 0
     for batch in rows:
@@ -115,11 +115,11 @@ def sampled(one_in: int, most: int, rows: Iterator[pa.RecordBatch]) -> Iterator[
 
 @dataclass(frozen=True, kw_only=True)
 class ZOrdered:
-    """The step that gives each row its z-value and the segment that it belongs to, in the place of its address.
+    """The step that replaces each row's address with its segment and z-value.
 
-    `groups` says of each file, by the index that it has in its plan, which group it belongs to; a group's z-values are
-    cut by its `splits` (int64), and the parts are the segments from `first_segments` on. `bases` and `versions` are the
-    files' default row ids and commit versions.
+    `groups` has each file's group, by the file's index in its plan. A group's z-values are cut by its `splits` (int64)
+    into the segments from `first_segments` on. `bases` and `versions` are the files' default row ids and commit
+    versions.
     """
 
     order: ZOrder
@@ -132,17 +132,17 @@ class ZOrdered:
 
     @property
     def num_segments(self) -> int:
-        """How many segments there are in all groups."""
         return self.first_segments[-1] + len(self.splits[-1]) + 1
 
     def output_schema(self, rows: pa.Schema) -> pa.Schema:
-        """The columns of such rows without the address, then the segment (int32), and the z-value in its group (int64),
-        by which rows are in the order of their segments too."""
+        """Return the columns without the address, then the segment (int32) and the z-value (int64).
+
+        The z-value of a group is above those before it, so that it also orders by segment.
+        """
         schema = rows.remove(rows.get_field_index(ADDRESS_COLUMN))
         return schema.append(pa.field(SEGMENT_COLUMN, pa.int32())).append(pa.field(Z_COLUMN, pa.int64()))
 
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One batch for each that has rows."""
         return (self._ordered(batch) for batch in rows if batch.num_rows)
 
     def _ordered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -165,7 +165,7 @@ class ZOrdered:
 
 @functools.cache
 def _spread(bits: int, index: int, columns: int) -> pa.Array:
-    """For each bucket's number its bits at every `columns`-th place, the first column's highest."""
+    """Return for each bucket its bits at every `columns`-th place, the first column's highest."""
     shift = columns - 1 - index
     return pa.array(
         [sum((bucket >> bit & 1) << (bit * columns + shift) for bit in range(bits)) for bucket in range(2**bits)],

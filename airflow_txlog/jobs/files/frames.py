@@ -25,14 +25,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns, out_of_order
 from airflow_txlog.datafiles.tasks.plans import Bins
-from airflow_txlog.datafiles.tasks.scan_and_write import (
-    ADDRESS_COLUMN,
-    RECORD_SCHEMA,
-    FileScan,
-    Step,
-    Task,
-    WriteTask,
-)
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, FileScan, Step, Task, WriteTask
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext
@@ -291,10 +284,10 @@ def shuffled_towards(context: JobContext, target_bytes: int) -> Iterator[None]:
 
 
 def of_narrow_rows(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame | None:
-    """The same rows, whose evaluation fails at one that is wider than NARROW_BYTES; None where the types do not say,
-    or where there are very many texts.
+    """Return the same rows; evaluating one that is wider than NARROW_BYTES fails.
 
-    `types` are those of their columns, whose names need no quotes.
+    Returns None if the types do not bound the width, or if there are very many texts. `types` are those of the columns,
+    whose names need no quotes.
     """
     from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
 
@@ -317,7 +310,7 @@ def of_narrow_rows(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame 
 def collect_narrow(
     spark: SparkSession, narrow: DataFrame, any_width: Callable[[], DataFrame], what: str, log: Callable[[str], None]
 ) -> pa.Table:
-    """The rows of `narrow`, which is made of what `of_narrow_rows` gives; of `any_width()` where a row is too wide.
+    """Return the rows of `narrow`, made by `of_narrow_rows`; those of `any_width()` if a row is too wide.
 
     Raises as `collect` does.
     """

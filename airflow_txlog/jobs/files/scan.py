@@ -22,14 +22,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
-from airflow_txlog.datafiles.tasks.plans import (
-    PLAN_FIELDS,
-    Bins,
-    encode_bins,
-    in_parts,
-    pack_bins,
-    plan_table,
-)
+from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins, plan_table
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
@@ -62,18 +55,18 @@ class BinTask(Protocol):
 
     @property
     def weight(self) -> int:
-        """What it costs to read all files that the task reads, as of Bins."""
+        """The cost of all files that the task reads, as of Bins."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
-        """What the task makes of the bins with these numbers."""
+        """Yield what the task makes of the bins with these numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilePlan:
-    """Data files of one snapshot and what to do with them: a table of `plans.PLAN_FIELDS` and partition constants.
+    """Data files of one snapshot and the work on them: a table of `plans.PLAN_FIELDS` and partition constants.
 
-    `schema` is the table's, and `store` its store; `table.column("index")` numbers the files among those that the plan
-    was first made of. `costs`: what reading a file costs in bytes, by that number, where it is more than its size.
+    `schema` is the table's, and `store` its store; the column `index` numbers the files of the original plan. `costs`:
+    the cost of reading a file in bytes, by that number, if it is more than its size.
     """
 
     table: pa.Table
@@ -86,11 +79,11 @@ class FilePlan:
         return int(self.table.num_rows)
 
     def name_of(self, row: int) -> str:
-        """Where the file of a row lies, for people."""
+        """Return the URI of a row's file, for people."""
         return readable(self.store.root, self.table.column("path")[row].as_py())
 
     def live_row_counts(self) -> list[int | None]:
-        """Rows of each file that its deletion vector leaves; None where it is not known how many the file has."""
+        """Return the undeleted rows of each file; None if the log does not count its rows."""
         records = self.table.column("num_records").to_pylist()
         vectors = self.table.column("deleted").to_pylist()
         return [
@@ -100,7 +93,7 @@ class FilePlan:
 
     @property
     def size(self) -> dict[str, int]:
-        """How many `files`, their `bytes`, and the `rows` that deletion vectors leave where that is known of each."""
+        """The numbers of `files` and `bytes`, and of undeleted `rows` if every file is counted."""
         rows = self.live_row_counts()
         known = [count for count in rows if count is not None]
         of_all = {"rows": sum(known)} if len(known) == len(rows) else {}
@@ -108,7 +101,7 @@ class FilePlan:
 
     @property
     def num_positions(self) -> int:
-        """How many rows `positions` name."""
+        """The number of rows in `positions`."""
         return sum(unpack(positions).num_rows for positions in self.table.column("positions").to_pylist())
 
     def reading_costs(self) -> list[int]:
@@ -117,11 +110,11 @@ class FilePlan:
         return [max(size or 0, self.costs.get(number, 0)) for number, size in zip(numbers, sizes, strict=True)]
 
     def take(self, rows: Sequence[int]) -> FilePlan:
-        """The plan of these rows, in this order."""
+        """Return the plan of these rows, in this order."""
         return replace(self, table=self.table.take(pa.array(rows, pa.int64())))
 
     def with_column(self, name: str, values: Sequence[bytes | int | None]) -> FilePlan:
-        """The plan with `positions`, `pairs`, `clause`, `segment` or `is_copied` set, one value a file."""
+        """Return the plan with `positions`, `pairs`, `clause`, `segment` or `is_copied` set, one value a file."""
         index = self.table.schema.get_field_index(name)
         field = self.table.schema.field(index)
         column = pa.array(values, field.type)
@@ -129,11 +122,11 @@ class FilePlan:
 
 
 def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: Instants | None = None) -> FilePlan:
-    """The plan of a snapshot's files (rows of a table `FILES`), indexed in their order.
+    """Return the plan of a snapshot's files (rows of a table `FILES`), indexed in their order.
 
-    `time_zone` and `instants` read partition values without a zone (`parse_partition_values`). Deletion vectors are
-    read here, on the driver, and checked before anything is staged. Raises CorruptTable for a partition value that is
-    not one of its type, CorruptDeletionVector, and OutsideTable for a file that may not be read.
+    `time_zone` and `instants` read partition values without a zone. Deletion vectors are read here, on the driver, and
+    checked before anything is staged. Raises CorruptTable for a partition value that is not of its type,
+    CorruptDeletionVector, and OutsideTable for a file that may not be read.
     """
     partition_columns = snapshot.partition_columns
     typed = typed_partition_columns(
@@ -156,7 +149,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
 def _plan_rows(
     snapshot: Snapshot, files: pa.RecordBatch, directory: Callable[[tuple[tuple[str, str | None], ...]], str]
 ) -> pa.RecordBatch:
-    """What a plan says of these files by their actions, as a batch of schema _ROWS."""
+    """Return the columns of a plan that follow from the files' actions, with the schema _ROWS."""
     values = [tuple(dict(each or ()).items()) for each in files.column("partition_values").to_pylist()]
     columns = {
         "path": [snapshot.path_to_read(path) for path in files.column("path").to_pylist()],
@@ -176,8 +169,10 @@ def plan_of(
     constants: Mapping[str, Sequence[str | None]] | None = None,
     costs: Sequence[int] = (),
 ) -> FilePlan:
-    """The plan of Parquet files that no log names. `constants`: of columns of text, each file's one value; `costs`: as
-    a plan has them, for every file or for none."""
+    """Return the plan of Parquet files that no log names.
+
+    `constants`: each file's value of columns of text. `costs`: as of FilePlan, for every file or for none.
+    """
     columns = {"index": range(len(paths)), "path": paths, "size_bytes": sizes}
     typed = {name: pa.array(values, pa.string()) for name, values in (constants or {}).items()}
     table = plan_table(columns, typed)
@@ -185,7 +180,7 @@ def plan_of(
 
 
 def _directory(snapshot: Snapshot, partition_values: tuple[tuple[str, str | None], ...]) -> str:
-    """Where a copy of a file goes; "" where column mapping leaves the choice to the writer."""
+    """Return the folder of a file's copy; "" if column mapping leaves the choice to the writer."""
     if any(map(is_mapped, snapshot.schema)):
         return ""
     names, values = snapshot.partition_columns, dict(partition_values)
@@ -206,10 +201,10 @@ def addressed_scan(
 
 
 def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, piece_bytes: int = PIECE_BYTES) -> Bins:
-    """The plan cut into the work of each task, sent along or, where it is large, left in the job's inputs folder.
+    """Return the work of each task, sent along or, if it is large, left in the job's inputs folder.
 
-    `in_pieces`: a file that is much of the work may be done by several tasks, each taking some of its row groups, and
-    at least `piece_bytes` of it. Raises NeedsSpark where that is too much work for a job without Spark.
+    `in_pieces`: a large file may be the work of several tasks, each with some of its row groups and at least
+    `piece_bytes`. Raises NeedsSpark if that is too much work for a job without Spark.
     """
     sizes = plan.reading_costs()
     context.executor.admit(sizes)
@@ -222,9 +217,9 @@ def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, pi
 
 
 def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[int, ...]]:
-    """The plan cut into the work of each task, each of its segments in one, and the index of each bin's first file.
+    """Return the work of each task, with each segment in one task, and the index of each bin's first file.
 
-    Raises NeedsSpark where that is too much work for a job without Spark.
+    Raises NeedsSpark if that is too much work for a job without Spark.
     """
     segments: dict[int, list[int]] = {}
     for row, segment in enumerate(plan.table.column("segment").to_pylist()):
@@ -240,7 +235,7 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
 
 
 def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int]]) -> Bins:
-    """The work of each task, given by the plan's rows, sent along or, where it is large, left in the inputs folder."""
+    """Return the work of each task, given as rows of the plan."""
     store = StoreReference.of(plan.store)
     # A file in parts stands there once for each.
     weight = weight_of(dict(zip(plan.table.column("index").to_pylist(), plan.reading_costs(), strict=True)).values())
@@ -265,20 +260,20 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
 
 
 def _given_away(parts: list[bytes]) -> Iterator[bytes]:
-    """The parts in their order, each gone from the list when it is given."""
+    """Yield the parts in order; each is gone from the list then."""
     while parts:
         yield parts.pop(0)
 
 
 def task_count(parallelism: int, sizes: Sequence[int]) -> int:
-    """How many tasks read files of these sizes: one or two a core, fewer where there is little to read."""
+    """Return how many tasks read files of these sizes: one or two a core, fewer if there is little to read."""
     total = sum(sizes)
     waves = 2 if total >= TWO_WAVES_BYTES * parallelism else 1
     return max(1, min(len(sizes), waves * parallelism, 1 + total // SMALLEST_BIN_BYTES))
 
 
 def parts_of(parallelism: int, sizes: Sequence[int], piece_bytes: int = PIECE_BYTES) -> list[int]:
-    """Into how many parts each file goes, so that none of them is more than the work of one task.
+    """Return into how many parts each file goes, so that none is more than the work of one task.
 
     A part has at least `piece_bytes`: PIECE_BYTES is a row group or two of most writers, and a copy of it a file of
     good size.

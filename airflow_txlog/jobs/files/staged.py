@@ -1,9 +1,8 @@
-"""Files that a job has staged, before and after its commit: those of saved work, those that VACUUM may have taken, and
-those that go again.
+"""Staged files of a job: those that saved work names, those that VACUUM may have taken, and those to delete.
 
-A path is relative to the table: where a file lies follows from it and from where the table is now. The invariant: a
-path that is read back stays inside the folder, in the spelling and the form that our tasks give to new files; so
-nothing that is opened, committed or deleted for a saved file lies elsewhere, whichever process wrote it down.
+A path is relative to the table. The invariant: a path that is read back stays inside the folder, and has the spelling
+and the form that our tasks give to new files. So no saved file elsewhere is opened, committed or deleted, whichever
+process wrote the saved work.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _PREFIX = re.compile("[0-9A-Za-z]+")
 
 
 def confined(file: StagedFile, folder: str = "") -> StagedFile:
-    """The file, of saved work, where its path is one that a job stages in this folder of the table.
+    """Return the file, of saved work, if a job stages files with its path in this folder of the table.
 
     Raises ValueError for a path that leaves the folder or is none of ours.
     """
@@ -52,19 +51,19 @@ def confined(file: StagedFile, folder: str = "") -> StagedFile:
 
 
 def may_be_swept(files: Sequence[StagedFile], now_ms: int) -> bool:
-    """Whether a file is so old that each of them must be seen to be there before it is relied upon.
+    """Return whether some file is so old that each must be looked up before it is relied upon.
 
-    `now_ms` is the store's clock, by which files have their times and a VACUUM knows their age.
+    `now_ms` is the store's clock, by which VACUUM knows the files' ages.
     """
     return any(now_ms - file.modification_time_ms >= ORPHAN_RETENTION_FLOOR_MS // 4 for file in files)
 
 
 def check_not_swept(store: Store, files: Sequence[StagedFile]) -> None:
-    """Raises JobError, retryable, where a VACUUM may have deleted files of the commit.
+    """Raise JobError, retryable, if a VACUUM may have deleted files of the commit.
 
-    Young files are not looked up. From a quarter of the least orphan retention on each one must still be there, and
-    from the half on nothing is committed: a VACUUM may be under way. A commit that names what is gone would be a hollow
-    table. The files' ages are by the store's clock. Source: soundness A16.
+    Young files are not looked up. From a quarter of the least orphan retention on each file must still exist, and from
+    half of it nothing is committed: a VACUUM may be under way, and a commit must not name files that are gone. Ages are
+    by the store's clock. Source: soundness A16.
     """
     now_ms = store.now_ms()
     if not may_be_swept(files, now_ms):

@@ -1,7 +1,4 @@
-"""CHECKPOINT and VACUUM: work on the log and on dead files, which needs no Spark.
-
-Neither carries an application transaction: both are idempotent by nature (soundness B5).
-"""
+"""CHECKPOINT and VACUUM. Both are idempotent, so neither carries an application transaction (soundness B5)."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ def checkpoint(context: LogContext) -> JobResult:
 
 
 def vacuum(context: LogContext) -> JobResult:
-    """Delete the files that no version inside the retention needs, or only count them in a dry run.
+    """Delete the files that no version inside the retention needs, or count them in a dry run.
 
     `details.files` are the first of them. Raises RetentionTooShort, CannotVacuumLite, FolderNotEmpty.
     """

@@ -1,8 +1,8 @@
-"""RESTORE as a job: an earlier version becomes the latest one again, once per application transaction.
+"""RESTORE: an earlier version becomes the latest one again, once per application transaction.
 
-It is never planned again, here or by a retry: whatever landed meanwhile is a change that the author of the restore has
-not seen, and would be undone unseen. So a later try of the same work restores on top of the version that the first one
-met (`resume.first_version`), or not at all. Source: soundness B11.
+It is never planned again, here or by a retry: a later commit is a change that the author of the restore has not seen,
+and would be undone unseen. So a later try restores on top of the version that the first one read
+(`resume.first_version`), or not at all. Source: soundness B11.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_txlog.jobs.resume.first_version import first_version, forget_first_
 def restore(context: LogContext) -> JobResult:
     """Run the job of `context.spec`.
 
-    Raises what `engine.Table.restore` raises; a ConcurrentWrite is not retryable here.
+    Raises as `engine.Table.restore`; a ConcurrentWrite is not retryable here.
     """
     with context.step("open"):
         table = context.table

@@ -1,7 +1,7 @@
 """TRUNCATE: every live file leaves the table, by the log alone.
 
-Nothing is read, so there is nothing that a lost race could spoil: an attempt that lost removes what is live by then.
-Its order is that of its version, as under any Serializable writer. Source: delta-spark, DeltaOperations.Truncate.
+Nothing is read, so a lost race spoils nothing: the next attempt removes what is live by then. Source: delta-spark,
+DeltaOperations.Truncate.
 """
 
 from __future__ import annotations
@@ -36,11 +36,5 @@ def _plan(context: LogContext, tx: Transaction) -> Change:
         parameters={},
         removed=files,
         metrics=metrics | {"executionTimeMs": context.step_ms("plan")},
-        files={
-            "considered": snapshot.num_files,
-            "pruned": 0,
-            "rewritten": 0,
-            "added": 0,
-            "removed": files.num_rows,
-        },
+        files={"considered": snapshot.num_files, "pruned": 0, "rewritten": 0, "added": 0, "removed": files.num_rows},
     )

@@ -1,8 +1,8 @@
-"""UPDATE: the rows of which the predicate is TRUE get new values in the assigned columns.
+"""UPDATE: rows for which the predicate is TRUE get new values in the assigned columns.
 
 Those rows leave their files, which are copied without them, and their new images become new files. Every expression
-sees the row as it was. Plain texts are not put to Spark: the tasks that read and write the files compute what they say
-(`sql/plain_values`). Source: delta-spark, UpdateCommand.
+sees the row as it was. Tasks compute plain values (`sql/plain_values`), Spark all others. Source: delta-spark,
+UpdateCommand.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Update
@@ -20,7 +20,7 @@ from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import NewRows, TaskImages
-from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
+from airflow_txlog.jobs.resume.attempts import check_may_remove_rows
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.operation import Found, StagedWork, file_metrics
@@ -40,7 +40,7 @@ def update(context: JobContext) -> JobResult:
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared(PreparedByCondition):
-    """`computed` gives the new values of the rows at a plan's positions, every text accepted."""
+    """`computed` returns the new images of the rows at a plan's positions; its texts are accepted."""
 
     computed: Callable[[FilePlan], NewRows]
 
@@ -54,7 +54,7 @@ class _Update(ByCondition[_Prepared]):
         super().__init__(context, SqlGate(context), update.predicate or "TRUE", update.target_alias)
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
-        """Predicate and values accepted; the files that may hold a row to update."""
+        """Accept predicate and values; return the files that may hold a row to update."""
         context, gate, condition = self._context, self._gate, self._condition
         with context.step("plan"):
             check_may_remove_rows(snapshot, "UPDATE")
@@ -68,14 +68,13 @@ class _Update(ByCondition[_Prepared]):
                 snapshot=snapshot,
                 scope=scope,
                 candidates=files,
-                whole=files.slice(0, 0),
                 updates=frozenset({ONLY_CLAUSE}),
                 condition=condition_read,
                 computed=computed,
             )
 
     def _computed(self, snapshot: Snapshot, sides_of: Callable[[], Sides]) -> Callable[[FilePlan], NewRows]:
-        """Return what computes the new values: tasks by plain texts, if no rule of the table judges new rows."""
+        """Return what computes the new values: tasks if the texts are plain and no rule judges new rows."""
         context, gate, update = self._context, self._gate, self._context.record(Update)
         found: RowValues | str = "rules of the table"
         if not may_break_rules(snapshot.metadata, snapshot.delta_schema):
@@ -97,15 +96,11 @@ class _Update(ByCondition[_Prepared]):
         return computed_values(self._context, self._gate, schema, sides, assigned, ONLY_CLAUSE)
 
     def check(self, prepared: _Prepared, found: Found) -> None:
-        """Raises MatchNotFound where a row must match and none does."""
+        """Raise MatchNotFound if a row must match and none does."""
         self._check_matched(prepared, found.updated.num_rows, self._context.record(Update).require_match)
 
     def images(self, prepared: _Prepared, updated: FilePlan) -> NewRows:
-        """The rows' new values."""
         return prepared.computed(updated)
-
-    def parameters(self, prepared: _Prepared) -> dict[str, Any]:
-        return {"predicate": predicate_parameter([prepared.scope.with_condition(self._condition)])}
 
     def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
         return file_metrics(self._context, work) | {"numUpdatedRows": found.updated.num_rows}

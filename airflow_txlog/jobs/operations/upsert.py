@@ -1,8 +1,8 @@
 """UPSERT: a MERGE whose ON and clauses follow from key columns, and whose source must have each key once.
 
-A MERGE refuses two source rows of one key only where they match a row, and inserts both where they match none. It
-inserts a row whose key is NULL on every run. An upsert refuses both before it looks for matches. The invariant: no
-upsert puts a key into the table twice; everything else is the merge's (`merge.job`).
+A MERGE refuses two source rows of one key only if they match a row, and inserts both if they match none; it inserts a
+row with a NULL key on every run. An upsert refuses both before it looks for matches. The invariant: no upsert puts a
+key into the table twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def upsert(context: JobContext) -> JobResult:
 
 
 def as_merge(upsert: Upsert) -> Merge:
-    """The merge that does what the upsert describes. Its texts are quoted names alone."""
+    """Return the merge that does what the upsert describes. Its texts are quoted names alone."""
     updated: ClauseAssignments = "*"
     if upsert.columns is not None:
         updated = {quoted(name): f"{_SOURCE}.{quoted(name)}" for name in upsert.columns}
@@ -67,7 +67,7 @@ def _equal_keys(upsert: Upsert, target: str, source: str) -> str:
 
 
 def _kept_as_null(snapshot: Snapshot) -> dict[str, str]:
-    """The partition columns that may have an empty value, which the log keeps as null, and SQL for it.
+    """Return the partition columns whose empty value the log keeps as null, with SQL for that value.
 
     Source: protocol, "Partition Value Serialization".
     """
@@ -76,7 +76,7 @@ def _kept_as_null(snapshot: Snapshot) -> dict[str, str]:
 
 
 def check_key_columns(upsert: Upsert, snapshot: Snapshot, root: str) -> None:
-    """Each key is a column that the table has already, and whose values are equal where SQL says so.
+    """Raise an error unless each key is a column of the table whose values are equal exactly if SQL says so.
 
     Raises UnknownColumn, also for `columns`, and UnsupportedFeature.
     """
@@ -98,7 +98,7 @@ def check_key_columns(upsert: Upsert, snapshot: Snapshot, root: str) -> None:
 
 
 def check_source_columns(upsert: Upsert, names: Sequence[str]) -> None:
-    """Raises UnknownColumn for keys or columns that a source with these columns does not have."""
+    """Raise UnknownColumn for keys or columns that a source with these columns does not have."""
     _check_named("keys", upsert.keys, names, "The source of the upsert")
     _check_named("columns", upsert.columns or (), names, "The source of the upsert")
 
@@ -135,7 +135,7 @@ class _Upsert(MergeRows):
         return prepared
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
-        """As of the merge; people read them."""
+        """As of the merge, with readable aliases."""
         described = {"predicate": predicate_parameter([_equal_keys(self._upsert, "t", "s")])}
         return super().parameters(prepared) | described
 
@@ -145,7 +145,7 @@ class _Upsert(MergeRows):
         return source
 
     def _check_keys(self, prepared: PreparedMerge) -> None:
-        """No key is NULL, and none stands in two rows of the source. Keys are judged as the table stores them."""
+        """Raise an error if a key is NULL or occurs in two rows of the source, as the table stores keys."""
         source = prepared.source
         columns = key_columns(self._merge.on, prepared.pair) or {}
         if not columns:
@@ -161,7 +161,7 @@ class _Upsert(MergeRows):
         self._refuse(nulls, repeated, source.num_rows)
 
     def _counted_here(self, prepared: PreparedMerge, columns: Mapping[str, str]) -> tuple[int, int]:
-        """Rows with NULL in one of the key columns, of plain types, and keys that several of the others have.
+        """Return the number of rows with a NULL key, and of keys that several other rows have, for keys of plain types.
 
         `columns`: the source's by the target's.
         """
@@ -180,7 +180,7 @@ class _Upsert(MergeRows):
         return keys.num_rows - whole.num_rows, repeated
 
     def _counted_by_spark(self, prepared: PreparedMerge, judged: JudgedMerge) -> tuple[int, int]:
-        """The same for keys of any type."""
+        """Return the same for keys of any type."""
         (insert,) = judged.clauses.not_matched
         stored = {name.lower(): sql for name, sql in insert.values.items()}
         keys = [f"k{number}" for number in range(len(self._upsert.keys))]
@@ -201,7 +201,7 @@ class _Upsert(MergeRows):
         return found["nulls"], found["repeated"]
 
     def _check_types(self, sides: Sides) -> None:
-        """Raises SchemaMismatch for numbers as keys of texts: Spark would compare both as numbers, `007` as 7."""
+        """Raise SchemaMismatch for numbers as keys of texts: Spark would compare both as numbers, `007` as 7."""
         from pyspark.sql.types import NullType, StringType  # noqa: PLC0415 - only with Spark
 
         have = {field.name.lower(): field.dataType for field in sides.source}

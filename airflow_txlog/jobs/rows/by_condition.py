@@ -1,9 +1,8 @@
-"""Operations on the rows of which one text is TRUE: DELETE, UPDATE, and an overwrite with `replace_where`.
+"""Operations on the rows for which one text is TRUE: DELETE, UPDATE, and an overwrite with `replace_where`.
 
-Each accepts the text in its own way and says what becomes of the rows; how they are found is the same. The invariant:
-a row is found exactly where Spark says TRUE of the author's own text. Of a plain text (`predicate.plain`) the engine
-knows where that is; what it makes of any other only leaves out files and rows of which it cannot be true. Source:
-soundness A2, A9.
+The invariant: a row is found exactly if Spark evaluates the author's text to TRUE. Of a plain text (`predicate.plain`)
+the engine computes that; of any other it only leaves out files and rows for which it cannot be TRUE. Source: soundness
+A2, A9.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import scan_frame, through
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
+from airflow_txlog.jobs.resume.attempts import predicate_parameter
 from airflow_txlog.jobs.rows.matches import Matches, united
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
 from airflow_txlog.jobs.spark.errors import collect
@@ -49,7 +49,7 @@ ONLY_CLAUSE = 0
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedByCondition(Prepared):
-    """`condition` is how the engine reads the text."""
+    """`condition` is the text as the engine reads it."""
 
     condition: Predicate
 
@@ -58,19 +58,19 @@ C = TypeVar("C", bound=PreparedByCondition)
 
 
 class ByCondition(RowOperation[C]):
-    """What the three share. `prepare` must have had `condition` accepted before `find` is called."""
+    """The shared steps. `prepare` must have accepted the condition before `find` is called."""
 
     def __init__(self, context: JobContext, gate: SqlGate, condition: str, alias: str = ROWS_ALIAS) -> None:
-        """`alias` is what the text may call the table."""
+        """`alias` is the table's name in the text."""
         self._context = context
         self._gate = gate
         self._condition = condition
         self._alias = alias
 
     def _accepted(self, snapshot: Snapshot, in_spark: Callable[[], dict[str, Any]]) -> Predicate:
-        """The condition as the engine reads it, once it is accepted: a plain one is, and any other `in_spark`.
+        """Return the accepted condition as the engine reads it: a plain one is accepted, any other is by `in_spark`.
 
-        `in_spark` gives the parameters that the condition uses. Raises NeedsSpark.
+        `in_spark` returns the parameters that the condition uses. Raises NeedsSpark.
         """
         plain = self._plain(snapshot)
         if isinstance(plain, str):
@@ -82,9 +82,8 @@ class ByCondition(RowOperation[C]):
         return plain[0]
 
     def _plain(self, snapshot: Snapshot) -> tuple[Predicate, Expression] | str:
-        """The condition as the engine reads it and the filter that exactly its rows pass, where it is plain.
-
-        Else what in it is not plain.
+        """Return the condition as the engine reads it, and the filter that exactly its rows pass; or why it is not
+        plain.
         """
         condition, schema = self._condition, snapshot.delta_schema
         used = self._gate.parameters_in(condition)
@@ -157,8 +156,11 @@ class ByCondition(RowOperation[C]):
         wanted = Call("in", (Column(name), Values(found.drop_null())))
         return any_of([wanted, Call("is null", (Column(name),))]) if found.null_count else wanted
 
+    def parameters(self, prepared: C) -> dict[str, Any]:
+        return {"predicate": predicate_parameter([prepared.scope.with_condition(self._condition)])}
+
     def _check_matched(self, prepared: C, matched: int, require_match: bool) -> None:
-        """Raises MatchNotFound where `require_match` asks for a row of which the condition is true: there is none."""
+        """Raise MatchNotFound if `require_match` demands a matching row and there is none."""
         if require_match and not matched:
             root, condition = self._context.root, prepared.scope.with_condition(self._condition)
             raise MatchNotFound(

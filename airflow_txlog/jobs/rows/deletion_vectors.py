@@ -1,10 +1,9 @@
-"""Deletion vectors in the place of copies: rows are deleted, and their file stays where it is.
+"""Deletion vectors instead of copies: rows are deleted, and their file stays.
 
-Done where the table has it switched on. The rows that leave join those that are deleted already; a file of which no row
-is left is removed instead. The vectors of an attempt share few files, staged by the driver like data files and
-remembered as segments. The invariant: a vector deletes what the file's live vector deletes and the rows that this
-attempt matched, and nothing else; so it is made anew whenever either has changed. Source: protocol, "Deletion
-Vectors"; soundness A1, A17.
+The rows that leave join those that are deleted already; a file without rows is removed instead. The vectors of an
+attempt share few files, staged by the driver and remembered as segments. The invariant: a vector deletes the rows of
+the file's live vector and the rows that this attempt matched, and no others; so it is made again whenever either
+changes. Source: protocol, "Deletion Vectors"; soundness A1, A17.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ _FOOTERS_AT_ONCE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class NewVectors:
-    """What deleting rows by vectors comes to: files that come again, and the files of vectors that they name.
-
-    `num_updated` of the files had a vector before.
-    """
+    """Files that come again with a new vector (`num_updated` had one before), and the files of their vectors."""
 
     adds: Sequence[Add] = ()
     files: Sequence[StagedFile] = ()
@@ -56,16 +52,15 @@ class NewVectors:
 
 
 def uses_deletion_vectors(snapshot: Snapshot) -> bool:
-    """Whether rows of this version's table are deleted by deletion vectors."""
     return deletes_by_vectors(snapshot.protocol, snapshot.metadata, snapshot.uri)
 
 
 def stage_vectors(
     context: JobContext, snapshot: Snapshot, files: pa.Table, plan: FilePlan, leaving: FoundRows, memory: Memory
 ) -> NewVectors:
-    """Stage the vectors that delete the rows which leave; `plan` is the plan of `files` (rows of a table `FILES`).
+    """Stage the vectors that delete the leaving rows; `plan` is the plan of `files` (rows of a table `FILES`).
 
-    Vectors that the memory holds are used again, others written; on an error none of those is left behind.
+    Vectors that the memory holds are used again. An error leaves none of the new ones behind.
     """
     counts = _row_counts(plan, sorted(leaving.positions))
     bitmaps: dict[int, RowPositions] = {}
@@ -96,7 +91,7 @@ def _deleted_rows(plan: FilePlan, row: int, leaving: RowPositions) -> RowPositio
 
 
 def _row_counts(plan: FilePlan, rows: Sequence[int]) -> dict[int, int]:
-    """The rows of these files, deleted ones too; where the statistics lack them, the file's footer does."""
+    """Return the rows of these files, deleted ones too, from the statistics or else from the footer."""
     known = plan.table.column("num_records")
     counts: dict[int, int | None] = {row: known[row].as_py() for row in rows}
     unknown = [row for row, count in counts.items() if count is None]
@@ -116,7 +111,7 @@ def _rows_in_footer(plan: FilePlan, row: int) -> int:
 
 
 def _segments(packs: Sequence[Sequence[RowPositions]], keys: Sequence[str]) -> dict[str, frozenset[str]]:
-    """The data files of each file of vectors, by its fingerprint: its bitmaps and what they belong to."""
+    """Return the data files of each file of vectors, by its fingerprint: the digest of their keys and bitmaps."""
     found = {}
     start = 0
     for bitmaps in packs:
@@ -136,7 +131,7 @@ def _staged(
     segments: Mapping[str, frozenset[str]],
     memory: Memory,
 ) -> list[VectorFile]:
-    """The files of vectors, in order: those of the memory, and those that are written now."""
+    """Return the files of vectors, in order: those of the memory, and those that are written now."""
     inputs = frozenset[str]().union(*segments.values())
     known = {segment.fingerprint: segment for segment in memory.keep(VECTORS, inputs, set(segments))}
     prefix_chars = snapshot.table_properties.vector_prefix_chars
@@ -156,7 +151,7 @@ def _staged(
 
 
 def _record(context: JobContext, file: VectorFile) -> StagedFile:
-    """A file of vectors as the attempts and the memory know staged files; it holds no rows of the table."""
+    """Return a file of vectors as a staged file without rows."""
     # By the store's clock, like every staged file: its age decides whether a VACUUM may have taken it.
     found = context.store.stat(file.path)
     if found is None:

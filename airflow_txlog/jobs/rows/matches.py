@@ -1,9 +1,9 @@
-"""Matches in the rows of a plan's files: which source row each row met, and which clause acts on it.
+"""Matches in the rows of a plan's files: the source row that each row met, and the clause that acts on it.
 
-They stay as the tasks have packed them, file by file, and are unpacked for one file at a time: what the driver holds of
-a pair is a few bytes. The invariant: these are *all* raw matches, also those on which no clause acts, because they
-decide what is ambiguous and what is inserted; whatever an operation counts or stages is derived from them. Source:
-soundness, section 0, A1.
+They stay as the tasks have packed them, and are unpacked for one file at a time: the driver holds a few bytes of each
+pair. The invariant: these are *all* raw matches, also those on which no clause acts, because they decide what is
+ambiguous and what is inserted. Everything that an operation counts or stages is derived from them. Source: soundness,
+section 0, A1.
 """
 
 from __future__ import annotations
@@ -30,12 +30,7 @@ from airflow_txlog.datafiles.deletion_vectors.positions import (
     whole,
 )
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.tasks.found_rows import (
-    FILE_COLUMN,
-    PACKED_SCHEMA,
-    PAIRS_COLUMN,
-    packed_rows,
-)
+from airflow_txlog.datafiles.tasks.found_rows import FILE_COLUMN, PACKED_SCHEMA, PAIRS_COLUMN, packed_rows
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, gathered
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.resume.memory import FileMatches
@@ -52,8 +47,8 @@ _WIDTH_OF_TEXT, _WIDTH_OF_NESTED = 16, 64
 class FoundRows:
     """Rows of the files of one plan, by the plan's row number, and the clause that acts on them.
 
-    `clauses`: of the files in which one clause acts on all of the rows. `pairs`: of the others, packed, for each
-    position the source row (null where there is none) and the clause.
+    `clauses`: of files in which one clause acts on all of the rows. `pairs`: of the others, packed, for each position
+    the source row (or null) and the clause.
     """
 
     positions: Mapping[int, RowPositions] = field(default_factory=dict)
@@ -65,17 +60,17 @@ class FoundRows:
         return sum(positions.num_rows for positions in self.positions.values())
 
     def partly(self, scanned: FilePlan) -> list[int]:
-        """The files in which rows were found and that keep some row; one that keeps none is removed, not copied."""
+        """Return the files that keep some row; a file that keeps none is removed, not copied."""
         counts = scanned.live_row_counts()
         return [number for number, positions in self.positions.items() if counts[number] != positions.num_rows]
 
     def plan(self, scanned: FilePlan, rows: Iterable[int] | None = None) -> FilePlan:
-        """The plan of the files in which rows were found (or of `rows` among them), with their positions."""
+        """Return the plan of the files with found rows (or of `rows` among them), with their positions."""
         numbers = sorted(self.positions if rows is None else rows)
         return scanned.take(numbers).with_column("positions", [self.positions[number].data for number in numbers])
 
     def plan_with_clauses(self, scanned: FilePlan, rows: Iterable[int] | None = None) -> FilePlan:
-        """The same with the source row and the clause of each position."""
+        """Return the same with the source row and the clause of each position."""
         numbers = sorted(self.positions if rows is None else rows)
         pairs = [self.pairs.get(number) for number in numbers]
         clauses = [self.clauses.get(number) for number in numbers]
@@ -83,7 +78,7 @@ class FoundRows:
 
 
 def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
-    """The files (rows of a table) whose row numbers are not among those in which something was found."""
+    """Return the files (rows of a table) whose row numbers are not among `found`."""
     rows = pa.array(list(found), pa.int64())
     if not len(rows):
         return files
@@ -92,7 +87,7 @@ def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
 
 
 def united(packed: pa.Table) -> dict[int, RowPositions]:
-    """A table PACKED_SCHEMA as one bitmap for each file."""
+    """Return one bitmap for each file of a table PACKED_SCHEMA."""
     parts: dict[int, list[RowPositions]] = {}
     columns = (packed.column(name).to_pylist() for name in PACKED_SCHEMA.names)
     for index, data in zip(*columns, strict=True):
@@ -109,7 +104,7 @@ _AT_ONCE = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRowSet:
-    """Numbers of source rows, once each: a bitmap for each part of the source (see `positions`)."""
+    """Distinct numbers of source rows: a bitmap for each part of the source (see `positions`)."""
 
     parts: Mapping[int, RowPositions] = field(default_factory=dict)
 
@@ -118,7 +113,7 @@ class SourceRowSet:
         return sum(rows.num_rows for rows in self.parts.values())
 
     def fingerprints(self, buckets: int) -> list[str]:
-        """What decides which rows of each of so many buckets of source rows are in the set."""
+        """Return for each of so many buckets of source rows a digest of its rows in the set."""
         digests = [hashlib.sha256() for _ in range(buckets)]
         for part, rows in sorted(self.parts.items()):
             digests[part % buckets].update(f"{part}\n{len(rows.data)}\n".encode() + rows.data)
@@ -127,18 +122,18 @@ class SourceRowSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Matches:
-    """What was matched in all files of one plan, by its row numbers; a file in which nothing was may be left out."""
+    """The matches in all files of one plan, by its row numbers; a file without any may be missing."""
 
     files: Mapping[int, FileMatches] = field(default_factory=dict)
 
     @classmethod
     def of_clause(cls, number: int, rows: Mapping[int, RowPositions]) -> Matches:
-        """One clause acts on all of these rows (by file), and there is no source."""
+        """Return the matches of an operation without a source: one clause acts on all of these rows, by file."""
         return cls(files={file: FileMatches(rows={number: found}) for file, found in rows.items()})
 
     @classmethod
     def of_packed(cls, found: pa.Table) -> Matches:
-        """What a collected table PAIRS_SCHEMA holds."""
+        """Return the matches in a collected table PAIRS_SCHEMA."""
         are_pairs = found.column(PAIRS_COLUMN).is_valid()
         parts: dict[int, list[bytes]] = {}
         columns = (found.filter(are_pairs).column(name).to_pylist() for name in (FILE_COLUMN, PAIRS_COLUMN))
@@ -155,7 +150,7 @@ class Matches:
         return cls(files={file: FileMatches(rows=rows.get(file, {}), pairs=pairs.get(file, b"")) for file in files})
 
     def acted(self, numbers: Collection[int] | None = None) -> FoundRows:
-        """The rows on which one of these clauses acts (None: any), by file."""
+        """Return the rows on which one of these clauses acts (None: any), by file."""
         positions: dict[int, RowPositions] = {}
         clauses: dict[int, int] = {}
         pairs: dict[int, bytes] = {}
@@ -173,14 +168,14 @@ class Matches:
         return FoundRows(positions=positions, clauses=clauses, pairs=pairs)
 
     def count(self, numbers: Collection[int]) -> int:
-        """How many rows there are on which one of these clauses acts."""
+        """Return the number of rows on which one of these clauses acts."""
         if not numbers:
             return 0
         alone = (rows.num_rows for found in self.files.values() for n, rows in found.rows.items() if n in numbers)
         return sum(alone) + sum(int(_acting(pairs, numbers).num_rows) for _, pairs in self._pairs())
 
     def matched_files(self) -> list[int]:
-        """The plan's row numbers of the files in which any row matched."""
+        """Return the plan's row numbers of the files in which any row matched."""
         return sorted(index for index, found in self.files.items() if found.rows or found.pairs)
 
     @functools.cached_property
@@ -192,7 +187,7 @@ class Matches:
         return SourceRowSet(parts=united(pa.Table.from_batches(packed, PACKED_SCHEMA)))
 
     def met_by_many(self) -> tuple[int, tuple[int, int] | None]:
-        """How many rows met more than one source row, and the file and the position of the first of them."""
+        """Return the number of rows that met several source rows, and the file and the position of the first one."""
         many, first = 0, None
         for index, pairs in sorted(self._pairs(), key=lambda entry: entry[0]):
             positions = whole(pairs.column(POSITION))
@@ -202,14 +197,14 @@ class Matches:
         return many, first
 
     def _pairs(self) -> Iterator[tuple[int, pa.Table]]:
-        """The pairs of each file that has some."""
+        """Yield the pairs of each file that has some."""
         for index, found in self.files.items():
             if found.pairs:
                 yield index, unpack_pairs(found.pairs)
 
 
 def _acting(pairs: pa.Table, numbers: Collection[int] | None) -> pa.Table:
-    """The pairs of a file on which one of the clauses acts, one for each row."""
+    """Return the pairs of a file on which one of the clauses acts, one for each row."""
     clauses = pairs.column(CLAUSE)
     chosen = pairs.filter(
         clauses.is_valid() if numbers is None else pc.is_in(clauses, pa.array(list(numbers), pa.int32()))
@@ -223,9 +218,8 @@ def _acting(pairs: pa.Table, numbers: Collection[int] | None) -> pa.Table:
 
 
 def _alone(number: int, rows: RowPositions) -> pa.Table:
-    """Rows without a source row, spelled out."""
+    """Return rows without a source row as pairs."""
     count = rows.num_rows
     return pa.table(
-        [rows.positions(), pa.nulls(count, pa.int64()), pa.repeat(pa.scalar(number, pa.int32()), count)],
-        schema=PAIRS,
+        [rows.positions(), pa.nulls(count, pa.int64()), pa.repeat(pa.scalar(number, pa.int32()), count)], schema=PAIRS
     )

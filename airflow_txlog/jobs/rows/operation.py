@@ -1,21 +1,22 @@
-"""What one kind of DML must know of itself, for the pipeline to do the rest.
+"""What an operation on rows defines, so that the pipeline does the rest; and the counts that such operations share.
 
-The invariant: `prepare` checks every text and registers every read before anything is read or staged, and what `find`
-says of a row is a function of that row and of the materialized inputs alone. Source: soundness, section 0 (conditions
-1, 2).
+The invariants: `prepare` checks every text and registers every read before anything is read or staged; `find` judges a
+row by that row and the materialized inputs alone; every figure is of this commit, whichever attempt or try did the
+work. Source: soundness, section 0 (conditions 1, 2); delta-spark, DeltaOperations.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.table.snapshot.files import vectors_of
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
@@ -31,23 +32,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """One attempt after everything was checked and before anything was scanned.
+    """One attempt after all checks and before any scan.
 
     `candidates` are the files (rows of a table `FILES`) that may hold a row of interest inside the `scope`; `whole`
-    those that go as a whole, as their partition values alone say. `updates` are the numbers of the clauses that give a
-    row a new image; any other clause deletes it.
+    those that leave by their partition values alone. The clauses `updates` give a row a new image; any other clause
+    deletes it.
     """
 
     snapshot: Snapshot
     scope: PartitionScope
     candidates: pa.Table
-    whole: pa.Table
+    whole: pa.Table = field(default_factory=FILES.empty_table)
     updates: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """All matches of an attempt: rows that leave their files (`removed`), and those of them that come back changed."""
+    """All matches of an attempt: the rows that leave their files (`removed`), and those of them that come back
+    (`updated`).
+    """
 
     plan: FilePlan
     matches: Matches
@@ -59,10 +62,7 @@ P = TypeVar("P", bound=Prepared)
 
 
 class RowOperation(ABC, Generic[P]):
-    """DELETE, UPDATE or MERGE: how it finds rows, what becomes of them, and what its commit says.
-
-    Generic over what it prepares, which it gets back in every other step.
-    """
+    """A DELETE, UPDATE or MERGE, generic over what it prepares, which every other step gets."""
 
     name: ClassVar[str]
     """The operation as its commit names it, by delta-spark's word."""
@@ -80,24 +80,23 @@ class RowOperation(ABC, Generic[P]):
 
     @abstractmethod
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> P:
-        """Materialize inputs, check texts and rules, register the reads.
-
-        `memory` is emptied where inputs are materialized afresh.
+        """Materialize inputs, check texts and rules, register the reads. Empty `memory` if inputs are materialized
+        again.
         """
 
     @abstractmethod
     def find(self, prepared: P, plan: FilePlan) -> Matches:
-        """The matches in all rows of the planned files. One Spark job."""
+        """Return the matches in all rows of the planned files."""
 
     def check(self, prepared: P, found: Found) -> None:
-        """Raises what the matches in all live files together forbid."""
+        """Raise an error if the matches in all live files together are forbidden."""
 
     def images(self, prepared: P, updated: FilePlan) -> NewRows:
         """Return new images of the rows at the plan's positions."""
         raise NotImplementedError(f"{type(self).__name__} updates nothing")
 
     def inserts_wanted(self, prepared: P, matches: Matches) -> Mapping[int, str]:
-        """For each bucket of source rows that may be inserted: what decides which of them are (a fingerprint)."""
+        """Return a fingerprint of the inserted rows for each bucket of source rows that may have some."""
         return {}
 
     def inserts(self, prepared: P, matches: Matches, buckets: Collection[int]) -> NewRows:
@@ -106,21 +105,20 @@ class RowOperation(ABC, Generic[P]):
 
     @abstractmethod
     def parameters(self, prepared: P) -> Mapping[str, Any]:
-        """The commit's operationParameters, as delta-spark spells them."""
+        """Return the commit's operationParameters, as delta-spark spells them."""
 
     @abstractmethod
     def metrics(self, prepared: P, found: Found, work: StagedWork) -> Mapping[str, int]:
-        """The commit's operationMetrics."""
+        """Return the commit's operationMetrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagedWork:
-    """Everything that is staged for this attempt's commit, by what it is, and the files that leave for it.
+    """All files that are staged for this attempt's commit, by kind, and the files that leave for it.
 
-    `removed` (rows of a table `FILES`) has those that leave for good and those that come again with one of the new
-    `vectors`.
-    `changes` are the files of change rows, which are no files of the table. `joined` are files that are committed in
-    the place of those at the paths `parts`.
+    `removed` (rows of a table `FILES`) includes those that come again with one of the new `vectors`. `changes` are
+    files of change rows, which are no files of the table. `joined` are committed instead of the files at the paths
+    `parts`.
     """
 
     copies: Sequence[StagedFile]
@@ -156,7 +154,7 @@ class StagedWork:
 
     @property
     def num_removed(self) -> int:
-        """How many files leave for good."""
+        """The number of files that leave for good."""
         return int(self.removed.num_rows) - len(self.vectors.adds)
 
     @property
@@ -166,7 +164,7 @@ class StagedWork:
 
 
 def file_metrics(context: JobContext, work: StagedWork) -> dict[str, int]:
-    """operationMetrics of files, bytes, copied rows and times."""
+    """Return the operationMetrics of files, bytes, copied rows and times."""
     files = work.files
     return {
         "numRemovedFiles": work.num_removed,
@@ -183,7 +181,7 @@ def file_metrics(context: JobContext, work: StagedWork) -> dict[str, int]:
 
 
 def vector_metrics(prefix: str, work: StagedWork) -> dict[str, int]:
-    """Files that have a new vector, files whose vector went, and files that are both, which "updated" counts again."""
+    """Return the numbers of files with a new vector, of files whose vector left, and of files that are both."""
     return {
         f"{prefix}DeletionVectorsAdded": len(work.vectors.adds),
         f"{prefix}DeletionVectorsRemoved": len(vectors_of(work.removed)),
@@ -192,7 +190,7 @@ def vector_metrics(prefix: str, work: StagedWork) -> dict[str, int]:
 
 
 def file_counts(prepared: Prepared, work: StagedWork) -> dict[str, int]:
-    """`JobResult.files`."""
+    """Return `JobResult.files`."""
     total = prepared.snapshot.num_files
     with_vectors = len(work.vectors.adds)
     return {

@@ -1,9 +1,9 @@
 """One attempt of DELETE, UPDATE or MERGE, over the memory of the attempts before it.
 
-Files that were never looked at are scanned; what earlier attempts know of the others is recalled. From all matches
-together follows what leaves, what comes back and what is inserted, and of that only what is missing is staged. The
-invariant: the change of an attempt is that of a run from the start on its snapshot, with the same materialized inputs.
-Source: soundness, section 0.
+New files are scanned; the matches of files that an earlier attempt has scanned are recalled. From all matches together
+follows what leaves, comes back and is inserted, and only the missing part of it is staged. The invariant: the change of
+an attempt is that of a run from the start on its snapshot, with the same materialized inputs. Source: soundness,
+section 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MANY_BYTES = 100 * 1024 * 1024
 def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation[P]]) -> JobResult:
     """Run the operation in attempts until it lands; raises TxlogError.
 
-    It is made once the inputs that an earlier try has materialized are known.
+    `make` is called once the inputs of an earlier try are known.
     """
     saved_work = SavedWork(context)
     memory = saved_work.load()
@@ -45,7 +45,7 @@ def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOpera
 
 
 class RowAttempts(Generic[P]):
-    """The attempts of one operation, over a memory that others may share. Made once, used by one thread."""
+    """The attempts of one operation, over a memory that others may share. Used by one thread."""
 
     def __init__(self, context: JobContext, operation: RowOperation[P], memory: Memory, saved_work: SavedWork) -> None:
         self._context = context
@@ -54,7 +54,7 @@ class RowAttempts(Generic[P]):
         self._saved_work = saved_work
 
     def plan(self, tx: Transaction) -> Change:
-        """Find, stage, and say what the commit shall be."""
+        """Find and stage; return the change to commit."""
         context, memory, snapshot = self._context, self._memory, tx.snapshot
         assert snapshot is not None
         # A scan has columns of such names beside the table's.
@@ -95,7 +95,7 @@ class RowAttempts(Generic[P]):
         )
 
     def _find(self, prepared: P) -> Found:
-        """The matches in all candidates: recalled, or found by looking."""
+        """Return the matches in all candidates: recalled, or found by looking."""
         context, memory = self._context, self._memory
         plan = plan_files(prepared.snapshot, prepared.candidates, context.spec.time_zone, context.executor.instants)
         matches: dict[int, FileMatches] = {}
@@ -117,16 +117,11 @@ class RowAttempts(Generic[P]):
                     memory.remember(file, looked.get(number, NOTHING))
             matches |= looked
         together = Matches(files=matches)
-        return Found(
-            plan=plan,
-            matches=together,
-            removed=together.acted(),
-            updated=together.acted(prepared.updates),
-        )
+        return Found(plan=plan, matches=together, removed=together.acted(), updated=together.acted(prepared.updates))
 
 
 def _live_files(context: JobContext, plan: FilePlan, files: pa.Table) -> Iterator[tuple[int, LiveFile]]:
-    """The planned files with their numbers, made as they are asked for."""
+    """Yield the planned files with their numbers."""
     for start in range(0, files.num_rows, _FILES_AT_ONCE):
         keys = file_keys(files.slice(start, _FILES_AT_ONCE), context.root).to_pylist()
         vectors = plan.table.column("deleted").slice(start, _FILES_AT_ONCE).to_pylist()

@@ -1,9 +1,11 @@
-"""What an attempt has to stage: what the memory already holds is kept, the rest is written in one Spark job.
+"""Stage the files of an attempt: segments in memory that still hold are kept, the rest is written at once.
 
-A touched file is copied without the rows that leave it, or, where the table has that switched on, stays and gets
-a deletion vector (`deletion_vectors`); new images of updated rows are gathered in segments of a few
-input files, so that a later attempt drops little; inserts are segments by bucket of source rows. The invariant: after
-`stage_work` the memory's segments hold exactly the rows that this attempt matched. Source: soundness B2.
+A touched file is copied without the rows that leave it, or stays and gets a deletion vector. New images are staged in
+segments of a few input files, so that a later attempt drops little; inserts in segments by bucket of source rows. With
+a change data feed, either every change of the attempt is in change files, or none is and no staged file holds a row
+that was there before: a reader derives the changes of whole files. The invariant: after `stage_work` the memory's
+segments hold exactly the rows that this attempt matched. Source: soundness B2; protocol, "Add CDC File"; delta-spark,
+DeleteCommand, UpdateCommand, MergeIntoCommand.
 """
 
 from __future__ import annotations
@@ -24,17 +26,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of, plan_files
 from airflow_txlog.jobs.files.stage import NewRows, layout_of, stage
 from airflow_txlog.jobs.files.staged import unstage
-from airflow_txlog.jobs.resume.memory import (
-    CHANGES,
-    COPY,
-    IMAGES,
-    INSERTS,
-    JOINED,
-    VECTORS,
-    Memory,
-    Segment,
-    log_reuse,
-)
+from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, JOINED, VECTORS, Memory, Segment, log_reuse
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.rows.tiny_files import joined_files
@@ -49,7 +41,7 @@ _CHANGE_ROWS = ", change rows"
 class LeavingRows:
     """The rows that leave their files: a plan with their positions, the files (rows of a table `FILES`), their keys.
 
-    A file that goes as a whole has no positions.
+    A file that leaves as a whole has no positions.
     """
 
     plan: FilePlan
@@ -60,10 +52,10 @@ class LeavingRows:
 def needs_change_rows(
     operation: RowOperation[P], prepared: P, found: Found, *, copies_rows: bool, inserts_rows: bool
 ) -> bool:
-    """Whether the attempt's commit needs change files; `copies_rows`: a staged file holds rows that stay as they are.
+    """Return whether the commit needs change files. `copies_rows`: a staged file holds rows that stay as they are.
 
-    Rows that come back changed are written as what they were and became. Deletes and inserts of one commit are
-    written together, as delta-spark does.
+    Changed rows are written with their old and new images, and deletes and inserts of one commit together, as
+    delta-spark does.
     """
     if not prepared.snapshot.table_properties.change_data_feed:
         return False
@@ -72,17 +64,17 @@ def needs_change_rows(
 
 
 def with_change_rows(fingerprint: str) -> str:
-    """The fingerprint of inserts that have change rows: those that were staged without are others."""
+    """Return the fingerprint of inserts with change rows, which differ from those without."""
     return fingerprint + _CHANGE_ROWS
 
 
 def without_change_rows(fingerprint: str) -> str:
-    """The fingerprint of inserts without what `with_change_rows` has put behind it."""
+    """Return the fingerprint without the suffix of `with_change_rows`."""
     return fingerprint.removesuffix(_CHANGE_ROWS)
 
 
 def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> LeavingRows:
-    """All rows that leave their files in this attempt."""
+    """Return all rows that leave their files in this attempt."""
     touched = sorted(found.removed.positions)
     files = prepared.candidates.take(pa.array(touched, pa.int64()))
     tables = [found.removed.plan_with_clauses(found.plan, touched).table]
@@ -97,10 +89,10 @@ def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> Leavi
 
 @dataclass(kw_only=True)
 class _Missing:
-    """What no segment in memory holds: plan rows to copy, groups of plan rows whose images are new, buckets.
+    """The work that no segment in memory holds: plan rows to copy, groups of plan rows with new images, buckets.
 
-    `leaving`, where the commit has change files: all rows that leave their files; `changes` are groups of its files
-    whose change rows are new.
+    With change files, `leaving` has all rows that leave their files, and `changes` the groups of its files without
+    change rows.
     """
 
     copies: list[int] = field(default_factory=list)
@@ -115,20 +107,23 @@ class _Missing:
 
     @property
     def first_image(self) -> int:
-        """The number of the first group of images as a segment: buckets are numbered before the groups."""
+        """The segment of the first group of images: buckets come before the groups."""
         return 1 + max(self.inserts, default=-1)
 
     @property
     def first_change(self) -> int:
-        """The number of the first group of change rows."""
+        """The segment of the first group of change rows."""
         return self.first_image + len(self.images)
 
 
 def stage_work(
     context: JobContext, operation: RowOperation[P], prepared: P, found: Found, memory: Memory
 ) -> StagedWork:
-    """Stage what is missing. Raises PartitionMismatch for a new row outside of the scope, after deleting what was
-    staged just now; and what staging raises."""
+    """Stage what is missing.
+
+    Raises PartitionMismatch for a new row outside of the scope, after deleting what was staged just now; and as
+    `stage`.
+    """
     # What was joined of them is counted with its parts.
     earlier = [segment for segment in memory.segments if segment.kind != JOINED]
     num_dropped = len(memory.dropped)
@@ -193,7 +188,7 @@ def _missing(
 def _new_changes(
     context: JobContext, prepared: Prepared, memory: Memory, leaving: LeavingRows | None
 ) -> list[list[int]]:
-    """Groups of files (rows of `leaving`) whose change rows no segment holds."""
+    """Return groups of files (rows of `leaving`) whose change rows no segment holds."""
     known = _inputs(memory.keep(CHANGES, () if leaving is None else leaving.keys))
     if leaving is None:
         return []
@@ -206,9 +201,9 @@ def _inputs(segments: Sequence[Segment]) -> frozenset[str]:
 
 
 def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Sequence[int]) -> list[list[int]]:
-    """The files whose images are staged together: of one partition, few enough, and at least a group for each task.
+    """Return groups of files (numbers of rows of `files`) for one segment each.
 
-    `rows` are numbers of rows of the table `files`.
+    A group has one partition and few files, and there is at least one group for each task.
     """
     if not rows:
         return []
@@ -248,7 +243,7 @@ def _stage(
 
 
 def _check_images(missing: _Missing, found: Found, staged: Sequence[StagedFile]) -> None:
-    """Raises JobError unless each updated row has one new image: its old one leaves with the same commit."""
+    """Raise JobError unless each updated row has one new image: its old one leaves with the same commit."""
     counts: Counter[int] = Counter()
     for file in staged:
         if file.source is None and not file.is_change:
@@ -287,15 +282,16 @@ def _new_rows(
 def _copied_with_images(
     context: JobContext, plan: FilePlan, copies: Sequence[int], imaged: Collection[int]
 ) -> frozenset[int]:
-    """Of the files (rows of the plan) to copy, those that are to be read for images too; but no large one, which
-    several tasks copy."""
+    """Return the files (plan rows) to copy where they are read for images; not the large ones, which several tasks
+    copy.
+    """
     sizes = [plan.table.column("size_bytes")[row].as_py() or 0 for row in copies]
     parts = parts_of(context.parallelism, sizes)
     return frozenset(row for row, count in zip(copies, parts, strict=True) if count == 1 and row in imaged)
 
 
 def _leaving_plan(missing: _Missing) -> FilePlan | None:
-    """The rows that leave their files and of which no segment has change rows; None where there are none."""
+    """Return the leaving rows of which no segment has change rows; None if there are none."""
     if missing.leaving is None or not missing.changes:
         return None
     segment_of = _numbered(missing.changes, missing.first_change)
@@ -304,12 +300,12 @@ def _leaving_plan(missing: _Missing) -> FilePlan | None:
 
 
 def _numbered(groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:
-    """The segment of each row of the groups."""
+    """Return the segment of each row of the groups."""
     return {row: first + number for number, group in enumerate(groups) for row in group}
 
 
 def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Mapping[int, str]) -> list[Segment]:
-    """What was staged, as segments; also those that gave no file, so that they are not staged again."""
+    """Return the staged files as segments; also those without a file, so that they are not staged again."""
     copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
     new: dict[int, list[StagedFile]] = {}
     for file in staged:
@@ -332,7 +328,7 @@ def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Mapping[int
 def _segments_of(
     kind: str, groups: Sequence[Sequence[int]], keys: Mapping[int, str], first: int, new: Mapping[int, list[StagedFile]]
 ) -> list[Segment]:
-    """The groups of files (rows by number, with these keys) as segments, with what was staged under their numbers."""
+    """Return a segment for each group of files, with the files that were staged under its number."""
     return [
         Segment(kind=kind, inputs=frozenset(keys[row] for row in group), files=tuple(new.get(first + number, ())))
         for number, group in enumerate(groups)
@@ -340,7 +336,7 @@ def _segments_of(
 
 
 def _files(memory: Memory, kind: str) -> list[StagedFile]:
-    """The table's new files of this kind."""
+    """Return the table's new files of this kind."""
     files = (file for segment in memory.segments if segment.kind == kind for file in segment.files)
     return [file for file in files if not file.is_change]
 

@@ -1,9 +1,10 @@
-"""Tiny staged files joined: those of many tasks with few rows each, and those of one change to a partition.
+"""Tiny staged files of one partition become few: those of a write, and those of a change and its change files.
 
-How many rows a task will have is not known before it ran: of a filter over ten thousand files each task may keep a few.
-So what was written is looked at, and where it is many tiny files, those of each partition become few, in a second job
-that reads them again: it costs what they weigh, which is little. The invariant: the files that come out hold exactly
-the rows of those that went in. No commit has named these (soundness A17).
+How many rows a task will write is not known before it ran. If it was many tiny files, a second job reads them again,
+which costs little. What an attempt has staged stays in segments by its inputs, so that the next attempt keeps what
+still holds; a joined file is made of segments for one commit, and is kept only for the very same parts. The invariants:
+joined files hold exactly the rows of their parts, and either a part or the joined file is in the commit. Source:
+soundness A17, B2.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ TINY_BYTES = 8 * 1024 * 1024
 
 
 def joined(context: JobContext, layout: Layout, staged: Sequence[StagedFile]) -> list[StagedFile]:
-    """The staged files of new rows, many tiny ones joined; the same files where that is not worth a job.
+    """Return the staged files of new rows, with many tiny ones joined if that is worth a job.
 
     Raises as `staged_of` does, and then every file is deleted.
     """
@@ -59,14 +60,13 @@ def joined(context: JobContext, layout: Layout, staged: Sequence[StagedFile]) ->
 
 
 def partition_of(file: StagedFile) -> str:
-    """The partition of a file as a value that compares."""
     return json.dumps(file.partition_values, sort_keys=True)
 
 
 def bins_of(
     staged: Sequence[StagedFile], target_bytes: int, key: Callable[[StagedFile], Hashable]
 ) -> list[list[StagedFile]]:
-    """The tiny files that may become one: of one key, two or more, up to the target size together."""
+    """Return groups of two or more tiny files that may become one: of one key, up to the target size together."""
     tiny_bytes = min(TINY_BYTES, target_bytes // 8)
     bins: list[list[StagedFile]] = []
     last: dict[Hashable, tuple[int, list[StagedFile]]] = {}
@@ -83,7 +83,7 @@ def bins_of(
 
 
 def joined_bins(context: JobContext, layout: Layout, bins: Sequence[Sequence[StagedFile]]) -> list[StagedFile]:
-    """One file for each bin, of the segment of its first file, in the order of the bins. What is joined stays.
+    """Write one file for each bin, of the segment of its first file, in the order of the bins. The parts stay.
 
     Raises as `staged_of` does, and then no file is made.
     """
@@ -115,7 +115,7 @@ def joined_bins(context: JobContext, layout: Layout, bins: Sequence[Sequence[Sta
 
 
 def _plan(files: Sequence[tuple[StagedFile, int]]) -> pa.Table:
-    """A plan of staged files and the number of what each becomes a part of, as `plans` describes it."""
+    """Return a plan of staged files, each with the number of its bin as the segment."""
     return plan_table(
         {
             "index": range(len(files)),
@@ -135,7 +135,7 @@ MOST_BYTES = 4 * 1024 * 1024
 
 
 def joined_files(context: JobContext, snapshot: Snapshot, work: StagedWork, memory: Memory) -> StagedWork:
-    """The work with tiny files of a partition joined, where one of them has new rows; and its change files likewise.
+    """Return the work with the tiny files of each partition with new rows joined, and its change files likewise.
 
     Raises as `joined_bins` does, and then nothing is joined: what was staged is in the memory.
     """
@@ -171,7 +171,7 @@ def joined_files(context: JobContext, snapshot: Snapshot, work: StagedWork, memo
 
 
 def _bins(context: JobContext, snapshot: Snapshot, work: StagedWork) -> list[tuple[Layout, list[StagedFile]]]:
-    """Files to be joined, and how the file is written that they become; the smallest first, up to MOST_BYTES."""
+    """Return the files to join, and how the joined file is written; the smallest first, up to MOST_BYTES."""
     new = {file.path for file in (*work.images, *work.inserts)}
     # Rows of a copy have ids that a joined file would not keep.
     if not (new or work.changes) or "rowTracking" in writer_features(snapshot.protocol):
@@ -198,5 +198,5 @@ def _bytes(files: Sequence[StagedFile]) -> int:
 
 
 def _fingerprint(files: Sequence[StagedFile]) -> str:
-    """What says which files are joined: each has a name that no other ever had."""
+    """Return a digest of the paths; no two files ever share one."""
     return hashlib.sha256("\n".join(sorted(file.path for file in files)).encode()).hexdigest()

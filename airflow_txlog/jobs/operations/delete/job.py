@@ -1,8 +1,13 @@
-"""DELETE: the rows of which the predicate is TRUE go; a row of which it is NULL stays.
+"""DELETE by a condition, and by a list of keys.
 
-Where the predicate names partition columns only, whole files go without being read, as Spark (of a plain predicate the
-engine) says of their partition values; else the files that hold a matching row are copied without it.
-Source: delta-spark, DeleteCommand; soundness A9.
+Rows for which the predicate is TRUE go; a row for which it is NULL stays. If the predicate names only partition
+columns, whole files go without being read; otherwise the files that hold a matching row are copied without it.
+
+Keys come from a list, a file, a table or a query. They are evaluated once, converted to the exact type of their column
+(`key_values`), materialized and encrypted: a subject who is added to the list while the job runs is in all of it or in
+none of it. Each found row has the number of its key, so the keys without a match follow from the matches in all live
+files. The invariant: a row goes exactly if its column equals a key by value, and every key is accounted for. Source:
+delta-spark, DeleteCommand; soundness A2, A9, B7.
 """
 
 from __future__ import annotations
@@ -21,7 +26,6 @@ from airflow_txlog.contract.operations import Delete, KeySource, KeyValues
 from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.deletion_vectors.positions import whole
-from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, Task
@@ -29,14 +33,14 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, compared, member_of
-from airflow_txlog.engine.table.schema.schema import arrow_type, codec, parse_schema, schema_to_json
+from airflow_txlog.engine.table.schema.schema import codec, parse_schema, schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
-from airflow_txlog.jobs.context import JobContext, SavedSource
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import scan_frame, through
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
-from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
+from airflow_txlog.jobs.operations.delete.key_values import check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.keys import join_hint
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
@@ -44,7 +48,16 @@ from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByConditio
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork, file_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
-from airflow_txlog.jobs.source.materialized import hashed_bytes, input_scan, read_input, write_input
+from airflow_txlog.jobs.source.materialized import (
+    MaterializedSource,
+    hashed_bytes,
+    input_scan,
+    materialized,
+    read_again,
+    read_input,
+    saved_source,
+    write_input,
+)
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.columns import columns_named, missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
@@ -58,27 +71,22 @@ _UNBOUNDED = (Primitive.BINARY, Primitive.BOOLEAN)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Written:
-    """The keys as they were written down, in `files`: a table of KEY and ROW_ID_COLUMN. `reads_target`: they may
-    depend on the target's rows."""
+class _Keys:
+    """The materialized keys, and their rows: KEY and ROW_ID_COLUMN."""
 
+    source: MaterializedSource
     rows: pa.Table
-    files: tuple[StagedFile, ...]
-    reads_target: bool
 
     @property
     def values(self) -> pa.Array:
         return whole(self.rows.column(KEY))
 
-    @property
-    def num_rows(self) -> int:
-        return int(self.rows.num_rows)
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared(Prepared):
-    source: _Written
-    keys: Keys
+    given: _Keys
+    values: pa.Array
+    """The given keys in the column's type of this version, in the same order."""
     field: StructField
     read: Predicate
 
@@ -95,39 +103,33 @@ class DeleteByKeys(RowOperation[_Prepared]):
         keys = context.record(Delete).keys
         assert keys is not None
         self._described = keys
-        self._written: _Written | None = None
+        self._keys: _Keys | None = None
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
-        """The keys materialized in their column's type, and the files that may hold one."""
+        """Return the materialized keys in their column's type, and the files that may hold one."""
         context, gate = self._context, self._gate
         check_may_remove_rows(snapshot, "DELETE")
         field = key_field(self._described, snapshot, context.root)
-        source = self._source(tx, snapshot, field, memory)
+        given = self._materialized(tx, snapshot, field, memory)
         with context.step("plan"):
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             # A column may have been widened since the keys were materialized; any other type is refused here.
-            keys = convert_keys(source.values, field, context.root)
-            read = keys_predicate(keys, field, self._context.limits.delete_keys)
+            values = convert_keys(given.values, field, context.root).values
+            read = keys_predicate(values, field, context.limits.delete_keys)
             files = scope.read_files(tx, read)
         return _Prepared(
-            snapshot=snapshot,
-            scope=scope,
-            candidates=files,
-            whole=files.slice(0, 0),
-            source=source,
-            keys=keys,
-            field=field,
-            read=read,
+            snapshot=snapshot, scope=scope, candidates=files, given=given, values=values, field=field, read=read
         )
 
-    def _source(self, tx: Transaction, snapshot: Snapshot, field: StructField, memory: Memory) -> _Written:
-        """The keys, materialized once for all attempts and tries, but in each attempt where the target holds them."""
-        context = self._context
-        if self._written is None:
-            self._written = self._written_before()
-        if self._written is not None and not self._written.reads_target:
-            return self._written
+    def _materialized(self, tx: Transaction, snapshot: Snapshot, field: StructField, memory: Memory) -> _Keys:
+        """Return the keys: materialized once, or again in each attempt if the target holds them."""
+        context, saved = self._context, saved_source(self._context)
+        if self._keys is None and saved is not None:
+            self._gate.used.update(saved.parameters)
+            self._keys = self._read(read_again(context, saved, to_arrow(parse_schema(json.dumps(saved.schema)))))
+        if self._keys is not None and not self._keys.source.reads_target:
+            return self._keys
         with context.step("materialize"):
             given, reads_target = self._given(snapshot)
             if reads_target:
@@ -135,31 +137,18 @@ class DeleteByKeys(RowOperation[_Prepared]):
             keys = convert_keys(given, field, context.root)
             # Other keys: nothing that was found about the last ones holds.
             memory.forget()
-            rows = pa.table({KEY: keys.values})
-            files = write_input(context, rows, "write down the keys")
             column = StructType(fields=(StructField(name=KEY, type=field.type, nullable=True),))
-            context.saved_inputs.source = SavedSource(
-                files=files, schema=json.loads(schema_to_json(column)), parameters=tuple(sorted(self._gate.used))
-            )
-            context.saved_inputs.reads_target = reads_target
+            files = write_input(context, pa.table({KEY: keys.values}), "write down the keys")
+            described, stored = json.loads(schema_to_json(column)), to_arrow(column)
+            source = materialized(context, files, described, stored, self._gate.used, reads_target=reads_target)
             context.saved_inputs.num_keys_given = keys.num_given
-            self._written = _Written(rows=self._read(files, column), files=files, reads_target=reads_target)
+            self._keys = self._read(source)
         context.log(f"{plural(keys.num_given, 'key')} given, {len(keys.values)} of them different")
-        return self._written
+        return self._keys
 
-    def _written_before(self) -> _Written | None:
-        """The keys that an earlier try of this work has written down."""
-        saved = self._context.saved_inputs.source
-        if saved is None or self._context.saved_inputs.reads_target:
-            return None
-        self._gate.used.update(saved.parameters)
-        rows = self._read(saved.files, parse_schema(json.dumps(saved.schema)))
-        return _Written(rows=rows, files=saved.files, reads_target=False)
-
-    def _read(self, files: Sequence[StagedFile], columns: StructType) -> pa.Table:
-        schema = pa.schema([pa.field(KEY, arrow_type(columns.fields[0].type))])
-        context = self._context
-        return read_input(context, files, schema, "read the keys that were written down", context.input_key)
+    def _read(self, source: MaterializedSource) -> _Keys:
+        context, what = self._context, "read the keys that were written down"
+        return _Keys(source=source, rows=read_input(context, source.files, source.stored, what, context.input_key))
 
     def _given(self, snapshot: Snapshot) -> tuple[pa.ChunkedArray | list[Any], bool]:
         """The keys as they came, and whether they were read of the target."""
@@ -172,33 +161,32 @@ class DeleteByKeys(RowOperation[_Prepared]):
         return source.values_of(name, "read the keys"), source.reads_target
 
     def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:
-        """Every row that has a key, with the key's number, to be deleted by the only clause there is."""
-        context, source, name = self._context, prepared.source, prepared.field.name
-        if plan.num_files == 0 or source.num_rows == 0:
+        """Return every row that has a key, with the key's number, to be deleted by the only clause."""
+        context, rows, name = self._context, prepared.given.rows, prepared.field.name
+        if plan.num_files == 0 or rows.num_rows == 0:
             return Matches()
-        if not _is_exact(prepared.field.type) or source.num_rows > context.executor.most_sent_rows:
+        if not _is_exact(prepared.field.type) or rows.num_rows > context.executor.most_sent_rows:
             why = f"the keys are of the type {prepared.field.type}, whose values it compares in its own way"
             return context.executor.by_spark(why, lambda: self._joined(prepared, plan))
         scan = addressed_scan(context, plan, frozenset({name}))
-        numbers = whole(source.rows.column(ROW_ID_COLUMN))
-        # One of each that was written down, in that order.
-        keys = prepared.keys.values.cast(scan.schema.field(0).type)
-        pairs = partial(pairs_of_keys, HeldKeys(columns=(keys,), numbers=numbers), 0)
-        task = Task(source=scan, steps=(pairs, pairs_packed))
+        keys = HeldKeys(
+            columns=(prepared.values.cast(scan.schema.field(0).type),), numbers=whole(rows.column(ROW_ID_COLUMN))
+        )
+        task = Task(source=scan, steps=(partial(pairs_of_keys, keys, 0), pairs_packed))
         return Matches.of_packed(context.executor.run([task], PAIRS_SCHEMA, _DOING))
 
     def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:
-        """The same by a join of Spark's: for a type that it compares in a way of its own, or very many keys."""
-        context, source, name = self._context, prepared.source, prepared.field.name
+        """Return the same by a join of Spark's: for a type that it compares in its own way, or very many keys."""
+        context, given, name = self._context, prepared.given, prepared.field.name
         target_view, source_view = context.view_name(), context.view_name()
         # By this most rows are dropped before they reach Spark, which has the last word on the others.
         row_filter = row_filter_of(prepared.read, {name})
         scan_frame(context, addressed_scan(context, plan, frozenset({name}), row_filter)).createOrReplaceTempView(
             target_view
         )
-        scan = input_scan(context, source.files, source.rows.schema, context.input_key)
+        scan = input_scan(context, given.source.files, given.rows.schema, context.input_key)
         scan_frame(context, scan).createOrReplaceTempView(source_view)
-        hint = join_hint(context, hashed_bytes(source.num_rows, 2) + source.rows.nbytes, "s")
+        hint = join_hint(context, hashed_bytes(given.rows.num_rows, 2) + given.rows.nbytes, "s")
         query = (
             f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
             f"FROM {quoted(target_view)} AS t JOIN {quoted(source_view)} AS s ON t.{quoted(name)} = s.{KEY}"
@@ -207,9 +195,9 @@ class DeleteByKeys(RowOperation[_Prepared]):
         return Matches.of_packed(collect(found, _DOING))
 
     def check(self, prepared: _Prepared, found: Found) -> None:
-        """Raises KeysNotFound where every key must match and one does not."""
+        """Raise KeysNotFound if every key must match and one does not."""
         context = self._context
-        matched, count = found.matches.source_rows.num_rows, prepared.source.num_rows
+        matched, count = found.matches.source_rows.num_rows, prepared.given.rows.num_rows
         context.log(f"{matched} of {plural(count, 'key')} matched")
         if context.record(Delete).require_match and matched < count:
             within = "" if prepared.scope.text is None else f" within {prepared.scope.text}"
@@ -224,9 +212,9 @@ class DeleteByKeys(RowOperation[_Prepared]):
             )
 
     def parameters(self, prepared: _Prepared) -> dict[str, Any]:
-        """How many keys there were, and never one of them."""
+        """Return the number of keys, and never one of them."""
         scope = prepared.scope.text
-        keys = f"{prepared.field.name} IN ({plural(prepared.source.num_rows, 'key')})"
+        keys = f"{prepared.field.name} IN ({plural(prepared.given.rows.num_rows, 'key')})"
         return {"predicate": predicate_parameter([keys if scope is None else f"({scope}) AND {keys}"])}
 
     def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
@@ -234,18 +222,18 @@ class DeleteByKeys(RowOperation[_Prepared]):
             **file_metrics(self._context, work),
             "numDeletedRows": found.removed.num_rows,
             "numKeysGiven": self._context.saved_inputs.num_keys_given,
-            "numKeys": prepared.source.num_rows,
+            "numKeys": prepared.given.rows.num_rows,
             "numKeysMatched": found.matches.source_rows.num_rows,
         }
 
 
-def keys_predicate(keys: Keys, field: StructField, most: int) -> Predicate:
-    """Return what rows with one of the keys satisfy: the keys themselves, or of more than `most` the range of them.
+def keys_predicate(values: pa.Array, field: StructField, most: int) -> Predicate:
+    """Return a predicate that rows with one of the keys satisfy: an IN list, or for more than `most` keys their range.
 
     Its text, which errors show, contains no key.
     """
-    text = f"{field.name} IN ({plural(len(keys.values), 'key')})"
-    return Predicate(text, _tree(keys.values, field, most), frozenset({field.name}))
+    text = f"{field.name} IN ({plural(len(values), 'key')})"
+    return Predicate(text, _tree(values, field, most), frozenset({field.name}))
 
 
 def _tree(values: pa.Array, field: StructField, most: int) -> Expression:
@@ -266,12 +254,12 @@ def _tree(values: pa.Array, field: StructField, most: int) -> Expression:
 
 
 def _is_exact(kind: DataType) -> bool:
-    """Whether values of the type are equal to all engines where they are the same, and only there."""
+    """Return whether two values of the type are equal to all engines exactly if they are the same."""
     return kind in PLAIN_TYPES or kind is Primitive.BINARY or isinstance(kind, DecimalType)
 
 
 def key_field(described: KeyValues | KeySource, snapshot: Snapshot, root: str) -> StructField:
-    """The table's column of the keys. Raises UnknownColumn, and as `check_key_column`."""
+    """Return the table's column of the keys. Raises UnknownColumn, and as `check_key_column`."""
     name = described.column
     field = snapshot.delta_schema.find(name)
     if field is None:
@@ -281,7 +269,7 @@ def key_field(described: KeyValues | KeySource, snapshot: Snapshot, root: str) -
 
 
 def key_source_column(described: KeySource, names: Sequence[str]) -> str:
-    """The column of a source of these columns that holds the keys. Raises InvalidJobSpec."""
+    """Return the column that holds the keys, of a source with these columns. Raises InvalidJobSpec."""
     if described.source_column is None and len(names) == 1:
         return names[0]
     wanted = described.column if described.source_column is None else described.source_column
@@ -311,7 +299,7 @@ class _Delete(ByCondition[PreparedByCondition]):
         super().__init__(context, SqlGate(context), context.record(Delete).predicate or "TRUE")
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PreparedByCondition:
-        """The predicate accepted; the files that it may touch, and those that it takes as a whole."""
+        """Accept the predicate; return the files that it may touch, and those that leave as a whole."""
         context, gate, condition = self._context, self._gate, self._condition
         with context.step("plan"):
             check_may_remove_rows(snapshot, "DELETE")
@@ -334,13 +322,10 @@ class _Delete(ByCondition[PreparedByCondition]):
             )
 
     def check(self, prepared: PreparedByCondition, found: Found) -> None:
-        """Raises MatchNotFound where a row must match and none does."""
+        """Raise MatchNotFound if a row must match and none does."""
         # A file of which all rows are deleted already holds none.
         rows = found.removed.num_rows + sum(count or 0 for count in live_row_counts(prepared.whole))
         self._check_matched(prepared, rows, self._context.record(Delete).require_match)
-
-    def parameters(self, prepared: PreparedByCondition) -> dict[str, Any]:
-        return {"predicate": predicate_parameter([prepared.scope.with_condition(self._condition)])}
 
     def metrics(self, prepared: PreparedByCondition, found: Found, work: StagedWork) -> dict[str, int]:
         deleted = known_sum([*live_row_counts(prepared.whole), found.removed.num_rows])

@@ -1,10 +1,9 @@
-"""Keys of subjects brought to the exact type of the table's column, or refused: a key that is changed matches no row.
+"""Convert the keys of a delete to the exact type of the table's column, or refuse them.
 
 A file of keys in which `007` was read as the number 7 would find nothing in a column of texts, and a join that casts
-one side would find somebody else. So a key becomes a value of the column only where it is that value: the same number,
-day, instant or text, written in the one way that reads back as it was. What could have been written in two ways (a
-number beside a column of texts, `007` beside a column of numbers) is an error that names both types, and never the key:
-keys are personal. The invariant: two different keys never become one value, but by being equal. Source: soundness B7.
+one side would find somebody else. So a key becomes a value of the column only if it is the same number, day, instant or
+text, written in the one way that reads back unchanged. Otherwise the error names both types, and never the key: keys
+are personal. The invariant: two keys become one value only if they are equal. Source: soundness B7.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _TYPE_NAMES: tuple[tuple[type, str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Keys in their column's type: `values` are distinct and not null; `num_given` counts them as they came."""
+    """Keys in their column's type: `values` are distinct and not null; `num_given` counts the given ones."""
 
     column: str
     values: pa.Array
@@ -55,15 +54,15 @@ class Keys:
 
 
 class _NotExact(Exception):
-    """The value is not exactly one of the column's; `args[0]` says why."""
+    """The value is not exactly one of the column's, for the reason `args[0]`."""
 
 
 def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: StructField, table: str) -> Keys:
-    """The given keys as values of the column `field` of `table`, in order, each once.
+    """Return the given keys as distinct values of the column `field` of `table`, in order.
 
-    `given` is a column that Arrow read, or Python values (text, numbers, dates, datetimes, Decimals, bytes).
-    Raises SchemaMismatch for the first key that is null or is not exactly a value of the column's type; the message
-    names its place and both types. Raises UnsupportedFeature for a column that no key can be compared with by value.
+    `given` is an Arrow column, or Python values (text, numbers, dates, datetimes, Decimals, bytes). Raises
+    SchemaMismatch for the first key that is null or not exactly a value of the column's type, by its place;
+    UnsupportedFeature for a column that no key can be compared with by value.
     """
     check_key_column(field, table)
     kind = arrow_type(field.type)
@@ -74,7 +73,7 @@ def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: Struc
 
 
 def check_key_column(field: StructField, table: str) -> None:
-    """Raises UnsupportedFeature where equality of values does not distinguish one row's subject from another's."""
+    """Raise UnsupportedFeature if equal values of the column may belong to different subjects."""
     what = None
     if field.is_collated:
         what = "has a collation, so that different texts are equal"
@@ -126,12 +125,7 @@ def _is_same(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _convert_values(
-    values: list[Any],
-    field: StructField,
-    table: str,
-    *,
-    found: str | None = None,
-    places: pa.Array | None = None,
+    values: list[Any], field: StructField, table: str, *, found: str | None = None, places: pa.Array | None = None
 ) -> pa.Array:
     convert = _converter(field.type)
     converted = []
@@ -272,7 +266,6 @@ def _single(value: Any) -> float:
 
 
 def _date(value: Any) -> int:
-    """Days since 1970-01-01."""
     if isinstance(value, dt.datetime):
         raise _NotExact("which day an instant belongs to depends on a time zone")
     if isinstance(value, dt.date):
@@ -284,14 +277,12 @@ def _date(value: Any) -> int:
 
 
 def _timestamp(value: Any) -> int:
-    """Microseconds since 1970 UTC."""
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return plain_time(value)
     return _read(value, Primitive.TIMESTAMP, "only a time with its offset from UTC names an instant")
 
 
 def _timestamp_ntz(value: Any) -> int:
-    """Microseconds since 1970 by the clock."""
     if isinstance(value, dt.datetime) and value.tzinfo is None:
         return plain_time(value)
     if isinstance(value, dt.date) and not isinstance(value, dt.datetime):

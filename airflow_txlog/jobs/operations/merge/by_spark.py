@@ -1,7 +1,10 @@
-"""What Spark does for a merge, and for an UPDATE: it judges the texts, joins both sides, and computes new rows.
+"""Spark's part of a merge, and of an UPDATE: it judges the texts, joins both sides, and computes new rows.
 
-The invariant of `pairs` holds here too: one join yields all pairs that ON matches, also those on which no clause acts.
-Source: delta-spark, MergeIntoCommand; soundness A1.
+One join yields all pairs that ON matches, also those on which no clause acts, because they decide what is ambiguous and
+what is inserted. Images are computed from the positions and clauses of the pairs, never by ON again; a file of the
+target is opened for them only if a column of it is needed. The invariant: a frame of new rows has exactly the target's
+columns and types, the segment of each row, and the rule that it breaks if it can break one; it is evaluated once, by
+the stage that writes it. Source: delta-spark, MergeIntoCommand; docs/decisions/positions-not-rows.md; soundness A1.
 """
 
 from __future__ import annotations
@@ -49,9 +52,9 @@ from airflow_txlog.jobs.sql.table_rules import accepted_rules
 def updated_columns(
     context: JobContext, gate: SqlGate, updated: FilePlan, schema: delta.StructType, sides: Sides, clauses: Clauses
 ) -> FrameImages:
-    """The columns that the clause of an UPDATE, or the table's rules, change in the rows at the plan's positions.
+    """Return the columns that an UPDATE, or the table's rules, change in the rows at the plan's positions.
 
-    What no clause and no rule looks at never leaves Arrow.
+    Columns that no clause and no rule reads never leave Arrow.
     """
     (clause,) = clauses.matched
     generated = generated_by(sides, clauses.matched)
@@ -80,7 +83,7 @@ def updated_images(
     clauses: Clauses,
     source: MaterializedSource,
 ) -> DataFrame:
-    """New images of the rows at the plan's positions (of a table with this schema), with the segments of the files."""
+    """Return new images of the rows at the plan's positions, with the segments of the files."""
     needed = columns_for_images(clauses.updates, schema, sides.source_alias, frozenset(schema.names))
     read = pa.schema([field for field in updated.schema if needed is None or field.name in needed])
     task = FileScan(
@@ -104,7 +107,7 @@ def updated_images(
 def _matched_images(
     context: JobContext, gate: SqlGate, view: str, sides: Sides, clauses: Sequence[Clause], source: MaterializedSource
 ) -> DataFrame:
-    """The images of those rows of the view that met a source row."""
+    """Return the images of the view's rows that met a source row."""
     source_view = context.view_name()
     frame_of(context, source).createOrReplaceTempView(source_view)
     s, t = quoted(sides.source_alias), quoted(sides.target_alias)
@@ -135,9 +138,9 @@ def inserted_rows(
     matched: SourceRowSet,
     buckets: Collection[int],
 ) -> DataFrame:
-    """What WHEN NOT MATCHED clauses make of the source rows that are not among `matched`, with the bucket as segment.
+    """Return the rows that WHEN NOT MATCHED clauses make of source rows in these buckets that are not among `matched`.
 
-    Only source rows of these `buckets`.
+    The segment is the bucket.
     """
     view = context.view_name()
     unmatched_rows(context, source, matched.parts, buckets).createOrReplaceTempView(view)
@@ -151,7 +154,7 @@ def inserted_rows(
 
 
 def _as_rows_of_table(frame: DataFrame, sides: Sides, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:
-    """The new rows typed, what the table generates computed where their clause leaves it out, and the rules enforced.
+    """Return the new rows typed, with generated columns that their clause leaves out, and the rules enforced.
 
     `frame` has the table's columns, SEGMENT_COLUMN, which stays, and CLAUSE_COLUMN, which goes.
     """
@@ -165,7 +168,7 @@ def _as_rows_of_table(frame: DataFrame, sides: Sides, clauses: Sequence[Clause],
 
 
 def _typed(frame: DataFrame, target: StructType) -> DataFrame:
-    """The frame with a type for whatever is only NULL in it: a union or a shuffle takes nothing without one.
+    """Return the frame with a type for columns that are only NULL: a union or a shuffle takes none without a type.
 
     Columns that are not the table's stay.
     """
@@ -192,19 +195,19 @@ class JudgedMerge:
     clauses: Clauses
 
     def type_in_source(self, text: str) -> delta.StructField | None:
-        """The type of an expression over one source row. Raises InvalidPredicate."""
+        """Return the type of an expression over one source row. Raises InvalidPredicate."""
         return engine_type(self.gate.value(text, self.sides.source_alone))
 
     def source_rows(self) -> str:
-        """A FROM clause of all source rows."""
+        """Return a FROM clause of all source rows."""
         return self._source_rows(None)
 
     def ask(self, query: str, what: str) -> pa.Table:
-        """The rows of a query of ours. Raises as `collect` does."""
+        """Return the rows of a query of ours. Raises as `collect` does."""
         return collect(self.gate.run(query), what)
 
     def pairs(self, plan: FilePlan, pair: PairColumns) -> Matches:
-        """The matches by ON in all rows of the planned files."""
+        """Return the matches by ON in all rows of the planned files."""
         on, clauses, source = self.on, self.clauses, self.source
         by_source = clauses.not_matched_by_source
         texts, target_view = [on, *clauses.conditions_on_target()], self.context.view_name()
@@ -228,12 +231,12 @@ class JudgedMerge:
         return Matches.of_packed(collect(through(found, pairs_packed, PAIRS_SCHEMA), MATCHING))
 
     def images(self, updated: FilePlan, schema: delta.StructType) -> NewRows:
-        """New images of the rows at the plan's positions, of a table with this schema."""
+        """Return new images of the rows at the plan's positions, of a table with this schema."""
         rows = updated_images(self.context, self.gate, updated, schema, self.sides, self.clauses, self.source)
         return FrameRows(rows)
 
     def inserts(self, matched: SourceRowSet, buckets: Collection[int]) -> NewRows:
-        """New rows of those source rows in these buckets that are not among `matched`."""
+        """Return new rows of the source rows in these buckets that are not among `matched`."""
         rows = inserted_rows(self.context, self.gate, self.sides, self.clauses, self.source, matched, buckets)
         return FrameRows(rows)
 
@@ -273,13 +276,13 @@ def judge_merge(
 
 
 def columns_for_evolution(source: MaterializedSource) -> SchemaJson:
-    """Spark's JSON of the columns that a table may take over from the source."""
+    """Return Spark's JSON of the columns that a table may take over from the source."""
     columns: SchemaJson = schema_of(source).jsonValue()
     return columns
 
 
 def sides_of_update(context: JobContext, gate: SqlGate, snapshot: Snapshot, alias: str) -> Sides:
-    """Have Spark accept the table's rules; return what the texts of an UPDATE are checked on: the target alone."""
+    """Have Spark accept the table's rules; return the sides for the texts of an UPDATE: the target alone."""
     rules = accepted_rules(context, snapshot.metadata)
     return Sides(
         target=rules.spark_schema,
@@ -297,7 +300,7 @@ def sides_of_update(context: JobContext, gate: SqlGate, snapshot: Snapshot, alia
 def computed_values(
     context: JobContext, gate: SqlGate, schema: delta.StructType, sides: Sides, assigned: Mapping[str, str], number: int
 ) -> Callable[[FilePlan], NewRows]:
-    """Have Spark accept what an UPDATE, the clause of this number, assigns; return what computes it in planned rows."""
+    """Have Spark accept the values of an UPDATE, the clause of this number; return what computes them."""
     values = assigned_values(gate, sides, sides.target_alone, dict(assigned), is_insert=False)
     clause = Clause(number=number, action="update", condition=None, values=values)
     clauses = Clauses(matched=(clause,))
@@ -310,9 +313,9 @@ def _named(texts: Iterable[str], schema: delta.StructType, other_alias: str) -> 
 
 
 def _with_unmatched(pairs: str, t: str, deciding: str) -> str:
-    """The pairs, and the target rows without one on which a clause acts.
+    """Return the pairs, and the target rows without one on which a clause acts.
 
-    Its conditions are evaluated above the join, where a bare name can mean nothing but the target's column.
+    Its conditions are evaluated above the join, where a bare name can mean only the target's column.
     """
     row, clause = f"{t}.{ROW_ID_COLUMN}", f"{t}.{CLAUSE_COLUMN}"
     decided = (

@@ -1,8 +1,7 @@
 """Clauses checked against both schemas, and put into the SQL that decides and the SQL that computes.
 
 An UPDATE is one clause over the target alone. The invariant: a condition is evaluated in one place only, and every
-value a clause assigns has passed the gate and has, or is cast to, the column's type. Source: delta-spark,
-MergeIntoCommand.
+assigned value has passed the gate and has, or is cast to, the column's type. Source: delta-spark, MergeIntoCommand.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from airflow_txlog.jobs.sql.table_rules import Rules
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """The two sides of a merge: schemas, aliases, and the empty views that texts are checked on.
+    """The two sides of a merge: schemas, aliases, and the empty views on which texts are checked.
 
-    `may_lack_columns`: the job evolves the schema, so `*` leaves alone what the source has no column or member for.
-    `keeps_members`: then an update that names its columns leaves alone such members too.
+    `may_lack_columns`: the job evolves the schema, so `*` keeps columns and members that the source lacks.
+    `keeps_members`: an update that names its columns keeps such members too.
     """
 
     target: StructType
@@ -45,10 +44,10 @@ class Sides:
     keeps_members: bool = False
 
     def lacking(self, *, is_insert: bool, is_star: bool) -> Lacking:
-        """What becomes of a struct's member that the table has and an assigned value lacks.
+        """Return what becomes of a struct's member that the table has and an assigned value lacks.
 
-        An update without schema evolution must not put NULL in the place of a value that no clause assigns. An insert
-        has no value to lose (delta-spark refuses it too).
+        An update without schema evolution must not replace a value that no clause assigns with NULL. An insert has no
+        value to lose (delta-spark refuses it too).
         """
         if is_insert:
             return "null"
@@ -57,7 +56,7 @@ class Sides:
         return "kept" if is_star or self.keeps_members else "null"
 
     def own_value(self, column: str) -> str:
-        """SQL for the value that the target's row has in a column."""
+        """Return SQL for the target row's value of a column."""
         return f"{quoted(self.target_alias)}.{quoted(column)}"
 
     @cached_property
@@ -67,7 +66,7 @@ class Sides:
 
     @property
     def pair(self) -> str:
-        """FROM clause of a matched pair."""
+        """The FROM clause of a matched pair."""
         return (
             f"{quoted(self.target_shape)} AS {quoted(self.target_alias)} CROSS JOIN "
             f"{quoted(self.source_shape)} AS {quoted(self.source_alias)}"
@@ -75,25 +74,21 @@ class Sides:
 
     @property
     def target_alone(self) -> str:
-        """FROM clause of a target row without a match."""
+        """The FROM clause of a target row without a match."""
         return f"{quoted(self.target_shape)} AS {quoted(self.target_alias)}"
 
     @property
     def source_alone(self) -> str:
-        """FROM clause of a source row without a match."""
+        """The FROM clause of a source row without a match."""
         return f"{quoted(self.source_shape)} AS {quoted(self.source_alias)}"
 
 
 def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[AnyClause]) -> Clauses:
-    """The author's clauses, every text of them accepted by Spark.
+    """Return the author's clauses after Spark has accepted every text.
 
     Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch, ConstraintViolation.
     """
-    relations = {
-        "matched": sides.pair,
-        "not_matched": sides.source_alone,
-        "not_matched_by_source": sides.target_alone,
-    }
+    relations = {"matched": sides.pair, "not_matched": sides.source_alone, "not_matched_by_source": sides.target_alone}
     assigned: list[Mapping[str, str]] = []
     for clause in described:
         relation = relations[clause.when]
@@ -110,7 +105,7 @@ def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[AnyClause]) -
 
 
 def deciding_sql(clauses: Sequence[Clause]) -> str:
-    """SQL for the number of the first clause that acts, NULL where none does."""
+    """Return SQL for the number of the first clause that acts, NULL if none does."""
     branches = "\n".join(
         f"WHEN (\n{'TRUE' if clause.condition is None else clause.condition}\n) THEN {clause.number}"
         for clause in clauses
@@ -119,18 +114,12 @@ def deciding_sql(clauses: Sequence[Clause]) -> str:
 
 
 def image_sql(
-    sides: Sides,
-    clauses: Sequence[Clause],
-    number_of_row: str,
-    *,
-    is_update: bool,
-    names: frozenset[str] | None = None,
+    sides: Sides, clauses: Sequence[Clause], number_of_row: str, *, is_update: bool, names: frozenset[str] | None = None
 ) -> list[str]:
-    """SQL for the columns `names` (None: all) of the target's new rows, in its order; `number_of_row` is SQL for the
-    acting clause.
+    """Return SQL for the columns `names` (None: all) of new rows, in the target's order.
 
-    A column that a clause does not assign keeps the target row's value in an update, and has its default, or is NULL,
-    in an insert. What the table generates is computed afterwards: see `generated_by`.
+    `number_of_row` is SQL for the acting clause. A column that it does not assign keeps its value in an update, and has
+    its default or NULL in an insert. Generated columns are computed afterwards: see `generated_by`.
     """
     columns = []
     for field in sides.target:
@@ -150,7 +139,7 @@ def image_sql(
 
 
 def generated_by(sides: Sides, clauses: Sequence[Clause]) -> dict[str, frozenset[int]]:
-    """For each generated column that some clause does not assign: the numbers of those clauses."""
+    """Return the numbers of the clauses that do not assign a generated column, for each such column."""
     lacking = {
         name: frozenset(clause.number for clause in clauses if name not in clause.values)
         for name in sides.rules.table.generated
@@ -161,10 +150,9 @@ def generated_by(sides: Sides, clauses: Sequence[Clause]) -> dict[str, frozenset
 def columns_for_images(
     clauses: Sequence[Clause], schema: delta.StructType, source_alias: str, names: frozenset[str]
 ) -> frozenset[str] | None:
-    """The target's columns that are needed to compute `names` of the updates' images: those that some clause keeps,
-    and those that a text names.
+    """Return the target's columns from which `names` of the updates' images are computed; None for any.
 
-    None where a text may name any of them. A name behind `source_alias` is the source's.
+    A name after `source_alias` is the source's.
     """
     needed: frozenset[str] = frozenset()
     for clause in clauses:
@@ -175,14 +163,15 @@ def columns_for_images(
 
 
 def clause_of_row(alias: str) -> str:
-    """SQL for the acting clause of a row that carries its number."""
+    """Return SQL for the acting clause of a row that carries its number."""
     return f"{quoted(alias)}.{quoted(CLAUSE_COLUMN)}"
 
 
 def assigned_values(
     gate: SqlGate, sides: Sides, relation: str, assigned: str | Mapping[str, str], *, is_insert: bool
 ) -> dict[str, str]:
-    """SQL for each column that a clause assigns, by the table's spelling and cast to its type; `*`: every column.
+    """Return SQL for each column that a clause assigns, by the table's spelling and cast to its type; `*`: every
+    column.
 
     Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch; ConstraintViolation and UnsupportedFeature
     for a column that the table computes itself.
@@ -223,7 +212,7 @@ def _named_columns(
 
 
 def _all_columns(sides: Sides, *, is_insert: bool) -> dict[str, str]:
-    """`*`: every column of the target from the source's column of that name, but what the table fills in itself."""
+    """Return SQL for `*`: the source's column for each of the target's, except those that the table fills in itself."""
     lacking = sides.lacking(is_insert=is_insert, is_star=True)
     filled = sides.rules.fills if is_insert else frozenset(sides.rules.table.generated)
     have = {field.name.lower(): field for field in sides.source}
@@ -244,13 +233,13 @@ def _all_columns(sides: Sides, *, is_insert: bool) -> dict[str, str]:
 
 
 def _assigned(sides: Sides, field: StructField, sql: str, found: DataType, lacking: Lacking) -> str:
-    """SQL for the value of `sql`, of the type `found`, as the target's column holds it."""
+    """Return SQL for the value of `sql`, of the type `found`, as the target's column holds it."""
     kept = sides.own_value(field.name) if lacking == "kept" else None
     return stored_sql(sql, found, field.dataType, kept=kept)
 
 
 def _problem(field: StructField, found: DataType, lacking: Lacking) -> str:
-    """Why a value of the type `found` cannot be assigned to the column."""
+    """Return why a value of the type `found` cannot be assigned to the column."""
     problem = f"{field.name}: {found.simpleString()} is not {field.dataType.simpleString()}"
     member = lacking_member(found, field.dataType) if lacking == "refused" else None
     if member is None:
@@ -259,7 +248,7 @@ def _problem(field: StructField, found: DataType, lacking: Lacking) -> str:
 
 
 def _target_field(sides: Sides, name: str) -> StructField:
-    """The target's column that an assignment names, bare or with the alias. Raises UnknownColumn."""
+    """Return the target's column that an assignment names, bare or with the alias. Raises UnknownColumn."""
     found = assigned_column(name, sides.target_by_name, sides.target_alias)
     if found is None:
         raise unassignable(name, sides.target.names, sides.table_uri)

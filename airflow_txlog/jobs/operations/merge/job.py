@@ -1,10 +1,10 @@
-"""MERGE: source rows meet target rows; what acts on each pair, and on each row without one, the clauses say.
+"""MERGE: source rows meet target rows, and the clauses decide what happens to each pair and to each row without one.
 
-The source is materialized first. One step finds the pairs (`pairs`); the driver judges ambiguity and knows which source
-rows matched nothing; a second step copies the touched files without the acted rows and writes the new rows (`images`).
-Of a plain merge (`plain_merge`) the tasks do both, and a small one needs no Spark. The invariant: which clause acts on
-which pair is decided once, in the first step, over all pairs that ON matches. Source: delta-spark, MergeIntoCommand;
-soundness A2, A13, A14.
+The source is materialized first. One step finds the pairs; the driver judges ambiguity and knows which source rows
+matched nothing; a second step copies the touched files without the acted rows and writes the new rows. The tasks do
+both for plain clauses (`clauses`), and Spark for others (`by_spark`). The invariant: the clause of a pair is decided
+once, in the first step, over all pairs that ON matches. Source: delta-spark, MergeIntoCommand; soundness A1, A2, A13,
+A14.
 """
 
 from __future__ import annotations
@@ -41,12 +41,7 @@ from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork, vector_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
-from airflow_txlog.jobs.source.materialized import (
-    MaterializedSource,
-    read_again,
-    saved_source,
-)
-from airflow_txlog.jobs.sql.columns import assigned_columns, evolved_metadata
+from airflow_txlog.jobs.source.materialized import MaterializedSource, read_again, saved_source
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import both, either, partition_scope, read_condition
 
@@ -65,7 +60,7 @@ def merge(context: JobContext) -> JobResult:
 
 
 def check_aliases(merge: Merge) -> None:
-    """Raises InvalidJobSpec where both sides have one name."""
+    """Raise InvalidJobSpec if both sides have one name."""
     if merge.target_alias.lower() == merge.source_alias.lower():
         raise InvalidJobSpec("target_alias and source_alias must differ.", argument="source_alias")
 
@@ -105,7 +100,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         self._auto = AutoScope(context=context)
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PreparedMerge:
-        """The source materialized, every text accepted, every table rule kept, and the files registered as read."""
+        """Materialize the source, accept every text, and register the files that are read."""
         context, gate = self._context, self._gate
         source = self._source(tx, snapshot, memory)
         with context.step("plan"):
@@ -127,7 +122,6 @@ class MergeRows(RowOperation[PreparedMerge]):
                 snapshot=snapshot,
                 scope=scope,
                 candidates=candidates,
-                whole=candidates.slice(0, 0),
                 updates=frozenset(clause.number for clause in clauses.updates),
                 source=source,
                 pair=pair,
@@ -155,7 +149,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         return judge_merge(self._context, self._gate, self._merge, snapshot, source, keeps_members=keeps_members)
 
     def _accepted(self, snapshot: Snapshot, pair: PairColumns, judged: Callable[[str], JudgedMerge]) -> Clauses:
-        """Return the clauses once they and ON are accepted: plain ones are, and any others by Spark."""
+        """Return the clauses once they and ON are accepted: plain ones are, any others by Spark."""
         why = self._why_spark(snapshot, pair)
         if why is not None:
             return judged(why).clauses
@@ -189,7 +183,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         return [self._merge.on, *self._merge.assigned_texts]
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
-        """The source, materialized once for all attempts and tries; in each attempt where it reads the target."""
+        """Return the source: materialized once, or again in each attempt if it reads the target."""
         context = self._context
         if self._materialized is None:
             self._materialized = self._saved()
@@ -202,7 +196,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         return self._materialized
 
     def _saved(self) -> MaterializedSource | None:
-        """The source that an earlier try has materialized."""
+        """Return the source that an earlier try has materialized."""
         context = self._context
         saved = saved_source(context)
         if saved is None:
@@ -211,7 +205,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         return read_again(context, saved, context.executor.stored_columns(saved.schema))
 
     def _written_down(self, tx: Transaction, snapshot: Snapshot, forget: Callable[[], None]) -> MaterializedSource:
-        """The source's rows, evaluated now. `forget` is called before they are. Raises NeedsSpark."""
+        """Materialize the source's rows. `forget` is called before they are evaluated. Raises NeedsSpark."""
         context, gate = self._context, self._gate
         source = context.executor.source(context, gate, self._merge.source, "source", snapshot)
         context.executor.foresee(lambda: self._why_spark(snapshot, self._pair(snapshot, source.columns)))
@@ -221,7 +215,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         return source.materialize(gate.used)
 
     def _evolved(self, tx: Transaction, snapshot: Snapshot, source: MaterializedSource) -> Snapshot:
-        """The table with the columns that this merge gives it; itself where it gives it none."""
+        """Return the table with the columns that this merge gives it."""
         if not self._merge.schema_evolution:
             return snapshot
         from airflow_txlog.jobs.operations.merge.by_spark import columns_for_evolution  # noqa: PLC0415
@@ -238,7 +232,9 @@ class MergeRows(RowOperation[PreparedMerge]):
         clauses: Clauses,
         source: MaterializedSource,
     ) -> Predicate:
-        """Where a row can be that ON matches, or on which a clause acts because nothing matches it (soundness A14)."""
+        """Return where a row can be that ON matches, or on which a clause acts because nothing matches it (soundness
+        A14).
+        """
         context = self._context
         conditions = [clause.condition for clause in clauses.not_matched_by_source]
         if None in conditions:
@@ -253,7 +249,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         return read
 
     def _on(self, pair: PairColumns) -> Predicate:
-        """What ON demands of the target alone."""
+        """Return what ON demands of the target alone."""
         context = self._context
         return target_conjuncts(
             self._merge.on,
@@ -267,7 +263,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         )
 
     def find(self, prepared: PreparedMerge, plan: FilePlan) -> Matches:
-        """All pairs, and the rows on which a clause acts because nothing matched."""
+        """Return all pairs, and the rows on which a clause acts because nothing matched."""
         clauses, pair, source = prepared.clauses, prepared.pair, prepared.source
         if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
             return Matches()
@@ -280,7 +276,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         return prepared.judged("the keys of the source are more than one task may hold").pairs(plan, pair)
 
     def check(self, prepared: PreparedMerge, found: Found) -> None:
-        """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
+        """Raise AmbiguousMerge; and MatchNotFound if every source row must match and one does not."""
         context = self._context
         if not prepared.clauses.tolerates_many_matches:
             _check_unambiguous(context, found)
@@ -296,13 +292,12 @@ class MergeRows(RowOperation[PreparedMerge]):
             )
 
     def images(self, prepared: PreparedMerge, updated: FilePlan) -> NewRows:
-        """The new images of matched rows, and of rows that a clause updates because nothing matched."""
         if prepared.plain is not None and prepared.plain.updated is not None:
             return plain_images(self._context, updated, prepared.source, prepared.plain.updated)
         return prepared.judged(TOO_MANY_ROWS).images(updated, prepared.snapshot.delta_schema)
 
     def inserts_wanted(self, prepared: PreparedMerge, matches: Matches) -> Mapping[int, str]:
-        """Which rows of a bucket are inserted follows from those that matched."""
+        """Return fingerprints of the matched rows, from which the inserted rows of a bucket follow."""
         if not prepared.clauses.not_matched or prepared.source.num_rows == 0:
             return {}
         matched, count = matches.source_rows, prepared.source.num_buckets
@@ -311,7 +306,6 @@ class MergeRows(RowOperation[PreparedMerge]):
         return {number: f"{number}/{count}:{digest}" for number, digest in enumerate(matched.fingerprints(count))}
 
     def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> NewRows:
-        """What WHEN NOT MATCHED clauses make of the rest of these buckets."""
         source, matched = prepared.source, matches.source_rows
         if prepared.plain is not None and prepared.plain.inserted is not None:
             return plain_inserts(self._context, source, matched, prepared.plain.inserted, buckets)

@@ -1,10 +1,10 @@
-"""A MERGE scoped by itself: the partitions that its materialized source can meet, where ON compares a partition column.
+"""The partitions that a merge's materialized source can meet, if ON compares a partition column.
 
-Where a conjunct of ON is `t.p = expr(s)` or `t.p <=> expr(s)`, a target row in another partition than the source's
-values name can match nothing, so it need not be read, and what happens there is no conflict. The scope bounds what is
-read; it forbids nothing: an insert or an update may land outside of it. The invariant: a row that ON matches lies in
-the scope, whatever the types, nulls and precedences; where that is not certain, or where `expr(s)` fails on a source
-row that the rest of ON excludes, there is no scope. Source: soundness A14.
+If a conjunct of ON is `t.p = expr(s)` or `t.p <=> expr(s)`, a row in another partition than the source's values matches
+nothing. So it is not read, and changes there are no conflict. The scope bounds what is read; inserts and updates may
+land outside of it. The invariant: a row that ON matches is in the scope, whatever the types, nulls and precedences. If
+that is not certain, or if `expr(s)` fails on a source row that the rest of ON excludes, there is no scope. Source:
+soundness A14.
 """
 
 from __future__ import annotations
@@ -21,15 +21,7 @@ from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
 from airflow_txlog.engine.table.predicate.pruning import num_partitions
-from airflow_txlog.engine.table.predicate.tree import (
-    Operand,
-    Operator,
-    Value,
-    compared,
-    describe,
-    leaves,
-    null_test,
-)
+from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Value, compared, describe, leaves, null_test
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import INTEGERS, arrow_type
 from airflow_txlog.errors import InvalidPredicate, TxlogError
@@ -65,9 +57,9 @@ class AutoScope:
         on: str,
         judged: Callable[[str], JudgedMerge],
     ) -> Predicate | None:
-        """Where in the table a row can be that the accepted condition `on` matches with some row of the source.
+        """Return where a row can be that the accepted condition `on` matches with some row of the source.
 
-        A predicate over partition columns, or None where nothing bounds it. Raises NeedsSpark.
+        The predicate is over partition columns; None if nothing bounds it. Raises NeedsSpark.
         """
         chosen = self._chosen(snapshot, pair, on, judged)
         if not chosen:
@@ -90,7 +82,7 @@ class AutoScope:
     def _compares_plainly(
         self, equality: Equality, field: delta.StructField, pair: PairColumns, judged: Callable[[str], JudgedMerge]
     ) -> bool:
-        """Whether the other side names columns of the source alone, and no cast changes a value to compare it."""
+        """Return whether the other side names columns of the source alone, and is compared without a lossy cast."""
         name = source_column(equality.sql, pair)
         held = None if name is None else pair.source.find(name)
         if held is not None:
@@ -124,7 +116,7 @@ class AutoScope:
 
 
 def _evaluated(by_spark: JudgedMerge, chosen: Chosen, most: int) -> Predicate:
-    """The same by Spark jobs over the source's rows. Raises as `collect` does."""
+    """Return the same by Spark jobs over the source's rows. Raises as `collect` does."""
     columns = ", ".join(f"(\n{equality.sql}\n) AS c{number}" for number, (equality, _) in enumerate(chosen))
     rows = by_spark.source_rows()
     values = by_spark.ask(f"SELECT DISTINCT {columns} FROM {rows} LIMIT {most + 1}", _LOOKING)
@@ -135,10 +127,10 @@ def _evaluated(by_spark: JudgedMerge, chosen: Chosen, most: int) -> Predicate:
 
 
 def values_of(chosen: Chosen, values: pa.Table) -> Predicate:
-    """The partitions that distinct values (a column for each equality, in order) name.
+    """Return the partitions that distinct values (a column for each equality, in order) name.
 
-    A null names the null partition by `<=>`, and nothing by `=`; so does a text of no length nothing, which tables
-    keep as null; nor does a number that the column cannot hold.
+    A null names the null partition by `<=>` and nothing by `=`. An empty text names nothing, because tables keep it as
+    null; neither does a number that the column cannot hold.
     """
     texts = []
     keep = pa.array([True] * values.num_rows, pa.bool_())
@@ -153,7 +145,7 @@ def values_of(chosen: Chosen, values: pa.Table) -> Predicate:
 
 
 def ranges_of(chosen: Chosen, ends: pa.Table) -> Predicate:
-    """The partitions between two ends; `ends` is one row of the least, the greatest and "is one null" of each."""
+    """Return the partitions between two ends. `ends` is one row: least, greatest and "is one null" of each equality."""
     children: list[Expression] = []
     for number, (equality, field) in enumerate(chosen):
         column = Operand.of(field)
@@ -170,7 +162,7 @@ def ranges_of(chosen: Chosen, ends: pa.Table) -> Predicate:
 
 
 def described(scope: Predicate) -> str:
-    """What the source names, in words for people."""
+    """Return what the source names, in words for people."""
     names = ", ".join(sorted(scope.columns or ()))
     count = sum(map(num_partitions, leaves(scope.tree)))
     if count or scope.tree == FALSE:
@@ -179,15 +171,15 @@ def described(scope: Predicate) -> str:
 
 
 def _is_compared_uncast(given: delta.StructField, wanted: delta.StructField) -> bool:
-    """Whether the one is compared with the other as it is, or whole numbers by their values."""
+    """Return whether both types are compared as they are, or as whole numbers."""
     both_whole = given.type in INTEGERS and wanted.type in INTEGERS
     return both_whole or (given.type == wanted.type and not given.is_collated)
 
 
 def _read_values(context: JobContext, chosen: Chosen, pair: PairColumns, source: MaterializedSource) -> pa.Table | None:
-    """The distinct values, a column for each equality, read out of the materialized files without a Spark job.
+    """Return the distinct values, a column for each equality, from the materialized files without a Spark job.
 
-    None where some equality is with more than a bare column of the source, or where there is much to read.
+    None if an equality has more than a column of the source, or if there is much to read.
     """
     found = [source_column(equality.sql, pair) for equality, _ in chosen]
     columns = [name for name in found if name is not None]
@@ -203,14 +195,14 @@ def _read_values(context: JobContext, chosen: Chosen, pair: PairColumns, source:
 
 
 def _can_scope(field: delta.StructField) -> bool:
-    """Whether two values of the column are equal to everybody exactly where the log's texts say the same value."""
+    """Return whether two values of the column are equal to all engines exactly if their texts in the log are."""
     if field.is_collated or "__CHAR_VARCHAR_TYPE_STRING" in field.metadata:
         return False
     return isinstance(field.type, delta.DecimalType) or field.type in _SCOPING
 
 
 def _in_column_type(array: pa.Array, field: delta.StructField) -> tuple[pa.Array, pa.BooleanArray]:
-    """The values in the column's type, and which of them some row of the column may equal; null is one of them."""
+    """Return the values in the column's type, and which of them a row of the column may equal, nulls included."""
     if field.type in INTEGERS:
         whole = INTEGERS[field.type]
         fits = pc.and_(pc.greater_equal(array, whole.least), pc.less_equal(array, whole.greatest))
@@ -223,7 +215,7 @@ def _in_column_type(array: pa.Array, field: delta.StructField) -> tuple[pa.Array
 
 
 def _plain(end: pa.ChunkedArray, field: delta.StructField) -> Value | None:
-    """One end of a range as a predicate holds it: days for a date, a whole number moved into the column's own."""
+    """Return one end of a range as a predicate holds it: days for a date, whole numbers clamped to the column's."""
     scalar = end[0]
     if not scalar.is_valid:
         return None

@@ -1,8 +1,8 @@
-"""Which files of a table are worth rewriting, and which of them become one file: pure, on the files of a snapshot.
+"""Which files of a table to rewrite, and which of them together: pure, on the files of a snapshot.
 
 A *bin* is files of one partition that are rewritten together. The invariant: a bin never holds files of two partitions,
-no file is in two bins, and a bin that would give back what it takes (one sound file) is not made, so that optimizing
-again right away finds nothing to do. Source: delta-spark, OptimizeTableCommand.
+no file is in two bins, and no bin would give back one sound file, so that optimizing again at once finds nothing to do.
+Source: delta-spark, OptimizeTableCommand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Partition = tuple[tuple[str, str | None], ...]
 class Bin:
     """Files that are rewritten together: rows of a table `FILES`, in the order in which their rows are written.
 
-    `size_bytes` is what they take now, `live_bytes` what their rows without the deleted ones take, about.
+    `size_bytes` is their size, `live_bytes` about that of their rows without the deleted ones.
     """
 
     files: pa.Table
@@ -41,7 +41,7 @@ class Bin:
     live_bytes: int
 
     def keys(self, root: str) -> frozenset[str]:
-        """The files' keys: canonical path and deletion vector."""
+        """Return the files' keys: canonical path and deletion vector."""
         return frozenset(file_keys(self.files, root).to_pylist())
 
 
@@ -55,11 +55,11 @@ class _File:
 
 
 def compaction_bins(files: pa.Table, target_bytes: int, open_bins: int = _OPEN_BINS) -> list[Bin]:
-    """The bins of small files, and of worn ones, whose rewriting makes files near the target.
+    """Return the bins of small and of worn files.
 
-    A file is worn where many of its rows are deleted, or where another engine's VACUUM would not know its path (see
-    `misspelled`). Files that another engine has clustered are its business, unless they are worn. The rows of a bin
-    take no more than the target now, unless it is one worn file.
+    A file is worn if many of its rows are deleted, or if another engine's VACUUM would not know its path
+    (`misspelled`). Files that another engine has clustered are left alone unless they are worn. The rows of a bin take
+    no more than the target now, unless it is one worn file.
     """
     is_small = pc.less(files.column("size"), int(LARGE_SHARE * target_bytes))
     is_free = pc.and_(is_small, pc.is_null(files.column("clustering_provider")))
@@ -72,13 +72,13 @@ def compaction_bins(files: pa.Table, target_bytes: int, open_bins: int = _OPEN_B
 
 
 def purge_bins(files: pa.Table, target_bytes: int) -> list[Bin]:
-    """The bins of all files that have a deletion vector, and of no other."""
+    """Return the bins of all files that have a deletion vector."""
     files = files.filter(pc.is_valid(files.column("deletion_vector")))
     return [_bin(files, each) for each in _packed(_described(files), target_bytes)]
 
 
 def partition_bins(files: pa.Table) -> list[Bin]:
-    """All files of each partition as one bin."""
+    """Return all files of each partition as one bin."""
     groups: dict[Partition, list[_File]] = {}
     for file in _described(files):
         groups.setdefault(file.partition, []).append(file)
@@ -86,7 +86,7 @@ def partition_bins(files: pa.Table) -> list[Bin]:
 
 
 def batches_of(bins: Sequence[Bin], batch_bytes: int | None) -> Iterator[list[Bin]]:
-    """The bins in batches of at most so many bytes, each of which becomes a commit; at least one bin in each."""
+    """Yield the bins in batches of at most so many bytes, but at least one bin. Each batch becomes a commit."""
     batch: list[Bin] = []
     taken = 0
     for each in bins:
@@ -100,7 +100,7 @@ def batches_of(bins: Sequence[Bin], batch_bytes: int | None) -> Iterator[list[Bi
 
 
 def size_metrics(sizes: Sequence[int]) -> Mapping[str, int]:
-    """Quantiles of the sizes of the added files, as delta-spark counts them; none where nothing was added."""
+    """Return quantiles of the sizes of the added files, as delta-spark counts them."""
     if not sizes:
         return {}
     found = sorted(sizes)
@@ -114,7 +114,7 @@ def size_metrics(sizes: Sequence[int]) -> Mapping[str, int]:
 
 
 def _packed(files: Sequence[_File], target_bytes: int, open_bins: int = _OPEN_BINS) -> list[list[_File]]:
-    """Files into bins, first fit in the order given: what was written together stays together, as far as it fits."""
+    """Pack files into bins, first fit in the given order: files written together stay together if they fit."""
     least = min(_FILE_COST_BYTES, target_bytes // _FILES_A_BIN)
     found: list[list[_File]] = []
     places_of: dict[Partition, list[tuple[int, list[_File]]]] = {}
@@ -136,7 +136,7 @@ def _packed(files: Sequence[_File], target_bytes: int, open_bins: int = _OPEN_BI
 
 
 def _described(files: pa.Table) -> list[_File]:
-    """What packing must know of each file, oldest first."""
+    """Return the facts for packing, oldest file first."""
     order = pc.sort_indices(files, [("modification_time", "ascending"), ("path", "ascending")]).to_pylist()
     vectors, unknown_paths = vectors_of(files), misspelled(files.column("path")).to_pylist()
     sizes, partitions = files.column("size").to_pylist(), files.column("partition_values").to_pylist()

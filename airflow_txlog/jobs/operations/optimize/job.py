@@ -1,13 +1,11 @@
-"""OPTIMIZE: small files become large ones, rows sorted in Z-order where asked, and purged of deleted rows where asked.
+"""OPTIMIZE: small files become large ones, rows are sorted in Z-order or purged of deleted rows on demand.
 
-No row changes, so no action says that data changed, no commit carries an application transaction, and each batch of
-bins is a commit of its own: a job that is killed has done what it has committed, and running it again does the rest.
-A winner that appends is no conflict. One that takes an input of a staged bin away costs that bin alone: the others are
-committed as they are, and the bin's remaining files are looked at again.
-
-The invariant: every file that is removed is live, by path and deletion vector, in the version that the commit was
-checked against, and its rows are in what is added.
-Source: delta-spark, OptimizeTableCommand; soundness section 0 (OPTIMIZE), A18, B3, B5.
+No row changes, so no action has `dataChange`, no commit carries an application transaction, and each batch of bins is a
+commit: a job that is killed has done what it has committed, and running it again does the rest. A winner that appends
+is no conflict. One that removes an input of a staged bin costs that bin alone: the others are committed, and the bin's
+remaining files are looked at again. The invariant: every removed file is live, by path and deletion vector, in the
+version that the commit was checked against, and its rows are in what is added. Source: delta-spark,
+OptimizeTableCommand; soundness section 0 (OPTIMIZE), A18, B3, B5.
 """
 
 from __future__ import annotations
@@ -54,10 +52,10 @@ MOST_COLUMNS = 8
 
 
 def ordering_columns(snapshot: Snapshot, names: Iterable[str]) -> tuple[ColumnPath, ...]:
-    """The columns of these names (`a`, or `a.b` for a member of a struct) as paths by the schema's spelling.
+    """Return the columns of these names (`a`, or `a.b` for a member of a struct) as paths by the schema's spelling.
 
-    Raises UnknownColumn, and InvalidJobSpec for a column that has no order, that partitions the table, of which no
-    statistics are kept (no reader could skip a file by it), or that is named twice.
+    Raises UnknownColumn; and InvalidJobSpec for a column that has no order, that partitions the table, that has no
+    statistics (no reader could skip a file by it), or that is named twice.
     """
     found: list[ColumnPath] = []
     for name in names:
@@ -81,7 +79,7 @@ def ordering_columns(snapshot: Snapshot, names: Iterable[str]) -> tuple[ColumnPa
 
 
 def _find(snapshot: Snapshot, name: str) -> tuple[StructField, ...]:
-    """The fields from the top-level column down; one whose own name holds dots comes first."""
+    """Return the fields from the top-level column down; a column whose own name has dots comes first."""
     schema = snapshot.delta_schema
     found = schema.find_path((name,)) or schema.find_path(tuple(name.split(".")))
     if found is None:
@@ -102,7 +100,7 @@ def optimize(context: JobContext, clock: Clock = SYSTEM_CLOCK) -> JobResult:
 
 @dataclass(kw_only=True)
 class _Done:
-    """What the commits so far came to."""
+    """The sums over all commits so far."""
 
     versions: list[int] = field(default_factory=list)
     read_version: int | None = None
@@ -119,7 +117,7 @@ class _Done:
     )
 
     def add(self, result: JobResult, staged: Sequence[StagedFile]) -> None:
-        """Count one commit in, and the files that it added."""
+        """Count one commit, and the files that it added."""
         assert result.version is not None
         self.versions.append(result.version)
         self.read_version = result.read_version
@@ -170,7 +168,7 @@ class _Optimizing:
     # --- what is to be done -----------------------------------------------------------------------------------------
 
     def _files(self, snapshot: Snapshot) -> pa.Table:
-        """The files in scope, after everything that was asked for has been checked."""
+        """Return the files in scope, after all checks."""
         optimize = self._optimize
         self._target_bytes = optimize.target_bytes or target_of(snapshot)
         self._z_columns = self._ordering_columns(snapshot)
@@ -179,7 +177,7 @@ class _Optimizing:
         return scope.files_inside(snapshot.files(scope.read))
 
     def _ordering_columns(self, snapshot: Snapshot) -> tuple[ColumnPath, ...]:
-        """The columns of the Z-order. Raises UnsupportedFeature where the table is clustered by columns of its own."""
+        """Return the columns of the Z-order. Raises UnsupportedFeature for a clustered table."""
         found = ordering_columns(snapshot, self._optimize.zorder_by or ())
         if found and clustering_columns(snapshot.state.domains.values(), snapshot.uri):
             raise UnsupportedFeature(
@@ -218,7 +216,7 @@ class _Optimizing:
         return None
 
     def _again(self, table: Table) -> list[Bin]:
-        """Bins of what is left of dropped ones. Raises JobError where a purge has run out of time."""
+        """Return bins of what is left of dropped ones. Raises JobError if a purge has run out of time."""
         if not self._left:
             return []
         if self._deadline_ms is None:
@@ -254,7 +252,7 @@ class _Optimizing:
     # --- doing it ---------------------------------------------------------------------------------------------------
 
     def _commit(self, batch: Sequence[Bin]) -> None:
-        """Stage the bins and commit those that still hold; the others' files are left for another look."""
+        """Stage the bins and commit those that still hold; the files of the others are looked at again."""
         memory = Memory()
         started = False
 
@@ -327,12 +325,7 @@ class _Optimizing:
         predicate = predicate_parameter([] if scope is None else [scope])
         if self._optimize.purge:
             return {"predicate": predicate, "applyPurge": True}
-        return {
-            "predicate": predicate,
-            "auto": False,
-            "clusterBy": "[]",
-            "zOrderBy": zorder_parameter(self._z_columns),
-        }
+        return {"predicate": predicate, "auto": False, "clusterBy": "[]", "zOrderBy": zorder_parameter(self._z_columns)}
 
     def _result(self, considered: int, version: int) -> JobResult:
         done = self._done
@@ -354,12 +347,12 @@ class _Optimizing:
 
 
 def target_of(snapshot: Snapshot) -> int:
-    """The size that files of the table shall have: its property delta.targetFileSize, else 256 MiB."""
+    """Return the target size of the table's files: its property delta.targetFileSize, otherwise 256 MiB."""
     return snapshot.table_properties.target_file_bytes or TARGET_BYTES_DEFAULT
 
 
 def live_keys(snapshot: Snapshot, keys: Iterable[frozenset[str]]) -> set[str]:
-    """Of these keys of files, those that are live: with this very deletion vector."""
+    """Return those of the keys whose files are live with this deletion vector."""
     wanted = frozenset[str]().union(*keys)
     live = snapshot.state.files.at_paths({path_of_key(key) for key in wanted})
     return set(wanted.intersection(file_keys(live, snapshot.uri).to_pylist()))

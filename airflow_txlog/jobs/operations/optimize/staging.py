@@ -1,8 +1,8 @@
-"""The files that bins become: compacted one by one, or sorted in Z-order. By Spark's workers, over a shuffle where rows
-are sorted, or in this process, which then holds all rows that it sorts.
+"""The files that bins become: compacted one by one, or sorted in Z-order, by Spark over a shuffle or in this process.
 
-The invariant: what is staged of a bin has as many rows as the bin's files, where the log says how many those are; a bin
-is staged whole or not at all. Source: delta-spark, OptimizeExecutor; soundness B10.
+The invariants: what is staged of a bin has as many rows as the bin's files, if the log counts those; a bin is staged
+whole or not at all; row ids are kept for every row of a commit or for none, because the commit says one thing of all of
+them. Source: delta-spark, OptimizeExecutor; protocol, "Row Tracking"; soundness B10.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ ROW_VERSION_PROPERTY = "delta.rowTracking.materializedRowCommitVersionColumnName
 
 
 def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
-    """The columns in which rows of these files (a table `FILES`) keep their ids; None where ids are not carried along.
+    """Return the columns in which rows of these files (a table `FILES`) keep their ids; None if ids are not kept.
 
-    They are where the table tracks rows, names both columns, finds columns by name, and every file has its ids.
+    They are kept if the table tracks rows, names both columns and finds columns by name, and every file has its ids.
     """
     names = [snapshot.properties.get(name) for name in (ROW_ID_PROPERTY, ROW_VERSION_PROPERTY)]
     if not snapshot.table_properties.row_tracking or any(map(is_found_by_id, snapshot.schema)):
@@ -63,7 +63,7 @@ def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
 
 
 def with_ids(layout: Layout, ids: RowIds | None) -> Layout:
-    """The layout with the columns of the ids behind the table's; they get no statistics."""
+    """Return the layout with the columns of the ids last; they get no statistics."""
     if ids is None:
         return layout
     count = sum(map(_leaf_count, layout.file_schema))
@@ -75,7 +75,7 @@ def with_ids(layout: Layout, ids: RowIds | None) -> Layout:
 
 
 def with_base_ids(plan: FilePlan, files: pa.Table) -> FilePlan:
-    """The plan of these files with what the log says of the ids of each one's rows."""
+    """Return the plan of these files with the ids of each file's rows in the log."""
     table = plan.table
     columns = {BASE_ROW_ID_CONSTANT: "base_row_id", ROW_VERSION_CONSTANT: "default_row_commit_version"}
     for name, source in columns.items():
@@ -107,7 +107,7 @@ _ROW_BYTES_GUESSED = 64
 def stage_bins(
     context: JobContext, snapshot: Snapshot, bins: Sequence[Bin], *, target_bytes: int, z_columns: Sequence[ColumnPath]
 ) -> list[Segment]:
-    """A segment of kind BIN for each of the bins, in their order. Raises as `collect_records` does, and JobError."""
+    """Return a segment of kind BIN for each of the bins, in their order. Raises JobError, and as `staged_of`."""
     if not bins:
         return []
     files = pa.concat_tables([each.files for each in bins])
@@ -138,20 +138,19 @@ def stage_bins(
             unstage(context.store, (file for files in staged for file in files))
             raise JobError(
                 f"Of {wanted} rows in {each.files.num_rows} files, the first {each.files.column('path')[0]}, {come} "
-                "came out of their rewriting. Nothing was committed; this is a fault of this engine, please report it.",
+                "came out of their rewriting. Nothing was committed; this is a fault of this engine, please report it."
             )
     return segments
 
 
 def _layout(context: JobContext, snapshot: Snapshot, target_bytes: int) -> Layout:
-    """How the table's files are written, for rows that are in it already: none of them is judged, and a segment of
-    about the target size, a little more or less, is one file."""
+    """Return the layout of rows that are in the table already: no rule judges them, and a segment is one file."""
     return replace(layout_of(context, snapshot), must_check=False, target_bytes=8 * target_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """The files of all bins, planned: `numbers` is the bin of each."""
+    """The planned files of all bins: `numbers` has the bin of each."""
 
     plan: FilePlan
     files: pa.Table
@@ -161,7 +160,7 @@ class _Work:
 
 
 def _compaction(context: JobContext, work: _Work, bins: Sequence[Bin]) -> CompactTask:
-    """The task that makes one file of each bin."""
+    """Return the task that makes one file of each bin."""
     sizes = [each.live_bytes for each in bins]
     count = max(2 * context.parallelism, sum(sizes) // _TASK_BYTES)
     rows_of: list[list[int]] = [[] for _ in bins]
@@ -180,7 +179,7 @@ def _compaction(context: JobContext, work: _Work, bins: Sequence[Bin]) -> Compac
 def _sorted_files(
     context: JobContext, work: _Work, bins: Sequence[Bin], target_bytes: int, columns: Sequence[ColumnPath]
 ) -> list[list[StagedFile]]:
-    """The files of each bin: rows near each other in all of the columns stand in the same file, sorted."""
+    """Return the sorted files of each bin: rows near each other in all of the columns are in the same file."""
     step = _z_ordered(context, work, bins, target_bytes, columns)
     scan = FileScan(bins=bins_for(context, work.plan, in_pieces=True), schema=work.layout.schema, with_address=True)
     task, schema = Task(source=scan, steps=(step,)), step.output_schema(scan.output_schema)
@@ -202,14 +201,9 @@ def _sorted_files(
 
 
 def _sorted_here(
-    context: JobContext,
-    layout: Layout,
-    task: Task,
-    schema: pa.Schema,
-    columns: Sequence[ColumnPath],
-    most_bytes: int,
+    context: JobContext, layout: Layout, task: Task, schema: pa.Schema, columns: Sequence[ColumnPath], most_bytes: int
 ) -> list[StagedFile] | None:
-    """The sorted files, of rows that this process holds. None where they are too many: then nothing was staged."""
+    """Return the files, sorted in this process; None if there are too many rows, and then nothing was staged."""
     try:
         rows = run_here(work_of([task]), schema, "sort", context.parallelism, most_bytes).combine_chunks()
     except TooManyRows:
@@ -231,8 +225,7 @@ def _sorted_here(
 
 
 def _in_order(rows: pa.RecordBatch, columns: Sequence[ColumnPath]) -> Iterator[pa.RecordBatch]:
-    """The rows sorted by their z-values, and among equal ones by the columns, without the z-values; in batches as a
-    file has them."""
+    """Yield the rows sorted by z-value and then by the columns, without the z-values, in batches for a file."""
     keys = [rows.column(Z_COLUMN), *(values_at(rows, path) for path in columns)]
     names = [str(number) for number in range(len(keys))]
     order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
@@ -244,7 +237,7 @@ def _in_order(rows: pa.RecordBatch, columns: Sequence[ColumnPath]) -> Iterator[p
 def _sorted_by_spark(
     context: JobContext, layout: Layout, task: Task, schema: pa.Schema, columns: Sequence[ColumnPath], count: int
 ) -> list[StagedFile]:
-    """The sorted files, of rows that Spark sorts in so many of its tasks."""
+    """Return the files, sorted by Spark in so many of its tasks."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
 
     frame = _by_segment(over_bins(context.spark, task, schema), count)
@@ -256,7 +249,7 @@ def _sorted_by_spark(
 
 
 def _by_segment(frame: DataFrame, count: int) -> DataFrame:
-    """The rows in so many tasks, those of one segment in one of them."""
+    """Return the rows in so many tasks, those of one segment in one of them."""
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     if hasattr(frame, "repartitionById"):  # Spark 4.1
@@ -267,7 +260,7 @@ def _by_segment(frame: DataFrame, count: int) -> DataFrame:
 def _z_ordered(
     context: JobContext, work: _Work, bins: Sequence[Bin], target_bytes: int, columns: Sequence[ColumnPath]
 ) -> ZOrdered:
-    """The step that numbers the rows, by the values in a sample of them."""
+    """Return the step that numbers the rows, by the values in a sample of them."""
     sample = _sample(context, work, columns)
     order = ZOrder.of_sample(columns, sample, len(bins))
     z, index = order.values(sample), sample.column(ADDRESS_COLUMN).to_pylist()
@@ -295,12 +288,12 @@ def _z_ordered(
 
 
 def _sorted_file_count(source: Bin, target_bytes: int, tasks: int) -> int:
-    """How many files a bin becomes: of the target size, or down to half of it where tasks would else be idle."""
+    """Return how many files a bin becomes: of the target size, or down to half of it if tasks would be idle."""
     return max(1, round(source.live_bytes / target_bytes), min(tasks, 2 * source.live_bytes // target_bytes))
 
 
 def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> pa.Table:
-    """About SAMPLE_ROWS rows, from all files alike: the columns that order, and the address."""
+    """Return about SAMPLE_ROWS rows, from all files alike: the columns of the order, and the address."""
     sizes = work.plan.table.column("size_bytes").to_pylist()
     counts = work.plan.live_row_counts()
     rows = sum(size // _ROW_BYTES_GUESSED if n is None else n for n, size in zip(counts, sizes, strict=True))
@@ -312,5 +305,4 @@ def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> 
 
 
 def zorder_parameter(columns: Sequence[ColumnPath]) -> str:
-    """The columns as operationParameters have them."""
     return json.dumps([".".join(path) for path in columns], ensure_ascii=False)

@@ -1,9 +1,12 @@
-"""Append and overwrite: a source's rows become new files of the table, which is created when there is none.
+"""Append and overwrite: a source's rows become new files of the table, which is created if there is none.
 
-An append reads nothing and never conflicts with rows of others. An overwrite removes what is live in its scope when it
-commits (`replaced` says what that is), also what landed since it began; with `on_conflict="fail"` it fails instead.
-The rows are staged once: a lost race, or a retry, goes on with the files that are there, as long as the table's rules
-are the same and no row came from the table itself. Source: delta-spark, WriteIntoDelta; soundness, section 0, B11.
+An append reads nothing and never conflicts with rows of others. An overwrite removes the files that are live in its
+scope when it commits, also those that landed since it began; with `on_conflict="fail"` it fails instead. The scope is
+the whole table, the partitions of `partition_predicate` or those of a `replace_where` over partition columns, and no
+new row may be outside of it. An overwrite of partitions replaces those of the new rows. The rows are staged once: a
+lost race, or a retry, continues with the existing files as long as the table's rules are the same and no row came from
+the table itself. The invariant: a file leaves only if Spark, or the equality of typed partition values, proves that
+every row of it is to leave. Source: delta-spark, WriteIntoDelta; soundness, section 0, B11.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ class WriteScope(PartitionScope):
 
 
 def scope_of_new_table(context: JobContext, partitions: Partitions) -> WriteScope:
-    """The scope on a table that is made here: nothing is read, and the new rows must lie inside."""
+    """Return the scope on a table that is created here: nothing is read, and the new rows must be inside."""
     text = context.record(Write).partition_predicate
     if text is not None:
         partitions.check_scope(text)
@@ -75,9 +78,8 @@ def scope_of_new_table(context: JobContext, partitions: Partitions) -> WriteScop
 
 
 def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions: Partitions) -> WriteScope:
-    """`partition_predicate` and `replace_where` over partition columns, accepted.
-
-    Raises InvalidPredicate and its siblings.
+    """Accept `partition_predicate`, and `replace_where` over partition columns. Raises InvalidPredicate and its
+    siblings.
     """
     scope = partition_scope(context, gate, snapshot, partitions)
     text, read = scope.text, scope.read
@@ -90,12 +92,12 @@ def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions:
 
 
 def files_in_scope(tx: Transaction, scope: WriteScope) -> pa.Table:
-    """The live files (a table `FILES`) that an overwrite of this scope removes."""
+    """Return the live files (a table `FILES`) that an overwrite of this scope removes."""
     return scope.files_inside(tx.read_whole_table() if scope.read is None else tx.read(scope.read))
 
 
 def check_has_partitions(context: JobContext, columns: Sequence[str]) -> None:
-    """Raises PartitionMismatch for an overwrite of the partitions of a table that has none."""
+    """Raise PartitionMismatch for an overwrite of the partitions of a table that has none."""
     if not columns:
         raise PartitionMismatch(
             f'{context.root} is not partitioned, so mode "overwrite_partitions" has nothing to go by. Use mode '
@@ -105,7 +107,7 @@ def check_has_partitions(context: JobContext, columns: Sequence[str]) -> None:
 
 
 def files_of_partitions(tx: Transaction, partitions: Partitions, staged: Sequence[StagedFile]) -> pa.Table:
-    """The live files of the partitions that the staged files lie in: what a dynamic partition overwrite removes."""
+    """Return the live files of the partitions of the staged files: a dynamic partition overwrite removes them."""
     chosen = list(dict.fromkeys(partitions.tuple_of(file.partition_values) for file in staged))
     if not chosen:
         return tx.read_partitions([])
@@ -134,7 +136,7 @@ def write(context: JobContext) -> JobResult:
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """What the rows go into: schema and layout, and whether the table is made for them."""
+    """The table of the rows: rules and layout, and whether it is created for them."""
 
     rules: AcceptedRules
     layout: Layout
@@ -153,7 +155,7 @@ class _Write:
         self._replaced_rows: RowAttempts[Any] | None = None
 
     def begin_absent(self) -> Transaction:
-        """The transaction that creates the table with the source's columns and, in the same commit, its rows."""
+        """Return the transaction that creates the table with the source's columns and rows."""
         context, described = self._context, self._context.record(Write)
         with context.step("plan"):
             # Before the source is evaluated, which may take long and leaves its rows in the folder.
@@ -173,16 +175,13 @@ class _Write:
         return tx
 
     def plan(self, tx: Transaction) -> Change:
-        """Stage the source's rows, unless they are staged already, and say what the commit shall be."""
+        """Stage the source's rows, unless they are staged already; return the change to commit."""
         context = self._context
         if self._memory.rules is None:
             # What was staged for a table that another one then made first has no place in it.
             self._memory.forget()
         if tx.snapshot is not None and context.record(Write).replace_where is not None:
-            from airflow_txlog.jobs.operations.write.replace_rows import (  # noqa: PLC0415 - only with Spark
-                ReplaceRows,
-                replaces_rows,
-            )
+            from airflow_txlog.jobs.operations.write.replace_rows import ReplaceRows, replaces_rows  # noqa: PLC0415 - only with Spark
 
             if replaces_rows(context, self._gate, tx.snapshot):
                 self._check(tx.snapshot)
@@ -209,7 +208,7 @@ class _Write:
         return self._change(tx, target, scope, staged, self._replaced(tx, scope, staged))
 
     def _begin_memory(self, tx: Transaction) -> None:
-        """Forget what was staged where it no longer holds: under other rules, or as rows of the table itself."""
+        """Forget staged rows that no longer hold: under other rules, or rows of the table itself."""
         snapshot, memory = tx.snapshot, self._memory
         sizes = [file.size_bytes for segment in memory.segments for file in segment.files]
         why = None
@@ -238,7 +237,7 @@ class _Write:
             self._saved_work.save(self._memory)
 
     def _replaced(self, tx: Transaction, scope: WriteScope, staged: Sequence[StagedFile]) -> pa.Table:
-        """The live files (a table `FILES`) that the staged ones replace."""
+        """Return the live files (a table `FILES`) that the staged ones replace."""
         if self._mode == "overwrite":
             return files_in_scope(tx, scope)
         if self._mode == "overwrite_partitions":
@@ -246,7 +245,7 @@ class _Write:
         return FILES.empty_table()
 
     def _found(self, target: Snapshot | None) -> FoundSource:
-        """Find the source. `target`: the table's version that a source reading it sees."""
+        """Find the source. `target`: the table's version for a source that reads it."""
         context = self._context
         self._source = context.executor.source(context, self._gate, context.record(Write).source, "source", target)
         return self._source
@@ -258,7 +257,7 @@ class _Write:
         return _Target(rules=rules, layout=layout_for(self._context, protocol, metadata), is_new=is_new)
 
     def _target_of(self, tx: Transaction) -> tuple[bool, _Target]:
-        """Whether the source's rows are still to be staged, which is built then; and what they go into."""
+        """Return whether the source's rows are still to be staged, and the target. The source is found then."""
         context, snapshot = self._context, tx.snapshot
         if snapshot is None:
             assert self._created is not None
@@ -328,7 +327,7 @@ class _Write:
 
 
 def _created_schema(columns: SchemaJson) -> StructType:
-    """The columns of a new table: the source's, all of them nullable, as every Spark writer has it."""
+    """Return the columns of a new table: the source's, all of them nullable, as every Spark writer has it."""
     names = [field["name"] for field in columns["fields"]]
     check_distinct(names, "The source")
     check_names_are_free(names, "The source")
@@ -343,7 +342,7 @@ def _created_schema(columns: SchemaJson) -> StructType:
 
 
 def check_partitioning(context: JobContext, columns: Sequence[str]) -> None:
-    """Raises PartitionMismatch where the job names another partitioning than the table has."""
+    """Raise PartitionMismatch if the job names another partitioning than the table has."""
     asked = context.record(Write).partition_by
     if asked is not None and [name.lower() for name in asked] != [name.lower() for name in columns]:
         raise PartitionMismatch(
@@ -354,7 +353,7 @@ def check_partitioning(context: JobContext, columns: Sequence[str]) -> None:
 
 
 def spelled(names: Sequence[str], schema: StructType) -> list[str]:
-    """The names by the spelling of the schema. Raises SchemaMismatch."""
+    """Return the names by the spelling of the schema. Raises SchemaMismatch."""
     found = [(name, schema.find(name)) for name in names]
     missing = [name for name, field in found if field is None]
     if missing:

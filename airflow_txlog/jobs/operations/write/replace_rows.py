@@ -1,9 +1,9 @@
 """An overwrite of the rows for which a predicate over data columns is true: a delete and an append in one commit.
 
-The rows that leave are found and taken out by the pipeline of DELETE, over its memory; the new rows are its inserts,
-one segment that is staged once. A new row must satisfy the predicate: Spark says so beside each row, and the writer
-refuses one for which it is not true. The invariant: a row for which the predicate is null neither leaves nor comes.
-Source: delta-spark, WriteIntoDelta (replaceWhere over data columns), CheckDeltaInvariant.
+The pipeline of DELETE finds and removes the leaving rows; the new rows are its inserts, one segment that is staged
+once. A new row must satisfy the predicate: Spark marks each row, and the writer refuses one for which it is not true.
+The invariant: a row for which the predicate is null neither leaves nor comes. Source: delta-spark, WriteIntoDelta
+(replaceWhere over data columns), CheckDeltaInvariant.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_ro
 
 
 def replaces_rows(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> bool:
-    """Whether the job's `replace_where` names more than partition columns, so that files must be looked into."""
+    """Return whether the job's `replace_where` names more than partition columns, so that rows must be read."""
     text = context.record(Write).replace_where
     if text is None:
         return False
@@ -45,7 +45,7 @@ def replaces_rows(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> boo
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared(PreparedByCondition):
-    """`source` is None where its rows are staged already."""
+    """`source` is None if its rows are staged already."""
 
     source: Source | None
     rules: Rules
@@ -53,7 +53,7 @@ class _Prepared(PreparedByCondition):
 
 
 class ReplaceRows(ByCondition[_Prepared]):
-    """What the pipeline must know of this overwrite."""
+    """The pipeline's view of this overwrite."""
 
     name = "WRITE"
     records_inserts_alone = True
@@ -62,7 +62,7 @@ class ReplaceRows(ByCondition[_Prepared]):
         super().__init__(context, gate, context.record(Write).replace_where or "FALSE")
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
-        """The predicate accepted, the source built unless its rows are staged, and the files that it may touch."""
+        """Accept the predicate, find the source unless its rows are staged, and return the files that it may touch."""
         context, gate, condition = self._context, self._gate, self._condition
         with context.step("plan"):
             used = accepted_by_spark(gate, snapshot, condition)
@@ -89,7 +89,6 @@ class ReplaceRows(ByCondition[_Prepared]):
                 snapshot=snapshot,
                 scope=scope,
                 candidates=candidates,
-                whole=candidates.slice(0, 0),
                 condition=condition_read,
                 source=source,
                 rules=accepted_rules(context, snapshot.metadata),
@@ -97,11 +96,11 @@ class ReplaceRows(ByCondition[_Prepared]):
             )
 
     def inserts_wanted(self, prepared: _Prepared, matches: Matches) -> Mapping[int, str]:
-        """All rows of the source, in one bucket, whatever was found."""
+        """Return all rows of the source, in one bucket, whatever was found."""
         return {0: prepared.staged_as}
 
     def inserts(self, prepared: _Prepared, matches: Matches, buckets: Collection[int]) -> NewRows:
-        """The source's rows as new rows of the table, with what the predicate says of each."""
+        """Return the source's rows as new rows of the table, with the predicate's verdict on each."""
         assert prepared.source is not None
         context = self._context
         rows = fit_new_rows(prepared.source.frame, prepared.rules, ansi=context.is_ansi)
