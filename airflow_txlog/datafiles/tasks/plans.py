@@ -1,4 +1,4 @@
-"""What a driver tells its tasks about data files: one Arrow table, cut into bins, each sent as bytes.
+"""What tasks get from their driver about data files: one Arrow table, cut into bins, each sent as bytes.
 
 A *bin* is the work of one task. Bins are packed by bytes, longest first, so that tasks end together. They are Arrow IPC
 and not pickles: a plan that is too large for a closure is read from a file in the table's folder, and no one who can

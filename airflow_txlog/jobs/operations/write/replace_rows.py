@@ -100,7 +100,7 @@ class ReplaceRows(ByCondition[_Prepared]):
         return {0: prepared.staged_as}
 
     def inserts(self, prepared: _Prepared, matches: Matches, buckets: Collection[int]) -> NewRows:
-        """Return the source's rows as new rows of the table, with the predicate's verdict on each."""
+        """Return the source's rows as new rows of the table, with the predicate's result for each."""
         assert prepared.source is not None
         context = self._context
         rows = fit_new_rows(prepared.source.frame, prepared.rules, ansi=context.is_ansi)
