@@ -210,8 +210,7 @@ def test_a5_a_timestamp_may_have_been_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    "sql",
-    ["st IS NULL", "tags IS NULL", "tags IS NOT NULL", "raw = :raw", "flag = TRUE", "code = 'x'", "folded = 'x'"],
+    "sql", ["st IS NULL", "tags IS NULL", "tags IS NOT NULL", "raw = :raw", "flag = TRUE", "code = 'x'", "folded = 'x'"]
 )
 def test_columns_whose_statistics_say_nothing_are_kept(sql: str) -> None:
     add = file(

@@ -63,10 +63,7 @@ def changed(table: Table, change: Any) -> None:
     tx = table.begin()
     tx.set_metadata(
         msgspec.structs.replace(
-            metadata,
-            schema_string=json.dumps(schema),
-            configuration=configuration,
-            partition_columns=partitions,
+            metadata, schema_string=json.dumps(schema), configuration=configuration, partition_columns=partitions
         )
     )
     tx.commit("CHANGE COLUMN")

@@ -78,14 +78,7 @@ def test_a_reader_feature_that_we_do_not_know_is_refused_by_name(name: str) -> N
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "anythingNew",
-        "collations",
-        "collations-preview",
-        "coordinatedCommits-preview",
-        "icebergCompatV3",
-    ],
+    "name", ["anythingNew", "collations", "collations-preview", "coordinatedCommits-preview", "icebergCompatV3"]
 )
 def test_a_writer_feature_that_we_do_not_know_is_readable_and_not_writable(name: str) -> None:
     readable(features(name), metadata())

@@ -120,8 +120,7 @@ def test_every_golden_table_s_schema_survives_arrow():
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["geometry(OGC:CRS84)", "geography", "interval year to month", "time(6)", "char(5)", "string collate X"],
+    "name", ["geometry(OGC:CRS84)", "geography", "interval year to month", "time(6)", "char(5)", "string collate X"]
 )
 def test_a_type_outside_the_format_is_refused_by_name(name):
     with pytest.raises(UnsupportedFeature) as caught:

@@ -233,9 +233,7 @@ def test_a_writer_that_dies_anywhere_in_a_checkpoint_changes_nothing(properties:
 
 
 @pytest.mark.parametrize("order", [lambda one, two: (one, two), lambda one, two: (two, one)])
-def test_two_checkpoints_of_one_version_are_the_same_table(
-    order: Callable[[str, str], tuple[str, str]],
-) -> None:
+def test_two_checkpoints_of_one_version_are_the_same_table(order: Callable[[str, str], tuple[str, str]]) -> None:
     """A classic and a V2 checkpoint of version 5, as a writer that keeps old readers happy leaves them."""
     store = table_of(7, V2)
     whole = facts(load_snapshot(store))
