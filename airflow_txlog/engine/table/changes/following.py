@@ -310,16 +310,6 @@ class Condition:
         if not ranges and not (self.operations or self.tags or self.partition):
             raise InvalidInput("A condition needs one of version, newer_than, since, operation, tags and partition.")
 
-    @property
-    def _is_a_number(self) -> bool:
-        asks_more = self.operations or self.tags or self.partition or self.data_changes_only
-        return self.version is not None and not asks_more
-
-    @property
-    def _is_of_a_state(self) -> bool:
-        ranges = (self.version, self.newer_than, self.since_ms)
-        return bool(self.partition) and not (self.operations or self.tags or any(each is not None for each in ranges))
-
     def accepts(self, facts: CommitFacts, follower: LogFollower) -> bool:
         """Return whether a commit of the range satisfies the rest. Raises InvalidInput, as `LogFollower.any_is`."""
         needs_data_change = not self.operations if self.data_changes_only is None else self.data_changes_only
@@ -370,10 +360,11 @@ def ask(
 
     if position.version < 0:
         return answer(False)
-    if condition._is_a_number:
-        assert condition.version is not None
+    asks_for_commits = condition.operations or condition.tags
+    if condition.version is not None and not (asks_for_commits or condition.partition or condition.data_changes_only):
         return answer(position.version >= condition.version)
-    if condition._is_of_a_state and checked is None:
+    is_of_a_state = not asks_for_commits and (condition.version, began, condition.since_ms) == (None, None, None)
+    if is_of_a_state and checked is None:
         return answer(_has_rows(snapshot(), condition.partition, follower))
     for facts in follower.newest_first(after):
         if facts is None:

@@ -1,7 +1,6 @@
-"""Partition values on their way in: the strings of the log to typed Arrow arrays.
+"""Partition values, from the strings of the log to typed Arrow arrays; `datafiles/partitioning` is the other way.
 
-The way out is in `datafiles/partitioning`, the text of one value in `datafiles/codecs`. The invariant: a value is
-either exactly the one that every reader would see, or it is marked as not known; it is never guessed.
+The invariant: a value is either exactly the one that every reader sees, or marked as not known; it is never guessed.
 Source: protocol, "Partition Value Serialization".
 """
 
@@ -18,27 +17,27 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.codecs import WALL_TIME, Codec, Instant, codec_of
 from airflow_txlog.engine.table.schema.schema import array_of, arrow_type
-from airflow_txlog.engine.table.schema.types import DataType, StructField, StructType
+from airflow_txlog.engine.table.schema.types import DataType, StructType
 from airflow_txlog.errors import CorruptTable, UnknownColumn
 
 _FIXED_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII)
-# The instants at which the clocks of some zone show these times, all in microseconds since 1970; None where unknown.
 Instants: TypeAlias = Callable[[Sequence[int]], Sequence[int | None]]
+"""Converts wall times of some zone to instants, in microseconds since 1970; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionValues:
-    """A partition column over a table of files: one value a file, in the files' order.
+    """The values of a partition column, one a file, in the files' order.
 
-    `values` is of the column's own Arrow type, and null where the value is null or not known; `known` (never null)
-    distinguishes the two. A pruner keeps a file whose value is not known.
+    `values` has the column's Arrow type and is null if the value is null or not known, which `known` (never null)
+    distinguishes. A pruner keeps a file whose value is not known.
     """
 
     values: pa.Array
     known: pa.BooleanArray
 
     def for_rows(self, column: str) -> pa.Array:
-        """The values, for building rows of the files. Raises CorruptTable when one is not known."""
+        """Return the values for rows of the files. Raises CorruptTable if one is not known."""
         if not pc.all(self.known, min_count=0).as_py():
             raise CorruptTable(
                 f"A file has a partition value of {column!r} that is no {self.values.type}, or a timestamp without a "
@@ -56,11 +55,11 @@ def typed_partition_columns(
     time_zone: str | None = None,
     instants: Instants | None = None,
 ) -> dict[str, PartitionValues]:
-    """The partition columns of `files` (a FILES table) as typed values, keyed by the schema's spelling of the name.
+    """Return the partition columns of `files` (a FILES table) as typed values, keyed by the schema's spelling.
 
-    `only` limits the work to the columns named, in any case; names in it that are no partition column are skipped.
-    `time_zone` and `instants` are those of `parse_partition_values`. Raises UnknownColumn when a partition column is
-    not in the schema. Called for a million files, parses each distinct string once.
+    `only`: the wanted columns, in any case; other names in it are ignored. `time_zone`, `instants`: see
+    `parse_partition_values`. Raises UnknownColumn for a partition column that the schema lacks. Each distinct string is
+    parsed once.
     """
     wanted = None if only is None else {name.lower() for name in only}
     typed: dict[str, PartitionValues] = {}
@@ -71,7 +70,11 @@ def typed_partition_columns(
                 f"The partition column {name!r} is not in the table's schema.", column=name, columns=schema.names
             )
         if wanted is None or member.name.lower() in wanted:
-            strings = _strings_of(files.column("partition_values"), member, name)
+            column = files.column("partition_values")
+            strings = _looked_up(column, member.physical_name)
+            if name != member.name and member.physical_name == member.name:
+                # The list of partition columns may spell the name in another case, and writers have followed either.
+                strings = pc.coalesce(strings, _looked_up(column, name))
             typed[member.name] = parse_partition_values(strings, member.type, time_zone=time_zone, instants=instants)
     return typed
 
@@ -83,10 +86,10 @@ def parse_partition_values(
     time_zone: str | None = None,
     instants: Instants | None = None,
 ) -> PartitionValues:
-    """Partition strings as values of `data_type`. Null and "" are null; text that is no such value is not known.
+    """Return partition strings as values of `data_type`; null and "" are null, other text may not be known.
 
-    A timestamp without a zone is read in `time_zone`. Where that is a fixed offset from UTC, it is known; where it is a
-    named zone, its rules are another's to apply: `instants` does, and without it the value is not known.
+    A timestamp without a zone is read in `time_zone` if that is a fixed offset from UTC. For a named zone, `instants`
+    converts it; without `instants` the value is not known.
     """
     encoded = strings.dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
@@ -97,20 +100,18 @@ def parse_partition_values(
     if isinstance(codec, Instant) and zone is None and instants is not None:
         plain = _by_instants(texts, codec, instants)
     else:
-        # No partition column is void or nested, so no text is one of its values.
         plain = [codec.read(text) if text and codec is not None else None for text in texts]
     known = [not text or value is not None for text, value in zip(texts, plain, strict=True)]
     distinct = array_of(plain, data_type)
     indices = encoded.indices
-    # A null string has no index: its value is null, and that is known.
+    # A null string has no index: it is known to be null.
     return PartitionValues(distinct.take(indices), pc.fill_null(pa.array(known, pa.bool_()).take(indices), True))
 
 
 def fixed_zone(name: str) -> datetime.timezone | None:
-    """The fixed offset from UTC that Spark means by `name`, such as `UTC`, `+08:00` or `UTC+8`; None for other zones.
+    """Return the offset from UTC that Spark means by `UTC`, `+08:00` or `UTC+8`; None for other zones.
 
-    The rules of a named zone change with every release of the zone data, and Java and Python come with different
-    releases: only Spark converts a time in such a zone.
+    Only Spark converts times in named zones, because Java and Python have different releases of the zone data.
     """
     if name.upper() in ("Z", "UTC", "GMT", "UT"):
         return datetime.UTC
@@ -121,22 +122,13 @@ def fixed_zone(name: str) -> datetime.timezone | None:
     return datetime.timezone(-size if offset[1] == "-" else size)
 
 
-def _strings_of(column: pa.ChunkedArray, member: StructField, spelled: str) -> pa.ChunkedArray:
-    strings = _looked_up(column, member.physical_name)
-    if spelled != member.name and member.physical_name == member.name:
-        # The list of partition columns may spell the name in another case than the schema, and writers have followed
-        # either.
-        strings = pc.coalesce(strings, _looked_up(column, spelled))
-    return strings
-
-
 def _looked_up(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """The value of the key in every map, null where it has none."""
+    """Return the value of the key in every map, or null."""
     return pa.chunked_array([_looked_up_in(chunk, name) for chunk in column.chunks], pa.string())
 
 
 def _looked_up_in(maps: pa.MapArray, name: str) -> pa.Array:
-    # Where every map holds the key once and nothing else (one partition column), its values are the answer as they are.
+    # If every map holds only the key (one partition column), the items are the answer.
     if len(maps) and not maps.null_count:
         first, end = maps.offsets[0].as_py(), maps.offsets[len(maps)].as_py()
         keys = maps.keys.slice(first, end - first)
@@ -149,7 +141,7 @@ def _looked_up_in(maps: pa.MapArray, name: str) -> pa.Array:
 def _by_instants(texts: Sequence[str | None], codec: Codec, instants: Instants) -> list[int | None]:
     """Return the instants of timestamps, those without a zone converted by `instants`."""
     plain = [codec.read(text) if text else None for text in texts]
-    # A text without an offset, as a clock shows it.
+    # Wall times of texts without an offset.
     walls = [WALL_TIME.read(text) if text and value is None else None for text, value in zip(texts, plain, strict=True)]
     distinct = list({wall for wall in walls if wall is not None})
     converted = dict(zip(distinct, instants(distinct), strict=True)) if distinct else {}

@@ -1,9 +1,8 @@
-"""One value of `minValues` or `maxValues`, as JSON text, to the bounds that it defends in the column's type.
+"""The bounds that a value of `minValues` or `maxValues`, as JSON text, defends in the column's type.
 
-Every rule here answers a measured way in which a writer's statistic is not the value it claims to be; the table of
-writers, types and rules is docs/statistics.md. The invariant: whatever known writer wrote the text as a minimum
-(maximum), the file holds no value below the lower (above the upper) bound made from it. `statistics` applies this to
-the files of a table.
+Every rule answers a measured way in which a writer's statistic differs from the real value; docs/statistics.md lists
+writers, types and rules. The invariant: whatever known writer wrote the text as a minimum (maximum), the file holds no
+value below the lower (above the upper) bound made from it.
 """
 
 from __future__ import annotations
@@ -22,47 +21,46 @@ from airflow_txlog.datafiles.codecs import SECOND_US, Integer, parse_timestamp
 from airflow_txlog.engine.table.schema.schema import INTEGERS, arrow_type, codec
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 
-# What a text says as (lower, upper): Python values, dates and timestamps as integers, either of them None where the
-# text bounds one side only. A text that is no value of the type is None instead of a pair.
 Bound = tuple[Any, Any]
+"""Lower and upper bound as plain values (`codecs`), None if the text does not bound that side."""
 Reader = Callable[[list[bytes]], list[Bound | None]]
+"""Reads texts; None for a text that is no value of the type."""
 
 _INTEGER = re.compile(rb"-?\d{1,19}")
 _NUMBER = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d{1,4})?")
-# Statistics of timestamps are cut to milliseconds; one that shows no fraction may have been cut to seconds.
+# Timestamps are cut to milliseconds; without a fraction, maybe to seconds.
 _CUT_US = SECOND_US // 1000
 _CUT_WITHOUT_FRACTION_US = SECOND_US
-# An offset from UTC that was cut to minutes is off by less than one. The clocks of named zones have shown whole minutes
-# since Liberia's were set in January 1972.
+# An offset from UTC that was cut to minutes is off by less than one. Named zones have had offsets of whole minutes
+# since January 1972 (Liberia).
 _CUT_OFFSET_US = 60 * SECOND_US
 _WHOLE_MINUTES_SINCE_US = 3 * 365 * 86_400 * SECOND_US  # 1972-12-31
 # XTable shows days before 1582-10-15 by the Julian calendar, which is up to ten days off.
 _JULIAN_UNTIL_US = -141_427 * 86_400 * SECOND_US
 _CALENDARS_US = 12 * 86_400 * SECOND_US
-# A decimal of up to 15 digits passes through a double unharmed; of a longer one the 15th digit may be off by one.
+# A decimal of up to 15 digits survives a double; in a longer one the 15th digit may be off by one.
 _DOUBLE_DIGITS = 15
 _LONGEST_DECIMAL = 80
 _WIDE = Context(prec=120)
-# delta-rs once padded bytes of fixed length on the wrong side, which multiplies a value by a power of 256. It wrote
-# numbers of so many digits as bytes; longer ones fill all sixteen.
+# delta-rs once padded bytes of fixed length on the wrong side, which multiplies a value by a power of 256. It did so
+# for these precisions; longer numbers fill all sixteen bytes.
 _PADDED_PRECISIONS = range(19, 37)
-# delta-rs once counted the days of a date from the year 1 instead of 1970, so its dates are 1969 years too early. A
-# minimum before the first of these days shows it. So does a maximum between the others: it means at most 9999-12-31.
+# delta-rs once counted days from the year 1 instead of 1970, so its dates are 1969 years too early. A minimum before
+# the first of these days shows it, and so does a maximum between the others, which means at most 9999-12-31.
 _SHIFTED_BEFORE = dt.date(1000, 1, 1)
 _SHIFTED_FROM, _SHIFTED_UP_TO = dt.date(2500, 1, 1), dt.date.fromordinal(2_932_896)
 _MAX_CHAR = chr(0x10FFFF)
-# How json.dumps separates a key from its value. No other writer's JSON has the blank.
 PYTHONS_SEPARATOR = '": '
-# Stands for bytes that are no UTF-8, and ends a maximum that an old delta-spark has cut.
+"""The separator of key and value in JSON of Python; other writers' JSON has no blank."""
+# Replaces bytes that are no UTF-8, and ends a maximum that an old delta-spark has cut.
 _REPLACEMENT = "\ufffd"
 
 
 def bound_reader(member: StructField) -> Reader | None:
-    """How texts of this column's statistics are read, or None where none is believed.
+    """Return the reader of this column's statistics, or None if none is believed.
 
-    None for boolean, binary, void and nested columns; for char and collated ones, which do not compare by bytes; and
-    for a column whose type was changed in a way that we do not know.
-    Source: soundness, A5 and A4.
+    None is believed of boolean, binary, void and nested columns; of char and collated columns, which do not compare by
+    bytes; and of columns with an unknown change of type. Source: soundness, A5 and A4.
     """
     if member.is_char or member.is_collated:
         return None
@@ -72,16 +70,21 @@ def bound_reader(member: StructField) -> Reader | None:
     older = _older_types(member)
     if older is None:
         return None
-    # Old files' texts are of the old type, and a text does not say of which it is: read it as each, believe neither
-    # more than the other. Only 32-bit floats mean something else by the same digits.
-    if Primitive.FLOAT in older:
-        single = _reader_of(Primitive.FLOAT)
-        return reader if single is None else _either(reader, single)
-    return reader
+    # Texts of old files are of the old type, which they do not show. Only 32-bit floats mean another value by the same
+    # digits, so these are read as both types and the wider bounds are taken.
+    single = _reader_of(Primitive.FLOAT)
+    if Primitive.FLOAT not in older or single is None:
+        return reader
+
+    def either(texts: list[bytes]) -> list[Bound | None]:
+        pairs = zip(reader(texts), single(texts), strict=True)
+        return [None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1])) for a, b in pairs]
+
+    return either
 
 
 def defended(member: StructField, lower: pa.Array, upper: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the bounds of several files without those that the type, or both sides together, put in doubt.
+    """Return the bounds of several files without those that the type or the other side puts in doubt.
 
     `lower` and `upper` come from `bound_reader`. Source: soundness, A5 and A21.
     """
@@ -89,18 +92,15 @@ def defended(member: StructField, lower: pa.Array, upper: pa.Array) -> tuple[pa.
     if isinstance(member.type, DecimalType) and member.type.precision in _PADDED_PRECISIONS:
         zero = pa.scalar(Decimal(0).scaleb(-member.type.scale)).cast(lower.type)
         lower, upper = (pc.if_else(pc.greater(lower, zero), zero, lower), pc.if_else(pc.less(upper, zero), zero, upper))
-    # delta-rs once took the minimum of a file with several row groups for its maximum, and was left without a minimum.
+    # delta-rs once wrote the minimum of a file with several row groups as its maximum, and no minimum.
     upper = pc.if_else(pc.is_null(lower), unknown, upper)
     if member.type is Primitive.DATE or (member.is_widened and Primitive.DATE in (_older_types(member) or ())):
-        before, start, end = (_day(day, upper.type) for day in (_SHIFTED_BEFORE, _SHIFTED_FROM, _SHIFTED_UP_TO))
+        days = pa.array([_SHIFTED_BEFORE, _SHIFTED_FROM, _SHIFTED_UP_TO], pa.date32()).cast(upper.type)
+        before, start, end = days
         is_shifted = pc.less(lower, before)
         may_be = pc.and_(pc.greater_equal(upper, start), pc.less_equal(upper, end))
         upper = pc.if_else(pc.fill_null(pc.or_kleene(is_shifted, may_be), False), unknown, upper)
     return lower, upper
-
-
-def _day(day: dt.date, arrow: pa.DataType) -> pa.Scalar:
-    return pa.array([day], pa.date32()).cast(arrow)[0]
 
 
 def _reader_of(data_type: DataType, *, is_widened: bool = False) -> Reader | None:
@@ -144,14 +144,6 @@ def _older_types(member: StructField) -> set[DataType] | None:
         elif not isinstance(name, str) or not _DECIMAL_NAME.fullmatch(name):
             return None
     return older
-
-
-def _either(one: Reader, other: Reader) -> Reader:
-    def read(texts: list[bytes]) -> list[Bound | None]:
-        pairs = zip(one(texts), other(texts), strict=True)
-        return [None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1])) for a, b in pairs]
-
-    return read
 
 
 # --- one type --------------------------------------------------------------------------------------------------------

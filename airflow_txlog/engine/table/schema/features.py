@@ -32,61 +32,31 @@ from airflow_txlog.engine.table.schema.types import (
 )
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 
-READABLE = frozenset(
-    {
-        "columnMapping",
-        "deletionVectors",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantShredding",
-        "variantShredding-preview",
-        "variantType",
-        "variantType-preview",
-    }
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+READABLE = _names(
+    "columnMapping deletionVectors timestampNtz typeWidening typeWidening-preview v2Checkpoint vacuumProtocolCheck "
+    "variantShredding variantShredding-preview variantType variantType-preview"
 )
 
 # Deletion vectors and V2 checkpoints are optional for a writer even if the table allows them. The jobs keep the rules
 # for rows (`rules`), because a commit moves files and knows no row.
-WRITABLE = frozenset(
-    {
-        "allowColumnDefaults",
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "checkpointProtection",
-        "clustering",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "generatedColumns",
-        "identityColumns",
-        "inCommitTimestamp",
-        "invariants",
-        "rowTracking",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    }
+WRITABLE = _names(
+    "allowColumnDefaults appendOnly changeDataFeed checkConstraints checkpointProtection clustering columnMapping "
+    "deletionVectors domainMetadata generatedColumns identityColumns inCommitTimestamp invariants rowTracking "
+    "timestampNtz typeWidening typeWidening-preview v2Checkpoint vacuumProtocolCheck"
 )
 
 # Writer features that bind a writer only if the metadata switches them on: see `features_in_use`.
-WRITABLE_WHILE_UNUSED = frozenset({"icebergCompatV1", "icebergCompatV2"})
+WRITABLE_WHILE_UNUSED = _names("icebergCompatV1 icebergCompatV2")
 
 # Writer features that bind only writers of data files, and no commit that only removes or restores files or deletes
 # rows by vectors: see `check_files_writable`.
-_OF_DATA_FILES = frozenset(
-    {
-        "materializePartitionColumns",
-        "variantShredding",
-        "variantShredding-preview",
-        "variantType",
-        "variantType-preview",
-    }
+_OF_DATA_FILES = _names(
+    "materializePartitionColumns variantShredding variantShredding-preview variantType variantType-preview"
 )
 
 # The features that legacy version numbers imply.
