@@ -54,19 +54,12 @@ class AskedColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """The bounds of one side (null: none), and which texts are no bounds at all, which spoils the other side too."""
-
-    bounds: pa.Array
-    is_bad: pa.BooleanArray
-
-
-@dataclass(frozen=True, slots=True)
 class ReadColumn:
-    """The statistics of one column, in the order of the files."""
+    """The bounds of one column (null: none) in the order of the files; `is_bad`: some text is no bound at all."""
 
-    lower: Side
-    upper: Side
+    lower: pa.Array
+    upper: pa.Array
+    is_bad: pa.BooleanArray
     null_count: pa.Array
 
 
@@ -152,23 +145,24 @@ def _column(table: pa.Table, column: AskedColumn) -> ReadColumn:
         _only_chunk(pc.struct_field(table.column(name), [table.schema.field(name).type.get_field_index(*column.keys)]))
         for name in ("minValues", "maxValues", "nullCount")
     )
-    return ReadColumn(_side(lowest, column, 0), _side(highest, column, 1), _count(nulls))
+    lower, bad_lower = _side(lowest, column, 0)
+    upper, bad_upper = _side(highest, column, 1)
+    return ReadColumn(lower, upper, pc.or_(bad_lower, bad_upper), _count(nulls))
 
 
-def _side(values: pa.Array, column: AskedColumn, side: int) -> Side:
+def _side(values: pa.Array, column: AskedColumn, side: int) -> tuple[pa.Array, pa.BooleanArray]:
+    """Return the bounds of one side, and where the text is no bound."""
     none_bad = pa.repeat(pa.scalar(False), len(values))
     if column.type in _FLOATS and not pc.all(pc.fill_null(pc.is_finite(values), True), min_count=0).as_py():
         raise _OddValue
     if column.type in INTEGERS or column.type in _FLOATS:
-        return Side(values, none_bad)
+        return values, none_bad
     if column.type is Primitive.STRING:
-        return Side(_string_side(values, side), none_bad)
+        return _string_side(values, side), none_bad
     assert column.reader is not None
     encoded = values.dictionary_encode()
-    pairs = column.reader([msgspec.json.encode(text) for text in encoded.dictionary.to_pylist()])
-    bounds = array_of([None if pair is None else pair[side] for pair in pairs], column.type)
-    bad = pa.array([pair is None for pair in pairs], pa.bool_())
-    return Side(bounds.take(encoded.indices), pc.fill_null(bad.take(encoded.indices), False))
+    bounds, bad = _read_side([msgspec.json.encode(text) for text in encoded.dictionary.to_pylist()], column, side)
+    return bounds.take(encoded.indices), pc.fill_null(bad.take(encoded.indices), False)
 
 
 def _string_side(values: pa.StringArray, side: int) -> pa.Array:
@@ -257,13 +251,14 @@ def _read_one_by_one(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> Rea
         lowest, highest, nulls = (
             decoder.texts(decoded, part, column.keys) for part in ("min_values", "max_values", "null_count")
         )
-        columns[column.keys] = ReadColumn(_read_side(lowest, column, 0), _read_side(highest, column, 1), _counts(nulls))
+        (lower, bad_lower), (upper, bad_upper) = _read_side(lowest, column, 0), _read_side(highest, column, 1)
+        columns[column.keys] = ReadColumn(lower, upper, pc.or_(bad_lower, bad_upper), _counts(nulls))
     num_records = _counts([b"" if one is None else bytes(one.num_records) for one in decoded])
     is_loose = pa.array([one is None or one.tight_bounds is False for one in decoded], pa.bool_())
     return ReadStatistics(num_records, is_loose, columns)
 
 
-def _read_side(texts: list[bytes], column: AskedColumn, side: int) -> Side:
+def _read_side(texts: list[bytes], column: AskedColumn, side: int) -> tuple[pa.Array, pa.BooleanArray]:
     distinct = list(dict.fromkeys(text for text in texts if text not in ABSENT))
     no_bound: Bound = (None, None)
     read: dict[bytes, Bound | None] = dict.fromkeys((*ABSENT, *distinct), no_bound)
@@ -271,7 +266,7 @@ def _read_side(texts: list[bytes], column: AskedColumn, side: int) -> Side:
         read.update(zip(distinct, column.reader(distinct), strict=True))
     pairs = [read[text] for text in texts]
     bad = pa.array([pair is None for pair in pairs], pa.bool_())
-    return Side(array_of([None if pair is None else pair[side] for pair in pairs], column.type), bad)
+    return array_of([None if pair is None else pair[side] for pair in pairs], column.type), bad
 
 
 def _counts(texts: list[bytes]) -> pa.Array:

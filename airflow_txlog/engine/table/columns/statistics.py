@@ -144,9 +144,8 @@ def _asked(members: tuple[StructField, ...]) -> AskedColumn:
 
 def _believed(found: ReadColumn, member: StructField, pythons: pa.BooleanArray | None) -> tuple[pa.Array, pa.Array]:
     """Return both bounds, null where a text of either side is no bound (a NaN), or where they contradict each other."""
-    lower, upper = found.lower.bounds, found.upper.bounds
-    bad = pc.or_(found.lower.is_bad, found.upper.is_bad)
-    bad = pc.or_(bad, pc.fill_null(pc.greater(lower, upper), False))
+    lower, upper = found.lower, found.upper
+    bad = pc.or_(found.is_bad, pc.fill_null(pc.greater(lower, upper), False))
     if member.type is Primitive.STRING and pythons is not None:
         bad = pc.or_(bad, pythons)
     unknown = pa.scalar(None, lower.type)

@@ -69,7 +69,9 @@ def _moved(
     if isinstance(value, Fraction):
         return _on_grid(column, operator, value)
     if isinstance(value, float):
-        return _float_comparison(column, operator, value)
+        if column.type in _FLOATS:
+            return operator, value
+        return _decided(column, operator, is_less=math.isnan(value) or value > 0)
     return operator, value
 
 
@@ -246,51 +248,25 @@ def _on_grid(column: Operand, operator: Operator, value: Fraction) -> tuple[Oper
 
     `i > 5.5` becomes `i > 5`, `i = 5.5` never holds, and a byte is always less than 1000 unless it is null.
     """
-    scale, low, high = _grid(column.type)
+    if isinstance(column.type, DecimalType):
+        scale, greatest = column.type.scale, 10**column.type.precision - 1
+        least = -greatest
+    else:
+        scale, least, greatest = 0, INTEGERS[column.type].least, INTEGERS[column.type].greatest
     units = value * 10**scale
     floor = math.floor(units)
     if floor != units:
-        match operator:
-            case Operator.EQ:
-                return FALSE
-            case Operator.NE:
-                return null_test(column, is_null=False)
-            case Operator.LT:
-                operator = Operator.LE
-            case Operator.GE:
-                operator = Operator.GT
-    outcome = _outside(operator, floor, low, high)
-    if outcome is not None:
-        return null_test(column, is_null=False) if outcome else FALSE
-    if isinstance(column.type, DecimalType):
-        return operator, Decimal(floor).scaleb(-scale, _WIDE)
-    return operator, floor
+        if operator in (Operator.EQ, Operator.NE):
+            return _decided(column, operator, is_less=True)
+        operator = {Operator.LT: Operator.LE, Operator.GE: Operator.GT}.get(operator, operator)
+    if not least <= floor <= greatest:
+        return _decided(column, operator, is_less=floor > greatest)
+    return operator, Decimal(floor).scaleb(-scale, _WIDE) if isinstance(column.type, DecimalType) else floor
 
 
-def _grid(data_type: DataType) -> tuple[int, int, int]:
-    """Return the digits after the point, and the least and the greatest value in units of the last digit."""
-    if isinstance(data_type, DecimalType):
-        greatest = 10**data_type.precision - 1
-        return data_type.scale, -greatest, greatest
-    whole = INTEGERS[data_type]
-    return 0, whole.least, whole.greatest
-
-
-def _outside(operator: Operator, value: int, low: int, high: int) -> bool | None:
-    """Return the result of the comparison for all values from low to high, or None if `value` is one of them."""
-    if low <= value <= high:
-        return None
-    if operator in (Operator.EQ, Operator.NE):
-        return operator is Operator.NE
-    return (operator in (Operator.LT, Operator.LE)) == (value > high)
-
-
-def _float_comparison(column: Operand, operator: Operator, value: float) -> tuple[Operator, Value] | Expression:
-    """Return the comparison with a float; for an integer column, NaN and the infinities decide it for all values."""
-    if column.type in _FLOATS:
-        return operator, value
-    greater = math.isnan(value) or value > 0
-    holds = operator is Operator.NE or (operator in (Operator.LT, Operator.LE)) == greater
+def _decided(column: Operand, operator: Operator, *, is_less: bool) -> Expression:
+    """Return the comparison with a constant that all values are less (or greater) than."""
+    holds = operator is Operator.NE or (operator in (Operator.LT, Operator.LE)) == is_less
     return null_test(column, is_null=False) if holds and operator is not Operator.EQ else FALSE
 
 

@@ -232,18 +232,28 @@ def _read_text(
     _check_characters(sql, bound)
     text = sql_text(sql)
     if text.problem is not None:
-        return _unreadable(sql, text.problem, lenient)
+        if not lenient:
+            raise confinement.invalid(sql, text.problem)
+        return Predicate(sql, Opaque(text.problem), None)
     confinement.check_tokens(text)
     parsed = text.expression
+    used = {part.name for part in parts_of(parsed) if isinstance(part, Parameter)} if parsed is not None else set()
+    if parsed is None and not lenient:
+        raise confinement.invalid(sql, confinement.guess_what_failed(text))
+    for name in sorted(used - bound.keys()):
+        raise InvalidPredicate(
+            f"The predicate {sql!r} needs a value for its parameter :{name}, and none was given. "
+            f"Given: {', '.join(sorted(bound)) or 'none'}. Nothing was read.",
+            predicate=sql,
+        )
+    for name in () if may_be_spare else sorted(bound.keys() - set(text.parameters)):
+        raise InvalidPredicate(
+            f"The predicate {sql!r} has no parameter :{name}, for which a value was given.{quoted_hint([sql], name)} "
+            "A misspelt parameter is refused rather than ignored. Nothing was read.",
+            predicate=sql,
+        )
     if parsed is None:
-        # A token that looks like a parameter may be part of a path (`v:path`). Spark has seen that none is missing.
-        unreadable = _unreadable(sql, confinement.guess_what_failed(text), lenient)
-    else:
-        _check_none_missing(sql, parsed, bound)
-    if not may_be_spare:
-        _check_none_spare(sql, text.parameters, bound)
-    if parsed is None:
-        return unreadable
+        return Predicate(sql, Opaque(confinement.guess_what_failed(text)), None)
     missing = names.unknown(parsed)
     if missing is not None and not unknown_columns_are_opaque:
         raise unknown_column(sql, missing, names.schema)
@@ -251,22 +261,6 @@ def _read_text(
     tree = _read(parsed, _LeafReader(names, bound, time_zone, sql), outside)
     # If every leaf was read, the columns in the tree are all. Otherwise any word of the text may be one.
     return Predicate(sql, tree, columns_in_text(names.schema, text) if outside else names.columns_in(parsed))
-
-
-def _unreadable(sql: str, what: str, lenient: bool) -> Predicate:
-    if not lenient:
-        raise confinement.invalid(sql, what)
-    return Predicate(sql, Opaque(what), None)
-
-
-def _check_none_missing(sql: str, parsed: Expression, bound: Mapping[str, object]) -> None:
-    for part in parts_of(parsed):
-        if isinstance(part, Parameter) and part.name not in bound:
-            raise InvalidPredicate(
-                f"The predicate {sql!r} needs a value for its parameter :{part.name}, and none was given. "
-                f"Given: {', '.join(sorted(bound)) or 'none'}. Nothing was read.",
-                predicate=sql,
-            )
 
 
 def _check_characters(sql: str, bound: Mapping[str, object]) -> None:
@@ -278,17 +272,6 @@ def _check_characters(sql: str, bound: Mapping[str, object]) -> None:
                 "so no row can hold it. Nothing was read.",
                 predicate=sql,
             )
-
-
-def _check_none_spare(sql: str, used: Iterable[str], bound: Mapping[str, object]) -> None:
-    spare = sorted(set(bound) - set(used))
-    if spare:
-        raise InvalidPredicate(
-            f"The predicate {sql!r} has no parameter :{spare[0]}, for which a value was given."
-            f"{quoted_hint([sql], spare[0])} "
-            "A misspelt parameter is refused rather than ignored. Nothing was read.",
-            predicate=sql,
-        )
 
 
 def _read(node: Expression, reader: _LeafReader, outside: list[str], negated: bool = False) -> Expression:

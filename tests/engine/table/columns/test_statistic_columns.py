@@ -172,13 +172,13 @@ def test_what_writers_write_is_read_together() -> None:
         '{"numRecords":3,"tightBounds":false,"minValues":{"l":null}}',
     ]
     found = parsed(texts, "l", "s")
-    assert found.columns[("l",)].upper.bounds.to_pylist() == [9007199254740993, None, None, None]
-    assert found.columns[("s",)].upper.bounds.to_pylist() == ["c", None, None, None]
+    assert found.columns[("l",)].upper.to_pylist() == [9007199254740993, None, None, None]
+    assert found.columns[("s",)].upper.to_pylist() == ["c", None, None, None]
     assert found.columns[("l",)].null_count.to_pylist() == [2, None, None, None]
     assert found.num_records.to_pylist() == [9, None, None, 3]
     assert found.is_loose.to_pylist() == [False, True, True, True]
     dates = parsed(['{"minValues":{"t":"2024-02-29"},"maxValues":{"t":"no"}}'], "t").columns[("t",)]
-    assert (dates.lower.bounds[0].as_py().isoformat(), dates.upper.is_bad[0].as_py()) == ("2024-02-29", True)
+    assert (dates.lower[0].as_py().isoformat(), dates.is_bad[0].as_py()) == ("2024-02-29", True)
 
 
 @pytest.mark.parametrize(
