@@ -290,8 +290,7 @@ class Condition:
     - `operations`: by one of these operations, named as in commitInfo, in any case.
     - `tags`: with these tags in commitInfo.
     - `partition`: added rows to the partition, given by column as texts of the log. Without `operations`, `tags` and
-    the
-      first three: the table has rows of the partition.
+      the first three: the table has rows of the partition.
     - `data_changes_only`: added or removed rows. None: true unless `operations` are given.
     """
 
