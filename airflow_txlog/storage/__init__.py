@@ -1,8 +1,8 @@
-"""Bytes: every file of a table, and beside it, is opened, read, written, sized, listed and deleted here.
+"""Bytes: every file of a table is opened, read, written, listed and deleted here.
 
-`open_store` is the only way to a store: it chooses one by the scheme of the URI, from `STORES`. A file system whose
-put-if-absent is not proven is refused by name, unless there is one writer alone: several answer "created" to two
-writers at once, and then a commit is lost without a word. A new kind of store is one module and one line in `STORES`.
+`open_store` is the only way to a store: it chooses one by the scheme of the URI, from `STORES`. It refuses file systems
+whose put-if-absent is not proven, unless there is a single writer: some of them answer "created" to two writers at once,
+and a commit is lost silently. A new kind of store is one module and one line in `STORES`.
 """
 
 from __future__ import annotations
@@ -68,15 +68,14 @@ STORES: dict[str, Callable[[str, Access], Store]] = {
     **dict.fromkeys(("gs", "gcs"), partial(_open_remote, "gcs")),
     **dict.fromkeys(("abfss", "abfs", "wasbs", "wasb", "az"), partial(_open_remote, "azure")),
 }
-"""What opens a URI of each scheme; that of a path is LOCAL."""
+"""How a URI of each scheme is opened; the scheme of a path is LOCAL."""
 
 
 def open_store(uri: str | os.PathLike[str] | Store, access: Access, limits: Limits = USUAL) -> Store:
-    """The store rooted at a table's URI; nothing is read or written yet.
+    """Return the store rooted at a table's URI, or a `Store` as it is. Nothing is read or written yet.
 
-    A local path may be relative and counts from the working directory. A `Store` is returned as it is.
-
-    Raises UnsupportedStore for every file system without a proven put-if-absent, unless `access.single_writer`.
+    A relative local path counts from the working directory. Raises UnsupportedStore for a file system without a proven
+    put-if-absent, unless `access.single_writer`.
     """
     if not isinstance(uri, (str, os.PathLike)):
         return uri
@@ -111,7 +110,7 @@ def _opened(uri: str | os.PathLike[str], access: Access) -> Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreReference:
-    """A store as it is sent to another process, which opens it once for all the files of a task."""
+    """A store as it travels to another process, which opens it once for all the files of a task."""
 
     root: str
     access: Access
@@ -119,16 +118,16 @@ class StoreReference:
 
     @classmethod
     def of(cls, store: Store) -> StoreReference:
-        """The reference to an open store."""
+        """Return the reference to an open store."""
         return cls(root=store.root, access=store.access, limits=store.limits)
 
     def open(self) -> Store:
-        """The store. Raises UnsupportedStore."""
+        """Return the store. Raises UnsupportedStore."""
         return open_store(self.root, self.access, self.limits)
 
 
 def open_named_file(uri: str, access: Access) -> Any:
-    """A file that a person names by its own path or URI, as `Store.open_input` opens one; links to it are followed.
+    """Open a file that a person names by its own path or URI, as `Store.open_input` does; links are followed.
 
     Raises FileNotFoundError, UnsupportedStore, OSError.
     """

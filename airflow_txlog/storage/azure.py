@@ -31,8 +31,8 @@ from requests.adapters import HTTPAdapter
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, split
-from airflow_txlog.storage.base import Store
-from airflow_txlog.storage.bucket import Bucket, Check, Content, FoundObject, Listed, bare_etag, found_object
+from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.bucket import Bucket, Check, Content, Listed, bare_etag, found_object
 from airflow_txlog.storage.clouds import (
     CONNECT_S,
     CONNECTIONS,
@@ -290,13 +290,13 @@ class AzureBucket(Bucket):
         if found is None:
             raise answer_error(404, "", "HEAD", self._where(key))
         if found.size_bytes == 0:
-            return Content(data=b"", size_bytes=0, etag=found.etag)
+            return Content(data=b"", size_bytes=0, etag=found.etag or "")
         content = self.get(key, max(0, found.size_bytes - length))
         if content.etag != found.etag:
             raise answer_error(None, "replaced meanwhile", "GET", self._where(key))
         return content
 
-    def _head(self, key: str) -> FoundObject | None:
+    def _head(self, key: str) -> FileInfo | None:
         found = self._asked("HEAD", key, lambda: self._blob(key).get_blob_properties(**_CALL))
         return None if _is_directory(found) else self._found(key, found)
 
@@ -409,7 +409,7 @@ class AzureBucket(Bucket):
     def _right(self, method: str, key: str) -> str:
         return _RIGHTS.get(method, "")
 
-    def _found(self, key: str, properties: Any) -> FoundObject:
+    def _found(self, key: str, properties: Any) -> FileInfo:
         where = self._where(key)
         size, modified, etag = (_given(properties, name, where) for name in ("size", "last_modified", "etag"))
         return found_object(key, size, modified, etag)

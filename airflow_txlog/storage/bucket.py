@@ -15,27 +15,17 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
-from airflow_txlog.storage.base import temporary_path
+from airflow_txlog.storage.base import FileInfo, temporary_path
 from airflow_txlog.storage.clouds import Connection, EmptyRange, NameTaken, NotAnswered
 
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundObject:
-    """An object as the store describes it. `etag` changes with the content; times have whole seconds."""
-
-    key: str
-    size_bytes: int
-    modified_ms: int
-    etag: str
-
-
-def found_object(key: str, size_bytes: Any, modified: datetime, etag: str) -> FoundObject:
-    """Return an object as a client describes it."""
+def found_object(key: str, size_bytes: Any, modified: datetime, etag: str) -> FileInfo:
+    """Return an object, whose path is its key, as a client describes it. Times have whole seconds."""
     # Some servers list milliseconds and answer HEAD with seconds.
     modified_ms = int(modified.timestamp()) * 1000
-    return FoundObject(key=key, size_bytes=int(size_bytes), modified_ms=modified_ms, etag=bare_etag(etag))
+    return FileInfo(path=key, size_bytes=int(size_bytes), modified_ms=modified_ms, etag=bare_etag(etag))
 
 
 def bare_etag(text: str) -> str:
@@ -57,7 +47,7 @@ class Listed:
     """One page of a listing: objects, the prefixes below which there are more, each ending in "/", and the token of the
     next page, None at the end."""
 
-    objects: Sequence[FoundObject]
+    objects: Sequence[FileInfo]
     prefixes: Sequence[str] = ()
     following: Any = None
 
@@ -108,7 +98,7 @@ class Bucket(ABC):
     def get_tail(self, key: str, length: int) -> Content:
         """Return the last bytes, or all if the object has fewer. Raises FileNotFoundError."""
 
-    def head(self, key: str) -> FoundObject | None:
+    def head(self, key: str) -> FileInfo | None:
         """Return the object, or None if there is none."""
         try:
             return self._head(key)
@@ -116,7 +106,7 @@ class Bucket(ABC):
             return None
 
     @abstractmethod
-    def _head(self, key: str) -> FoundObject | None:
+    def _head(self, key: str) -> FileInfo | None:
         """Return the object. Raises FileNotFoundError."""
 
     @abstractmethod

@@ -1,10 +1,10 @@
 """The credentials of a store's connection: where a process gets them, and how long it keeps them.
 
-An `Access` names a connection of Airflow (`storage_conn_id`). The process that can read that connection says here how
-(`offer`). A job's process and Spark's Python workers below it ask that process, over an endpoint on loopback whose URL
-and token they inherit in their environment (`runners.credentials_endpoint`), or find in a folder that it names.
+An `Access` names a connection of Airflow (`storage_conn_id`). The process that can read the connection registers how
+(`offer`). A job's process and the Python workers of its Spark ask that process, over an endpoint on loopback whose URL
+and token they inherit in their environment (`runners.credentials_endpoint`) or find in a folder that it names.
 
-The invariant: credentials are in memory alone. They are in no description, no pickle, no file and no message.
+The invariant: credentials are in memory alone, never in a description, a pickle, a file or a message.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from airflow_txlog.errors import CredentialsUnavailable
 from airflow_txlog.locations import Access
 
 URL, TOKEN = "TXLOG_CREDENTIALS_URL", "TXLOG_CREDENTIALS_TOKEN"
-"""The variables of the environment in which a job and its workers find the endpoint, and what they show it."""
+"""The environment variables with the endpoint, and the token that a job and its workers send it."""
 
 OWN = "TXLOG_CREDENTIALS"
-"""`own` in this variable: a process elsewhere, such as an executor of a cluster, that has an identity of its own."""
+"""`own` in this variable marks a process elsewhere, such as an executor, with an identity of its own."""
 
 FOLDER = "TXLOG_CREDENTIALS_FOLDER"
-"""The variable that workers of a Spark which many jobs share have instead: a folder, this user's alone, with a file for
-each job that runs: JSON of the two."""
+"""Workers of a Spark that many jobs share have this variable instead. It names a folder, this user's alone, with a file
+for each running job: JSON of URL and token."""
 
 AWS, GOOGLE, AZURE = "aws", "google", "azure"
 """The kinds. The values of each:
@@ -42,11 +42,11 @@ AWS, GOOGLE, AZURE = "aws", "google", "azure"
 - AZURE: one of `connection_string`, `account_key`, `sas_token`, and `token`, an access token.
 """
 
-# What never expires is asked for again all the same, so that a changed connection is noticed.
+# Credentials that never expire are renewed too, so that a changed connection is noticed.
 _KEPT_MS = 15 * 60_000
-# What expires is renewed when a quarter of its life is left, and five minutes before its end at the earliest.
+# Credentials are renewed when a quarter of their life is left, and five minutes before their end at the earliest.
 _MARGIN_MS = 5 * 60_000
-# How soon a renewal that failed is tried again, while what is kept is still good.
+# How soon a failed renewal is tried again, while the kept credentials are good.
 _AGAIN_MS = 1_000
 # The holder of the connection may have to ask a secrets backend and a token service in turn.
 _ANSWER_S = 30.0
@@ -54,7 +54,7 @@ _ANSWER_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What opens a store, until `expires_ms`; None: it does not expire."""
+    """What opens a store, until `expires_ms`; None if it does not expire."""
 
     kind: str
     values: Mapping[str, str] = field(repr=False)
@@ -69,26 +69,26 @@ _sources: dict[str, Source] = {}
 
 
 def has_own_identity() -> bool:
-    """Whether this process opens stores with an identity of its own, also where a job names a connection."""
+    """Return whether this process has its own identity for stores, even if a job names a connection."""
     return os.environ.get(OWN) == "own"
 
 
 def offer(connection: str, fetch: Source) -> None:
-    """From here on this process gets the credentials of a connection by `fetch`, which any thread may call.
+    """Let this process get the credentials of a connection by `fetch`, which any thread may call.
 
-    It raises CredentialsUnavailable; what else it raises is reported as that, by its class alone.
+    Errors other than CredentialsUnavailable are reported as that, by their class alone.
     """
     _sources[connection] = fetch
 
 
 @functools.cache
 def kept(connection: str, kind: str | None = None) -> KeptCredentials:
-    """The credentials of a connection, the same object for all of this process. Nothing is asked for yet."""
+    """Return the credentials of a connection, one object for each process. Nothing is fetched yet."""
     return KeptCredentials(connection, kind)
 
 
 def credentials_of(access: Access, kind: str) -> KeptCredentials | None:
-    """Return what a store of this kind is opened with; None where each process has an identity of its own."""
+    """Return the credentials of a store of this kind, None for a process with its own identity."""
     is_own = access.storage_conn_id is None or has_own_identity()
     return None if is_own else kept(str(access.storage_conn_id), kind)
 
@@ -110,11 +110,11 @@ class KeptCredentials:
         self._lock = threading.Lock()
 
     def at_hand(self) -> Credentials | None:
-        """Those that are kept, if they need no renewal; never waits."""
+        """Return the kept credentials, or None if they need renewal; never waits."""
         return self._held if self._clock.now_ms() < self._renew_ms else None
 
     def current(self) -> Credentials:
-        """Credentials that are good now. Raises CredentialsUnavailable."""
+        """Return valid credentials. Raises CredentialsUnavailable."""
         with self._lock:
             return self.at_hand() or self._renewed()
 
@@ -144,7 +144,7 @@ class KeptCredentials:
 
 
 def unavailable(connection: str, why: str) -> CredentialsUnavailable:
-    """The error for a connection that gives no credentials."""
+    """Return the error of a connection that gives no credentials."""
     return CredentialsUnavailable(
         f"The connection {connection!r} (storage_conn_id) gives no credentials: {why}. Nothing was sent to the store.",
         connection=connection,
@@ -163,7 +163,7 @@ def _fetched(connection: str) -> Credentials:
 
 
 def _named(error: Exception) -> str:
-    """`ClientError (AccessDenied)`: the class, and the code of a service's answer."""
+    """Return `ClientError (AccessDenied)`: the class, and the code of a service's answer."""
     answer = getattr(error, "response", None)
     of_amazon = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
     of_google = next((each.get("error") for each in error.args if isinstance(each, dict)), None)
@@ -196,7 +196,7 @@ def google_token(credentials: KeptCredentials) -> Any:
 
 
 def azure_arguments(credentials: KeptCredentials) -> dict[str, Any]:
-    """Return what opens a store on Azure. An access token is renewed; a key or a SAS is good as long as it is."""
+    """Return the arguments of a store on Azure. Only an access token is renewed."""
     values = dict(credentials.current().values)
     return {"credential": _AzureToken(credentials)} if "token" in values else values
 
@@ -223,12 +223,12 @@ class _AzureToken:
 
 
 def path_of(connection: str) -> str:
-    """The path of a connection's credentials in the endpoint."""
+    """Return the path of a connection's credentials in the endpoint."""
     return f"/{quote(connection, safe='')}"
 
 
 def body_of(credentials: Credentials) -> bytes:
-    """What the endpoint answers."""
+    """Return the answer of the endpoint."""
     answer = {"kind": credentials.kind, "credentials": dict(credentials.values), "expires_ms": credentials.expires_ms}
     return json.dumps(answer).encode()
 
@@ -249,7 +249,7 @@ def _asked(connection: str) -> Credentials:
 
 
 def _endpoints() -> list[tuple[str, str]]:
-    """URL and token of each endpoint that this process may ask, the newest first."""
+    """Return URL and token of each endpoint that this process may ask, the newest first."""
     if URL in os.environ and TOKEN in os.environ:
         return [(os.environ[URL], os.environ[TOKEN])]
     try:

@@ -32,8 +32,8 @@ from airflow_txlog import __version__
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.locations import Access
-from airflow_txlog.storage.base import Store
-from airflow_txlog.storage.bucket import Check, Content, FoundObject, Listed, RangedBucket, found_object
+from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.bucket import Check, Content, Listed, RangedBucket, found_object
 from airflow_txlog.storage.clouds import (
     CONNECT_S,
     CONNECTIONS,
@@ -174,7 +174,7 @@ class GcsBucket(RangedBucket):
         super().__init__(f"{SCHEME}://{name}", name, client)
         self._options = options
 
-    def _head(self, key: str) -> FoundObject:
+    def _head(self, key: str) -> FileInfo:
         return _found(self._request("GET", self._object(key), {"fields": _FIELDS}, key=key).json())
 
     def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> Listed:
@@ -355,7 +355,7 @@ def _condition(if_absent: bool) -> dict[str, str]:
     return {"ifGenerationMatch": "0"} if if_absent else {}
 
 
-def _found(item: Mapping[str, Any]) -> FoundObject:
+def _found(item: Mapping[str, Any]) -> FileInfo:
     # The time at which this content was made: `updated` also moves when only the metadata is changed.
     made = datetime.fromisoformat(item["timeCreated"])
     return found_object(item["name"], item["size"], made, str(item["generation"]))

@@ -1,9 +1,8 @@
 """Bounds on what a table can make this process read, and thresholds of the work on it.
 
-A log is input, and may be larger than any table needs. A `Limit` is checked before the work that it bounds. It is a
-number of bytes, which an environment variable of the process that reads the table replaces: how much is too much
-depends on that process's memory, and never on the table, whose properties come from its writers. `Limits` are the
-thresholds by which the work is cut and chosen; they travel with the table (`Store.limits`).
+A log is input, and may be larger than any table needs. A `Limit` is checked before the work that it bounds. An
+environment variable of the reading process may replace it: how much is too much depends on that process's memory, never
+on the table, whose properties come from its writers. `Limits` travel with the table (`Store.limits`).
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A number of bytes that `setting`, an environment variable, replaces."""
+    """A number of bytes that the environment variable `setting` replaces."""
 
     setting: str
     default: int
 
     @property
     def allowed(self) -> int:
-        """Raises InvalidInput where the setting is no whole number above zero."""
+        """The number. Raises InvalidInput if the setting is no whole number above zero."""
         text = os.environ.get(self.setting, "").strip()
         if not text:
             return self.default
@@ -37,7 +36,7 @@ class Limit:
         return int(text)
 
     def check(self, found: int, what: str, table: str | None = None, path: str | None = None) -> None:
-        """Raises LimitExceeded where `found` bytes are too many; `what` names what has them."""
+        """Raise LimitExceeded if `found` bytes, those of `what`, are too many."""
         allowed = self.allowed
         if found > allowed:
             where = what if table is None else f"{what} of {table}"
@@ -53,8 +52,8 @@ class Limit:
             )
 
     def check_lines(self, data: bytes, path: str) -> None:
-        """Raises LimitExceeded where a line of `data` is too long."""
-        # A file that is no longer than a line may be has no such line: nearly every one.
+        """Raise LimitExceeded if a line of `data` is too long."""
+        # Nearly every file is shorter than a line may be.
         if len(data) <= self.allowed:
             return
         start = number = 0
@@ -67,24 +66,24 @@ class Limit:
 
 
 LOG_FILE = Limit("TXLOG_MAX_LOG_FILE_BYTES", 512 * MIB)
-"""A file of the log that is read whole: a commit, a checkpoint in JSON, a compaction, a checksum, a hint."""
+"""A file of the log that is read whole: a commit, a JSON checkpoint, a compaction, a checksum, a hint."""
 LOG_LINE = Limit("TXLOG_MAX_LOG_LINE_BYTES", 64 * MIB)
-"""One line of such a file, which is one action."""
+"""One line of such a file: one action."""
 CHECKPOINT = Limit("TXLOG_MAX_CHECKPOINT_BYTES", 2048 * MIB)
-"""The actions of one checkpoint, decoded, from all its files: about 800 bytes for a data file of the table."""
+"""The decoded actions of all files of a checkpoint: about 800 bytes for each data file of the table."""
 VECTOR = Limit("TXLOG_MAX_VECTOR_BYTES", 64 * MIB)
 """One deletion vector: enough for any choice among 500 million rows of one data file."""
 SMALL_JOB = Limit("TXLOG_SMALL_JOB_BYTES", 256 * MIB)
-"""What a job reads at once in its own process, without Spark or beside a local one, where no SQL has a part in it;
-beyond it that is the work of Spark, and nothing is refused. `cost_of` says what a source's file counts."""
+"""What a job reads at once in its own process if no SQL is involved; Spark reads more. Nothing is refused. `cost_of`
+gives the cost of a source's file."""
 STATISTICS = Limit("TXLOG_KEPT_STATISTICS_BYTES", 256 * MIB)
-"""Typed statistics of one open table that are kept between questions, some 32 bytes for a file and a column and twice
-that for texts; what is beyond it is parsed at each question, and nothing is refused."""
+"""Typed statistics of one open table that are kept between questions: some 32 bytes for each file and column, and twice
+that for texts. The rest is parsed at each question, and nothing is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much is done at once, and from where on in another way. Only tests give other numbers than these."""
+    """Thresholds of the work. Only tests change these numbers."""
 
     # The log.
     checkpoint_group_rows: int = 65_536
@@ -92,80 +91,80 @@ class Limits:
     checkpoint_sidecar_rows: int = 131_072
     """File actions in a sidecar."""
     automatic_cleanup_files: int = 20_000
-    """What one log cleanup after a commit deletes at most: a log of years is cut over several commits."""
+    """The most files that the log cleanup of one commit deletes: a log of years is cut over several commits."""
     progress_files: int = 10_000
-    """The progress of a deletion is logged after so many files."""
+    """After how many files the progress of a deletion is logged."""
 
     # The files of a version, in memory.
     packed_bytes: int = 1024 * 1024
     """Statistics of fewer bytes are not worth compressing."""
     chunk_files: int = 32_768
-    """Merged chunks of fewer files are put together."""
+    """Chunks of fewer files are merged."""
     cut_files: int = 32
-    """A chunk with so few hidden files is cut around them, which copies nothing; one with more is filtered."""
+    """A chunk with at most so many hidden files is cut around them, without a copy; one with more is filtered."""
     asked_files: int = 131_072
-    """A question is asked about so many files at once."""
+    """How many files a question concerns at once."""
     indexed_files: int = 4096
-    """A level of more files is looked through a few times before it is given an index."""
+    """A level of more files gets an index only after a few lookups."""
 
     # Data files that are written.
     row_group_bytes: int = 128 * MIB
-    """Counted in Arrow's memory, where a column takes more room than in the file."""
+    """In Arrow's memory, where a column takes more room than in the file."""
     split_bytes: int = 32 * MIB
-    """So many bytes of rows are gathered before they are split by partition: one sort instead of one a batch."""
+    """How many bytes of rows are gathered before they are split by partition, in one sort."""
     buffered_bytes: int = 256 * MIB
-    """What all partitions of a task hold together; above it the largest one is written out."""
+    """What all partitions of a task hold together; beyond it the largest is written out."""
     open_files: int = 64
-    """How many files one task holds open."""
+    """Of one task."""
 
     # What jobs send, join and look up.
     inline_plan_bytes: int = 32 * MIB
-    """A plan of more is left in files and not sent along: Connect refuses large messages."""
+    """A larger plan stays in files and is not sent along: Connect refuses large messages."""
     broadcast_bytes: int = 128 * MIB
-    """The columns of a smaller source are sent to every task of a join. Above it both sides are shuffled and sorted,
-    which spills to disk where a hash table would run out of memory. Spark cannot choose: it does not know how many rows
-    a scan of ours yields, takes it for small, and would send the target to every task."""
+    """A smaller source is sent to every task of a join; with a larger one both sides are shuffled and sorted, which can
+    spill to disk. Spark cannot choose: it does not know the size of our scans, takes them for small, and would send the
+    target to every task."""
     bucket_bytes: int = 128 * MIB
-    """About what one bucket of a materialized source takes."""
+    """About the size of one bucket of a materialized source."""
     merge_key_bytes: int = 256 * MIB
-    """What every task that looks for keys holds of the source's, and of their rows' numbers, uncompressed."""
+    """What every task that looks for keys holds of the source's keys and row numbers, uncompressed."""
     merge_source_bytes: int = 1024 * MIB
-    """What the tasks that write new rows read of a source, uncompressed. They hold less: see `source_rows`."""
+    """What the tasks that write new rows read of a source, uncompressed. They hold less."""
     held_source_bytes: int = 256 * MIB
-    """What a task holds of a source: all of it, or the rows that so many rows of the table have met."""
+    """What a task holds of a source: all of it, or the rows that met rows of the table."""
     taken_source_rows: int = 65_536
-    """So many rows of a source, at most, are put beside rows of the table at once."""
+    """How many rows of a source are joined with rows of the table at once."""
     looked_up_bytes: int = 128 * MIB
-    """So many bytes of a table's rows are looked up among the keys of a merge at once."""
+    """How many bytes of a table's rows are looked up among the keys of a merge at once."""
     filter_keys: int = 100_000
-    """Keys that a task looks every row up in; the table for that is made anew for each batch. Above it the least and
-    the greatest do."""
+    """Up to so many keys a task looks up every row, in a table made for each batch; beyond it the least and the
+    greatest key must do."""
     filter_key_bytes: int = 64 * MIB
-    """What the driver reads of one key column for that, uncompressed and a row group at a time."""
+    """What the driver reads of one key column for that, uncompressed, a row group at a time."""
     scope_values: int = 10_000
-    """Above so many combinations of values of a source, each column's least and greatest bound the target."""
+    """Beyond so many combinations of a source's values, each column's least and greatest bound the target."""
     scope_bytes: int = 64 * MIB
-    """So much of a materialized source is read on the driver rather than by a Spark job."""
+    """How much of a materialized source the driver reads, rather than a Spark job."""
     delete_keys: int = 10_000
-    """Above so many keys of a DELETE, files are pruned and conflicts judged by the least and the greatest."""
+    """Beyond so many keys of a DELETE, the least and the greatest prune files and judge conflicts."""
     many_rows: int = 1_000_000
-    """Below this Spark evaluates a condition row by row sooner than the distinct values are collected."""
+    """For fewer rows Spark evaluates a condition sooner than the distinct values are collected."""
     distinct_values: int = 10_000
     distinct_value_bytes: int = 4 * MIB
-    """At most so many distinct values, of so many bytes, are evaluated in place of the rows."""
+    """At most so many distinct values, of so many bytes, are evaluated instead of the rows."""
     computed_rows: int = 100_000
     computed_texts: int = 5_000
-    """The computed columns of so many rows go through the driver, where it writes the files itself: where each value
-    takes a few bytes, and where it may take many. Spark brings a gigabyte to a driver, and no more."""
+    """The computed columns of so many rows, of numbers or of texts, go through a driver that writes the files itself.
+    Spark brings at most a gigabyte to a driver."""
     segment_files: int = 16
-    """A segment of images has at most so many input files: one that changes costs the others their images too."""
+    """The most input files of a segment of images: one that changes costs the others their images too."""
     joined_files_fewer: int = 16
-    """Joining tiny files, a second job, is worth so many files fewer."""
+    """By how many files fewer a second job that joins tiny files pays off."""
     sorted_bytes: int = 2**31 - 1
-    """No process sorts more rows at once: Arrow has no more in one column."""
+    """The most that a process sorts at once: Arrow has no more in one column."""
     names_in_folder: int = 20_000
-    """A folder of a disk with more names below it is left to Spark, which looks level by level: a glob may begin in a
-    folder that holds half a disk."""
+    """A folder with more names below it is left to Spark, which lists level by level: a glob may begin in a folder that
+    holds half a disk."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         changed = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
@@ -176,8 +175,10 @@ USUAL = Limits()
 
 
 def cost_of(size_bytes: int, decoded_bytes: int) -> int:
-    """Return what it costs to read a file whose rows take so much memory: its size, or a quarter of theirs if that is
-    more, as an ordinary file is about a quarter of its rows."""
+    """Return the cost of reading a file: its size, or a quarter of the memory of its rows if that is more.
+
+    An ordinary file has about a quarter of the size of its rows.
+    """
     return max(size_bytes, decoded_bytes // _DECODED_TIMES)
 
 
@@ -185,5 +186,5 @@ _DECODED_TIMES = 4
 
 
 def weight_of(sizes: Iterable[int]) -> int:
-    """What it costs to read files of these sizes, in bytes: a store takes as long for a request as for a megabyte."""
+    """Return the cost, in bytes, of reading files of these sizes: a request takes a store as long as a megabyte."""
     return sum(max(size, MIB) for size in sizes)

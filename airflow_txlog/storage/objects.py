@@ -14,9 +14,10 @@ import io
 import logging
 import os
 from _thread import start_new_thread
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo, NothingSent, Output, Store, check_may_read, inner_parts, side_by_side
-from airflow_txlog.storage.bucket import Bucket, Content, FoundObject, Listed, check_conditions
+from airflow_txlog.storage.bucket import Bucket, Content, Listed, check_conditions
 from airflow_txlog.storage.clouds import NameTaken, NotAnswered
 from airflow_txlog.storage.limits import LOG_FILE
 
@@ -98,9 +99,8 @@ class ObjectStore(Store):
         prefix = self._prefix + ("/".join(inner_parts(directory)) + "/" if directory else "")
         first = prefix + (start_from or "")
         pages = self._pages(prefix, start_from=first if start_from else None, is_deep=False)
-        found = [each for page in pages for each in page.objects if each.key >= first and each.key != prefix]
-        infos = (self._info(each) for each in sorted(found, key=lambda each: each.key))
-        return [info for info in infos if info is not None]
+        found = [each for page in pages for each in page.objects if each.path >= first and each.path != prefix]
+        return builtins.list(self._infos(sorted(found, key=lambda each: each.path)))
 
     def walk(
         self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "", lazily: bool = False
@@ -108,11 +108,11 @@ class ObjectStore(Store):
         folders: builtins.list[str] = []
         for page in self._pages(self._prefix + prefix, start_from=None, is_deep=lazily):
             folders += page.prefixes
-            yield from self._infos(page)
+            yield from self._infos(page.objects)
 
         def below(folder: str) -> builtins.list[FileInfo]:
             pages = self._pages(folder, start_from=None, is_deep=True)
-            return [info for page in pages for info in self._infos(page)]
+            return [info for page in pages for info in self._infos(page.objects)]
 
         for infos in side_by_side(below, folders):
             yield from infos
@@ -120,7 +120,7 @@ class ObjectStore(Store):
     def stat(self, path: str) -> FileInfo | None:
         bucket, key = self._to_read(path)
         found = self._repeated(lambda: bucket.head(key))
-        return None if found is None else _file_info(path, found)
+        return None if found is None else replace(found, path=path)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         key = self._key(path)
@@ -217,17 +217,13 @@ class ObjectStore(Store):
         check_may_read(self.root, path, self.access)
         return (self._bucket, self._key(path)) if is_inside(path) else self._bucket_of(path)
 
-    def _infos(self, page: Listed) -> Iterator[FileInfo]:
-        return (info for info in map(self._info, page.objects) if info is not None)
-
-    def _info(self, found: FoundObject) -> FileInfo | None:
-        """Return None for the marker of a folder, and for a key that no path of ours can name."""
-        path = found.key[len(self._prefix) :]
-        try:
-            inner_parts(path)
-        except ValueError:
-            return None
-        return _file_info(path, found)
+    def _infos(self, found: Iterable[FileInfo]) -> Iterator[FileInfo]:
+        """Yield objects by their path in the table, without markers of folders and keys that no path of ours names."""
+        for each in found:
+            path = each.path[len(self._prefix) :]
+            with suppress(ValueError):
+                inner_parts(path)
+                yield replace(each, path=path)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -258,10 +254,6 @@ class ObjectStore(Store):
                     log.warning("%s: %s; asked again for up to %d s", self.root, error.strerror, DEADLINE_S)
                 tries += 1
                 self._clock.sleep(wait_s)
-
-
-def _file_info(path: str, found: FoundObject) -> FileInfo:
-    return FileInfo(path=path, size_bytes=found.size_bytes, modified_ms=found.modified_ms, etag=found.etag)
 
 
 def open_objects(uri: str, access: Access, bucket: Callable[[str], Bucket]) -> ObjectStore:

@@ -40,11 +40,10 @@ from urllib3.exceptions import HTTPError
 from airflow_txlog import __version__
 from airflow_txlog.errors import InvalidInput, UnsupportedStore
 from airflow_txlog.locations import Access
-from airflow_txlog.storage.base import Store
+from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.bucket import (
     Check,
     Content,
-    FoundObject,
     Listed,
     RangedBucket,
     UnfinishedUpload,
@@ -200,7 +199,7 @@ class S3Bucket(RangedBucket):
         super().__init__(f"{SCHEME}://{name}", name, client)
         self._payer = {"RequestPayer": "requester"} if requester_pays else {}
 
-    def _head(self, key: str) -> FoundObject:
+    def _head(self, key: str) -> FileInfo:
         answer, where = self._request("head_object", Key=key), self._where(key)
         size, modified, etag = (needed(answer, name, where) for name in ("ContentLength", "LastModified", "ETag"))
         return found_object(key, size, modified, etag)
