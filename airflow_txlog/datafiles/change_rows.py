@@ -1,7 +1,7 @@
 """Change rows: rows of the table with one column more, `_change_type`, in files beside the table's own.
 
-The invariant: a row of a change file is whole, all columns of the table as they were or became, because a reader of the
-feed has nothing else to look at. Source: protocol, "Change Data Files".
+The invariant: a change row has all columns of the table, because a reader of the feed has nothing else to look at.
+Source: protocol, "Change Data Files".
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _GONE = (DELETE, UPDATE_PREIMAGE)
 
 
 def routed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-    """The rows of the table, and the change rows with their type, among rows that may have a change type.
+    """Split rows that may have a change type into rows of the table and change rows, None without such a column.
 
-    A row without a type goes to the table alone, an inserted row or the new image of an updated one to both, a deleted
-    row or an old image to the change rows alone. None where the rows have no such column.
+    A row without a type goes to the table alone, an inserted row or a new image to both, a deleted row or an old image
+    to the change rows alone.
     """
     index = batch.schema.get_field_index(CHANGE_TYPE_COLUMN)
     if index < 0:

@@ -1,9 +1,8 @@
 """The codec of each type of single values: its range, and the text of a value in the log, written and read.
 
-Python holds a value plainly: a date as days and a timestamp as microseconds since 1970, because `datetime` ends at the
-year 9999. The invariant: `read(write(value)) == value`. `read` accepts every spelling that known writers use for
-exactly that value, and returns None rather than guess.
-Source: protocol, "Partition Value Serialization".
+Values are plain: a date is days and a timestamp microseconds since 1970, because `datetime` ends at the year 9999. The
+invariant: `read(write(value)) == value`. `read` accepts every spelling that known writers use for exactly that value,
+and returns None rather than guess. Source: protocol, "Partition Value Serialization".
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _DAYS_IN_MONTH = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _EPOCH = dt.datetime(1970, 1, 1)
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?", re.ASCII)
-# Spark, Java and delta-rs spell them differently, and each reads the others' spelling.
+# Spark, Java and delta-rs spell them differently, and each reads all spellings.
 _SPECIAL_FLOATS = {"nan": "nan", "infinity": "inf", "inf": "inf"}
 _EXACT = decimal.Context(prec=100, traps=[decimal.Inexact, decimal.InvalidOperation])
 
@@ -263,7 +262,7 @@ def _in_range(microseconds: int) -> int | None:
 
 
 def date_text(days: int) -> str:
-    """`yyyy-MM-dd` of days since 1970-01-01; years after 9999 with a plus sign, years before 0 with a minus."""
+    """Return `yyyy-MM-dd` of days since 1970-01-01, with a plus sign after the year 9999 and a minus before 0."""
     # Years are counted from March, so that the leap day is the last of its year; 719468 days lie between 0000-03-01
     # and 1970-01-01, 146097 days make 400 years.
     era, day_of_era = divmod(days + 719_468, 146_097)
@@ -278,16 +277,16 @@ def date_text(days: int) -> str:
 
 
 def parse_date(text: str) -> int | None:
-    """Return days since 1970-01-01; None if the text is not a date alone, or its day does not fit 32 bits."""
+    """Return days since 1970-01-01, or None if the text is not just a date, or the days do not fit 32 bits."""
     found = _DATE_PATTERN.fullmatch(text)
     days = None if found is None else _days(*map(int, found.groups()))
     return days if days is not None and -(1 << 31) <= days < 1 << 31 else None
 
 
 def timestamp_text(microseconds: int, separator: str = "T", fraction_digits: int | None = 6) -> str:
-    """`yyyy-MM-dd`, the separator, `HH:mm:ss.ffffff`, without a zone.
+    """Return `yyyy-MM-dd`, the separator, and `HH:mm:ss.ffffff`, without a zone.
 
-    With fewer `fraction_digits` the rest is cut off, towards the past; None writes as many as are needed, maybe none.
+    Fewer `fraction_digits` cut off the rest, towards the past; None writes as many as needed, maybe none.
     """
     seconds, fraction = divmod(microseconds, SECOND_US)
     days, second_of_day = divmod(seconds, DAY_S)
@@ -299,10 +298,9 @@ def timestamp_text(microseconds: int, separator: str = "T", fraction_digits: int
 
 
 def parse_timestamp(text: str) -> tuple[int, int | None] | None:
-    """Microseconds since 1970-01-01T00:00:00 by the clock that the text shows, and that clock's offset in seconds.
+    """Return microseconds since 1970 by the clock of the text, and that clock's offset in seconds, None without a zone.
 
-    The offset is None where the text has no zone. A date alone is its midnight. None where the text is not a
-    timestamp, or has digits finer than microseconds.
+    A date alone is its midnight. Returns None for a text that is no timestamp or is finer than microseconds.
     """
     found = _TIMESTAMP_PATTERN.fullmatch(text)
     if found is None:
@@ -320,9 +318,9 @@ def parse_timestamp(text: str) -> tuple[int, int | None] | None:
 
 
 def float_text(value: float, single: bool = False) -> str:
-    """A float as Java writes it: `1.0`, `1.0E10`, `NaN`, `-Infinity`; the shortest digits that read back the same.
+    """Return a float as Java writes it: `1.0`, `1.0E10`, `NaN`, `-Infinity`.
 
-    `single` says that the value is a 32-bit float, whose shortest digits are fewer.
+    It has the fewest digits that read back the same, for a `single` as a 32-bit float.
     """
     if value != value:
         return "NaN"
@@ -344,7 +342,7 @@ def float_text(value: float, single: bool = False) -> str:
 
 
 def decimal_text(value: decimal.Decimal) -> str:
-    """All digits of the scale, never an exponent."""
+    """Return all digits of the scale, never an exponent."""
     return format(value, "f")
 
 

@@ -1,8 +1,8 @@
-"""What an exception of Python is reported as: its class, the system's words, a path, the place. Never its own text.
+"""How an exception is reported without its text: by its class, the system's words, a path, the place.
 
-The text of an exception may quote a row's value: pyarrow's conversions, codecs and `int()` do. The invariant: nothing
-here copies the text of an exception that is not of this package; what is shown is the name of a class that exists, a
-number's meaning, an attribute that is known to hold a name, or a place in this package's own code.
+The text of an exception may quote a row's value: pyarrow's conversions, codecs and `int()` do. The invariant: no text
+of a foreign exception is copied. What is shown is the name of an existing class, a number's meaning, an attribute that
+holds a name, or a place in this package's code.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from airflow_txlog.errors import TxlogError, from_dict
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OURS = re.compile(r"airflow_txlog/((?:\w+/)*\w+\.py)\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,60}\Z")
-# As the last line of a traceback has it, at the margin: the text of another exception may hold a value that looks so.
+# At the margin, like the last line of a traceback: the text of another exception may hold a value that looks like it.
 _MARK = re.compile(r"^(?:[\w.]*TaskFailed: )?<txlog-error>(.*)</txlog-error>$", re.MULTILINE)
 
 
-# Sentences of the JVM and of the system that say what is wrong, and hold nothing else. Shown as they stand here.
+# Sentences of the JVM and of the system that name a fault and nothing else. They are shown as they stand here.
 SENTENCES = (
     "Java heap space",
     "GC overhead limit exceeded",
@@ -50,9 +50,9 @@ SENTENCES = (
 
 
 def text_of(error: BaseException) -> str:
-    """One line without a value: `ArrowInvalid at datafiles/parquet/writing.py:120`.
+    """Return one line without a value: `ArrowInvalid at datafiles/parquet/writing.py:120`.
 
-    An error of this package has its own message, which holds none. An OSError keeps its number and its path.
+    An error of this package keeps its message, which holds no value. An OSError keeps its number and path.
     """
     if isinstance(error, TxlogError):
         return error.message
@@ -67,7 +67,7 @@ def text_of(error: BaseException) -> str:
 
 
 class TaskFailed(Exception):
-    """Carries a TxlogError through a traceback's text, which is all that Spark brings back from a worker."""
+    """Carries a TxlogError through the text of a traceback, which is all that Spark returns from a worker."""
 
     def __init__(self, error: TxlogError) -> None:
         # "<" is written as an escape, so that the text cannot hold the end mark.
@@ -76,13 +76,13 @@ class TaskFailed(Exception):
 
 
 def error_in(text: str) -> TxlogError | None:
-    """The TxlogError that a worker raised, found in the traceback that Spark brings back; None where there is none."""
+    """Return the TxlogError that a worker raised from the traceback that Spark returns, or None."""
     found = _MARK.findall(text)
     return from_dict(json.loads(found[-1])) if found else None
 
 
 def trace_of(error: BaseException) -> list[str]:
-    """The lines of a traceback, with that of its causes, that hold places and classes only."""
+    """Return the lines of a traceback and its causes that hold only places and classes."""
     lines: list[str] = []
     seen: set[int] = set()
     found: BaseException | None = error
@@ -95,31 +95,31 @@ def trace_of(error: BaseException) -> list[str]:
 
 
 def is_own_source(filename: str) -> str | None:
-    """The path inside this package of a source file of it, by the path that a traceback has; else None."""
+    """Return the path inside this package of one of its source files in a traceback, else None."""
     found = _OURS.search(filename)
     # Looked up, so that a text that only looks like a path of ours is none. In an executor the package is in a zip.
     return found[1] if found is not None and ((_PACKAGE / found[1]).is_file() or ".zip" in str(_PACKAGE)) else None
 
 
 def is_exception(name: str) -> bool:
-    """Whether there is an exception of this name: any other may be a line of a value."""
+    """Return whether an exception of this name exists: any other name may be a line of a value."""
     module, _, last = name.rpartition(".")
     found = getattr(sys.modules.get(module) if module else builtins, last, None)
     return isinstance(found, type) and issubclass(found, BaseException)
 
 
 def _place(trace: TracebackType | None) -> str:
-    """` at datafiles/parquet/writing.py:120`: the innermost place in this package; empty for none."""
+    """Return ` at datafiles/parquet/writing.py:120`, the innermost place in this package, or ""."""
     frames = ((is_own_source(frame.f_code.co_filename), number) for frame, number in traceback.walk_tb(trace))
     own = [f" at {path}:{number}" for path, number in frames if path is not None]
     return own[-1] if own else ""
 
 
 def _places(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
-    """The files of loaded modules that a traceback goes through, and the lines.
+    """Yield the files of loaded modules in a traceback, and the lines.
 
-    PySpark makes frames of its own from whatever looks like a traceback in a message, which may be a value: a file that
-    is no module's is left out, and so are the names of functions.
+    PySpark makes frames from anything in a message that looks like a traceback, even from a value: so files of no
+    module, and names of functions, are left out.
     """
     known = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     for frame, number in traceback.walk_tb(trace):
@@ -128,7 +128,7 @@ def _places(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
 
 
 def _code_of(error: BaseException) -> str | None:
-    """The code of a store's answer, such as `AccessDenied` or 403."""
+    """Return the code of a store's answer, such as `AccessDenied` or 403."""
     response: Any = getattr(error, "response", None)
     details = response.get("Error") if isinstance(response, dict) else None
     code = details.get("Code") if isinstance(details, dict) else getattr(error, "code", None)

@@ -1,4 +1,4 @@
-"""What an executor must have installed, asked of it in one small job, and again by each worker that stages files.
+"""What an executor must have installed: checked in one small job, and again by each worker that stages files.
 
 Standard library alone: this runs where nothing else may be installed.
 """
@@ -26,7 +26,7 @@ OLDEST = {
     "azure-storage-blob": "12.20",
     "azure-identity": "1.16",
 }
-"""The oldest release of each package that runs a job's tasks."""
+"""The oldest release of each package with which tasks run."""
 
 _CLIENTS = {
     **dict.fromkeys(("s3", "s3a", "s3n"), ("botocore",)),
@@ -36,13 +36,13 @@ _CLIENTS = {
 
 
 def packages_for(scheme: str) -> tuple[str, ...]:
-    """The packages that tasks on a store of this scheme import."""
+    """Return the packages that tasks on a store of this scheme import."""
     return ("pyarrow", "fsspec", *_CLIENTS.get(scheme, ()))
 
 
 @functools.cache
 def unfit(packages: tuple[str, ...]) -> tuple[str, ...]:
-    """What is wrong with these packages in this process: `pyarrow is not installed`, `fsspec is 2023.1, …`."""
+    """Return what is wrong with these packages in this process: `pyarrow is not installed`, `fsspec is 2023.1, …`."""
     found = []
     for name in packages:
         try:
@@ -56,17 +56,14 @@ def unfit(packages: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_worker() -> None:
-    """Raise UnfitExecutor where this process has a package too old for the tasks: an executor may come late."""
+    """Raise UnfitExecutor if this process has a package too old for the tasks: an executor may join late."""
     wrong = unfit(("pyarrow", "fsspec"))
     if wrong:
         raise unfit_executor(socket.gethostname(), sys.executable, wrong)
 
 
 def unfit_for_store(error: TxlogError) -> TxlogError:
-    """UnfitExecutor where a store cannot be opened here for want of its client; any other error as it is.
-
-    The driver, which has opened it, has the client.
-    """
+    """Return UnfitExecutor for a store whose client is missing here, any other error as it is."""
     if not isinstance(error, UnsupportedStore):
         return error
     wrong = unfit(packages_for(str(error.facts["uri"]).partition("://")[0]))
@@ -74,7 +71,7 @@ def unfit_for_store(error: TxlogError) -> TxlogError:
 
 
 def unfit_executor(host: str | None, python: str | None, wrong: tuple[str, ...]) -> UnfitExecutor:
-    """The error for an executor that cannot run the tasks. `python`: its interpreter, where that is known."""
+    """Return the error of an executor that cannot run the tasks. `python` is its interpreter, if known."""
     return UnfitExecutor(
         f"An executor on {host or 'a machine of the cluster'} cannot run the job's tasks: {'; '.join(wrong)}"
         f"{f' ({python})' if python else ''}. Install it in the Python of the executors, or name another Python by "
@@ -87,11 +84,11 @@ def unfit_executor(host: str | None, python: str | None, wrong: tuple[str, ...])
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Answers for the executor that it runs on, as JSON: `host`, `python`, and what is `wrong` with its packages."""
+    """Returns for its executor, as JSON, `host`, `python`, and what is `wrong` with its packages."""
 
     packages: tuple[str, ...]
     pause_s: float
-    """How long it takes, so that no executor answers for all."""
+    """How long it pauses, so that no executor answers for all."""
 
     def __call__(self, number: int) -> str:
         SYSTEM_CLOCK.sleep(self.pause_s)

@@ -1,7 +1,7 @@
 """How many rows the tasks of a Spark on this machine have read and written so far, for the job's log.
 
-Spark knows nothing of the files that a task reads and writes by itself. Each task keeps its counts in a file of its
-own, in a folder of the driver's. The invariant: counting fails no task.
+Spark does not see the files that a task reads and writes by itself. So each task keeps its counts in a file, in a
+folder of the driver's. The invariant: counting fails no task.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _counts: _Counts | None = None
 
 
 def count_rows(*, read: int = 0, written: int = 0) -> None:
-    """Add rows to the counts of the task that runs; do nothing where none is counted."""
+    """Add rows to the counts of the running task, if it is counted."""
     if _counts is not None:
         _counts.add(read, written)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountedTask:
-    """A task whose rows are counted, while it runs, in a file in `folder`."""
+    """A task whose rows are counted in a file in `folder` while it runs."""
 
     task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     folder: str
@@ -60,7 +60,7 @@ class CountedTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the task yields."""
         global _counts
-        # Of two that overlap, as one that is abandoned half way, neither ends the counts of the other.
+        # Two tasks overlap if one is abandoned: neither ends the counts of the other.
         own = _counts = _Counts(self.folder)
         try:
             yield from self.task(batches)
@@ -85,7 +85,7 @@ def rows_moved(folder: str) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def counts_kept(folder: str) -> Iterator[None]:
-    """Have an empty folder for counts while what is inside runs. What a task counts after that is lost."""
+    """Keep an empty folder for counts while the block runs. Later counts are lost."""
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         os.mkdir(folder, 0o700)

@@ -1,8 +1,7 @@
 """Partition values on their way out: typed values to strings, strings to directories, paths to `add.path`.
 
-The text of one value, both ways, is in `codecs`; the way back, from strings to columns, is in
-`engine/table/columns/partitions`. No code ever reads a value from a path. The invariant: a value is escaped for the
-directory once, and the path is percent-encoded once, in this order.
+`codecs` holds the text of one value; `engine/table/columns/partitions` turns strings back into columns. No code reads a
+value from a path. The invariant: a value is escaped for the directory once, then the path is percent-encoded once.
 Source: protocol, "Partition Value Serialization" and "Add File".
 """
 
@@ -21,19 +20,19 @@ NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
 # What Spark's ExternalCatalogUtils.escapePathName escapes. Space and plus are not among them.
 _HIVE_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(0x20)))
-# What java.net.URI escapes in a path: the ASCII characters that RFC 2396 forbids there, every control character and
-# every Unicode space. Other letters stand as they are. delta-spark's VACUUM lists the files of a table, spells their
-# paths this way and compares texts, so a live file that is spelled otherwise is one that it deletes.
+# What java.net.URI escapes in a path: the ASCII characters that RFC 2396 forbids there, control characters and Unicode
+# spaces. delta-spark's VACUUM lists files, spells their paths this way and compares texts, so it deletes a live file
+# that is spelled otherwise.
 _URI_ESCAPED = re.compile(
     r"[^A-Za-z0-9_\-.!~*'();/:@&=+$,\u00a1-\U0010ffff]|[\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|[\ud800-\udfff]"
 )
 
 
 def partition_string(array: pa.Array | pa.ChunkedArray) -> list[str | None]:
-    """Return the partition strings of the values, in order; null, "" and empty bytes all become None.
+    """Return the partition strings of the values, in order; null, "" and empty bytes become None.
 
-    Raises SchemaMismatch for a type that cannot partition a table, for bytes and texts that are not UTF-8 (readers
-    would give others back), and for timestamps finer than microseconds.
+    Raises SchemaMismatch for a type that cannot partition a table, for bytes and texts that are not UTF-8, and for
+    timestamps finer than microseconds.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -61,9 +60,9 @@ def partition_string(array: pa.Array | pa.ChunkedArray) -> list[str | None]:
 
 
 def hive_directory(columns: Sequence[str], values: Sequence[str | None]) -> str:
-    """`a=1/b=x%3Ay`: the directory of a partition, relative to the table, escaped as Spark does; "" for no columns.
+    """Return the directory of a partition, `a=1/b=x%3Ay`, escaped as Spark does; "" for no columns.
 
-    `values` are partition strings; None and "" stand as `__HIVE_DEFAULT_PARTITION__`.
+    `values` are partition strings; None and "" become `__HIVE_DEFAULT_PARTITION__`.
     """
     return "/".join(
         f"{_hive_escape(column)}={_hive_escape(value) if value else NULL_DIRECTORY}"
@@ -72,9 +71,9 @@ def hive_directory(columns: Sequence[str], values: Sequence[str | None]) -> str:
 
 
 def encode_add_path(relative_path: str) -> str:
-    """`add.path` of a file: the URI-encoding, once, of its path on disk relative to the table's root.
+    """Return `add.path` of a file: its path relative to the table, URI-encoded once.
 
-    Letter for letter as java.net.URI has it, and with it delta-spark. Bytes of a name that are not UTF-8 are encoded.
+    Equal, letter for letter, to java.net.URI and so to delta-spark. Bytes of a name that are not UTF-8 are encoded.
     """
     encoded = _URI_ESCAPED.sub(_percent_encoded, relative_path)
     first, slash, others = encoded.partition("/")
@@ -87,7 +86,7 @@ def _percent_encoded(found: re.Match[str]) -> str:
 
 
 def decode_add_path(path: str) -> str:
-    """The path on disk that `add.path` means: percent-decoded once. A plus sign is a plus sign."""
+    """Return the path on disk of an `add.path`: percent-decoded once. A plus sign is a plus sign."""
     return unquote(path, errors="surrogateescape")
 
 

@@ -1,9 +1,8 @@
-"""Lines of text files, as Spark's own readers of CSV and JSON cut them.
+"""Lines of text files, as Spark's own readers of CSV and JSON split them.
 
-A line ends with a line feed, a carriage return or both, or with the text that the author names; what follows the last
-of them is a line where it is not empty. The mark of UTF-8 at the start of a file is no part of its first line. The
-invariant: what is not text in the given encoding is an error, and never replaced by other characters.
-Source: Hadoop, LineReader; Spark, CSVExprUtils.
+A line ends with a line feed, a carriage return or both, or with the text that the author names; a rest after the last
+end is a line unless it is empty. The UTF-8 mark at the start of a file belongs to no line. The invariant: bytes that
+are not text in the given encoding are an error, never replaced. Source: Hadoop, LineReader; Spark, CSVExprUtils.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import pyarrow.compute as pc
 BLOCK_BYTES = 4 * 1024 * 1024
 
 CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
-"""Compressed files, by how their names end."""
+"""Compressions by the ends of file names."""
 OTHER_CODECS = frozenset({"deflate", "lz4", "lzo", "snappy", "xz"})
-"""How the names of files end whose compression is not read here."""
+"""Ends of file names whose compression is not read here."""
 ENCODINGS = {"utf-8": "utf-8", "ascii": "ascii", "iso8859-1": "latin-1"}
-"""Encodings in which a line end is one byte, by Python's name of them."""
+"""Encodings in which a line end is one byte, by Python's names."""
 
 _ANY_END = re.compile(rb"\r\n|\n|\r")
 # What Java's `trim` takes away.
@@ -33,10 +32,10 @@ _BLANK = "".join(map(chr, range(33)))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFormat:
-    """How a file is cut into lines.
+    """How a file is split into lines.
 
-    `line_end`: None for any of the three. `drops_blank`: lines of blanks and those that begin with `comment` are no
-    lines. `drops_header`: nor is the first line that is left of a file. `is_whole`: a file is one line.
+    `line_end` is None for any of the three. `drops_blank` drops lines of blanks and those that begin with `comment`;
+    `drops_header` then drops the first line of a file. `is_whole` makes a file one line.
     """
 
     encoding: str = "utf-8"
@@ -48,7 +47,7 @@ class TextFormat:
 
 
 def encoding_named(name: str) -> str | None:
-    """The encoding of this name, as `TextFormat` has it; None for one that is not read here."""
+    """Return the encoding of this name for `TextFormat`, or None if it is not read here."""
     try:
         return ENCODINGS.get(codecs.lookup(name).name)
     except LookupError:
@@ -56,7 +55,7 @@ def encoding_named(name: str) -> str | None:
 
 
 def compression_of(path: str) -> str | None:
-    """Arrow's name of the compression of a file; None where it has none."""
+    """Return Arrow's name of the compression of a file, or None."""
     return CODECS.get(path.rpartition("/")[2].rpartition(".")[2])
 
 
@@ -68,10 +67,10 @@ def lines_of(
     end: int | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[pa.Array]:
-    """The lines of an open file that begin at its bytes from `start` up to `end`, exclusive.
+    """Yield the lines of an open file that begin at its bytes from `start` up to `end`, exclusive.
 
-    A compressed file, and one that is a line as a whole, belongs to the part that begins at 0. Raises
-    pa.ArrowException, OSError and UnicodeDecodeError for what is no such text.
+    A compressed file, and one that is a single line, belongs to the part that begins at 0. Raises pa.ArrowException,
+    OSError and UnicodeDecodeError for other text.
     """
     if start and (text.is_whole or codec is not None):
         return
@@ -95,7 +94,7 @@ def lines_of(
 
 
 def _blocks(source: Any, text: TextFormat, start: int, end: int | None, block_bytes: int) -> Iterator[bytes]:
-    """Blocks of whole lines: those that begin at `start` or behind it, and before `end`."""
+    """Yield blocks of whole lines: those that begin from `start` up to `end`."""
     at, data, is_done = max(start - 1, 0), b"", False
     if at:
         source.seek(at)
@@ -125,7 +124,7 @@ def _blocks(source: Any, text: TextFormat, start: int, end: int | None, block_by
 
 
 def _line_end(data: bytes, start: int, text: TextFormat, *, is_last: bool) -> int | None:
-    """Where the line ends that has the byte `start`, its end included; None where the data do not say."""
+    """Return the end of the line with the byte `start`, its line end included; None if the data do not show it."""
     if text.line_end is not None:
         found = data.find(text.line_end.encode(), start)
         return None if found < 0 else found + len(text.line_end)
@@ -137,7 +136,7 @@ def _line_end(data: bytes, start: int, text: TextFormat, *, is_last: bool) -> in
 
 
 def _last_line_end(data: bytes, text: TextFormat) -> int:
-    """Where the last line ends that is known to be whole; 0 for none."""
+    """Return the end of the last line that is certainly whole; 0 for none."""
     if text.line_end is not None:
         found = data.rfind(text.line_end.encode())
         return 0 if found < 0 else found + len(text.line_end)

@@ -1,6 +1,6 @@
-"""Arrow in a process that is ours alone, from its start to its end: a job's, a command's.
+"""Arrow in a process that is ours from start to end: a job's, or a command's.
 
-In a process of other people's these settings would change what their code gets from Arrow, so a library leaves them.
+In a process of other people these settings would change what their code gets from Arrow.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ class _NoPandas:
 
 
 def spare_memory() -> None:
-    """Let Arrow take less memory. To be called before anything is read.
+    """Let Arrow take less memory. Call it before anything is read.
 
-    Where pandas is installed, pyarrow imports it with the first array that it makes of a list: a third of a second and
-    40 MB, for nothing. It looks for it once; what asks it for pandas later gets it. And jemalloc keeps less of what
-    was freed than Arrow's own choice: a checkpoint of a million files is read in 100 MB less. A choice of the user's
-    (ARROW_DEFAULT_MEMORY_POOL) stands.
+    pyarrow imports an installed pandas with the first array that it makes of a list: a third of a second and 40 MB, for
+    nothing. It looks for pandas once; later uses find it. jemalloc keeps less freed memory than Arrow's own choice: a
+    checkpoint of a million files takes 100 MB less. The user's ARROW_DEFAULT_MEMORY_POOL has precedence.
     """
     import pyarrow as pa  # noqa: PLC0415 - where nothing is to be run, nothing is imported
 

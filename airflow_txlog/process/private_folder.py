@@ -1,6 +1,6 @@
 """Folders that are this user's alone, below one that all users of a machine may write to.
 
-`make_own_folder` makes one of a known name; `temporary_folder` is that of this process, and goes with it.
+`make_own_folder` makes one of a known name; `temporary_folder` belongs to this process, and goes with it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _TIMES, _PAUSE_S = 10, 0.1
 
 
 def make_own_folder(path: Path) -> str | None:
-    """Make the folder where there is none. None where it is this user's alone, else what it is.
+    """Make the folder if there is none. Return None if it is this user's alone, else a sentence that describes it.
 
-    In a shared /tmp another user may have made it, or a link of that name. Raises OSError where it cannot be made.
+    In a shared /tmp another user may have made it, or a link of that name. Raises OSError if it cannot be made.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -37,9 +37,9 @@ _folders: dict[int, str] = {}
 
 
 def temporary_folder() -> str:
-    """Return a folder below TMPDIR that this user alone can read. It is deleted when this process ends.
+    """Return a folder below TMPDIR that only this user can read. It is deleted when this process ends.
 
-    Where this process is killed, its parent deletes it (`remove_folder_of`); where both are, a cleaner of TMPDIR must.
+    If this process is killed, its parent deletes it (`remove_folder_of`); if both are, a cleaner of TMPDIR must.
     """
     pid = os.getpid()
     if pid not in _folders:
@@ -49,14 +49,14 @@ def temporary_folder() -> str:
 
 
 def remove_temporary_folder() -> None:
-    """Delete it, if there is one: for a process that ends by `os._exit`."""
+    """Delete the folder of this process, if any: for a process that ends by `os._exit`."""
     folder = _folders.get(os.getpid())
     if folder is not None:
         _remove(folder)
 
 
 def remove_folder_of(pid: int) -> None:
-    """Delete the folder of a process that has ended, where it was killed before it could."""
+    """Delete the folder of a process that was killed before it could."""
     for folder in glob.glob(f"{glob.escape(tempfile.gettempdir())}/{_prefix_of(pid)}*"):
         if os.lstat(folder).st_uid == os.geteuid():
             _remove(folder)
@@ -67,7 +67,7 @@ def _prefix_of(pid: int) -> str:
 
 
 def _remove(folder: str) -> None:
-    """The folder is gone on return, unless a JVM writes there for longer than a second. Two threads may do so."""
+    """Delete the folder, unless a JVM goes on writing there for a second. Two threads may do so."""
     for _ in range(_TIMES):
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.exists(folder):

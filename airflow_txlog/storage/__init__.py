@@ -1,8 +1,8 @@
 """Bytes: every file of a table is opened, read, written, listed and deleted here.
 
 `open_store` is the only way to a store: it chooses one by the scheme of the URI, from `STORES`. It refuses file systems
-whose put-if-absent is not proven, unless there is a single writer: some of them answer "created" to two writers at once,
-and a commit is lost silently. A new kind of store is one module and one line in `STORES`.
+whose put-if-absent is not proven, unless there is a single writer: some answer "created" to two writers at once, and a
+commit is lost silently. A new kind of store is one module and one line in `STORES`.
 """
 
 from __future__ import annotations

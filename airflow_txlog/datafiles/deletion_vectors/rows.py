@@ -1,9 +1,8 @@
 """Positions of rows of a data file, such as those that its deletion vector deletes: a bitmap, read in containers.
 
-What is kept is the serialized bitmap itself, magic number included, as the log or a vector file holds it: a few bytes
-for a run of a million rows. Rows are decoded only where they are asked for, so that memory is bounded by the rows that
-are looked at, whatever a bitmap claims. The invariant: bytes that are not exactly what the format demands are a
-CorruptDeletionVector, never a row more or less.
+What is kept is the serialized bitmap, magic number included, as the log or a vector file holds it. Rows are decoded
+when they are needed, so memory is bounded by the rows that are looked at, whatever a bitmap claims. The invariant:
+bytes that are not exactly in the format raise CorruptDeletionVector, and never add or lose a row.
 Source: protocol, "Deletion Vector Format"; the RoaringBitmap format specification (32-bit portable, 64-bit extension).
 """
 
@@ -25,7 +24,7 @@ from airflow_txlog.errors import CorruptDeletionVector
 
 PORTABLE_MAGIC = 1681511377
 _PORTABLE = struct.pack("<I", PORTABLE_MAGIC)
-# An earlier layout, which only the protocol's example of an inline vector still has, and there in the other byte order.
+# An earlier layout, found only in the protocol's example of an inline vector, there in the other byte order.
 _NATIVE_MAGIC = 1681511376
 _NATIVE = {struct.pack("<I", _NATIVE_MAGIC): "<I", struct.pack(">I", _NATIVE_MAGIC): ">I"}
 
@@ -42,7 +41,7 @@ _MOST_CONTAINERS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class _Container:
-    """65,536 neighbouring positions from `base` on, of which `count` are set; its bytes are `start` to `end`."""
+    """65,536 positions from `base` on, of which `count` are set; its bytes are `start` to `end`."""
 
     base: int
     count: int
@@ -52,15 +51,14 @@ class _Container:
 
 
 class RowPositions:
-    """Positions of rows in one file, ascending and distinct: a deletion vector's, or those that were found.
+    """Positions of rows in one file, ascending and distinct: those of a deletion vector, or those that were found.
 
-    `data` is the serialized bitmap; `source` says in messages whose it is. Making one reads the headers alone, so it
-    costs a few bytes for each 65,536 rows. Raises CorruptDeletionVector; so does every method, for the part that it
-    decodes.
+    `data` is the serialized bitmap; messages name it by `source`. The constructor reads only the headers. It raises
+    CorruptDeletionVector, as does every method for the part that it decodes.
     """
 
     def __init__(self, data: bytes, source: str, num_records: int | None = None) -> None:
-        """`num_records`: the rows of the data file where they are known, so that what lies beyond ends the reading."""
+        """`num_records` is the number of rows of the data file, if it is known; containers beyond it are refused."""
         self.data = data
         self.source = source
         self._containers = list(_Headers(data, source, num_records).containers())
@@ -70,30 +68,30 @@ class RowPositions:
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are, by the headers."""
+        """The number of rows, by the headers."""
         return sum(container.count for container in self._containers)
 
     @property
     def bases(self) -> list[int]:
-        """Where the parts of 65,536 rows begin in which there is a row, ascending."""
-        return list(self._bases)
+        """The first position of each part of 65,536 rows that has a row, ascending."""
+        return self._bases
 
     def check(self, num_records: int | None = None) -> None:
-        """Decodes everything once, a container at a time; every position must lie in a file of `num_records` rows."""
+        """Decode everything once, a container at a time; every position must lie in a file of `num_records` rows."""
         if num_records is not None:
             self.check_inside(num_records)
         for container in self._containers:
             self._check(container)
 
     def check_inside(self, num_records: int) -> None:
-        """Raises CorruptDeletionVector where a position lies outside of a file of so many rows."""
+        """Raise CorruptDeletionVector if a position lies outside a file of so many rows."""
         if self._containers:
             last = self._containers[-1].base + self._values(self._containers[-1])[-1].as_py()
             if last >= num_records:
                 self._refuse(f"it deletes row {last} of a file that has {num_records} rows")
 
     def num_before(self, end: int) -> int:
-        """How many of the positions lie before `end`."""
+        """Return how many positions lie before `end`."""
         if self._before is None:
             self._before = list(accumulate((container.count for container in self._containers), initial=0))
         number = bisect_left(self._bases, end)
@@ -103,48 +101,42 @@ class RowPositions:
         return self._before[number - 1] + int(self._kept(container).slice(0, end - container.base).false_count)
 
     def part(self, base: int) -> tuple[str, int, bytes]:
-        """The form (`array`, `bitmap` or `runs`), the number of rows and the checked bytes of the part at `base`."""
+        """Return the form (`array`, `bitmap` or `runs`), number of rows and checked bytes of the part at `base`."""
         container = self._containers[bisect_left(self._bases, base)]
         self._check(container)
-        # In front of the runs stands how many there are.
+        # The number of runs precedes them.
         start = container.start - 2 * (container.kind == "runs")
         return container.kind, container.count, self.data[start : container.end]
 
     def positions(self, start: int = 0, end: int | None = None) -> pa.Array:
-        """The positions from `start` up to `end` (None: all the rest), ascending, as int64."""
-        first = max(bisect_left(self._bases, start + 1) - 1, 0)
-        parts = []
-        for container in self._containers[first:]:
-            if end is not None and container.base >= end:
-                break
-            parts.append(self._positions(container))
+        """Return the positions from `start` up to `end` (None: all the rest), ascending, as int64."""
+        parts = [self._positions(container) for container in self._between(start, end)]
         found = pa.concat_arrays(parts) if parts else pa.array([], pa.int64())
         return between(found, start, end)
 
     def parts(self) -> Iterator[tuple[int, pa.Array]]:
-        """All positions (int64), at most 65,536 at once, each time with how many came before."""
+        """Yield all positions (int64), at most 65,536 at once, each time with how many came before."""
         before = 0
         for container in self._containers:
             yield before, self._positions(container)
             before += container.count
 
     def keep(self, start: int, length: int) -> pa.BooleanArray | None:
-        """Which of the `length` rows from `start` on are not among them; None where all of them are kept."""
+        """Return which of the `length` rows from `start` on are not among them, or None if all are kept."""
         parts = []
         at, end = start, start + length
-        first = max(bisect_left(self._bases, start + 1) - 1, 0)
-        for container in self._containers[first:]:
+        for container in self._between(start, end):
             low, high = max(container.base, at), min(container.base + CONTAINER_ROWS, end)
-            if container.base >= end:
-                break
-            if low >= high:
-                continue
-            parts.append(_all_true(low - at))
-            parts.append(self._kept(container).slice(low - container.base, high - low))
-            at = high
-        if not parts:
-            return None
-        return pa.concat_arrays([*parts, _all_true(end - at)])
+            if low < high:
+                parts.append(_all_true(low - at))
+                parts.append(self._kept(container).slice(low - container.base, high - low))
+                at = high
+        return pa.concat_arrays([*parts, _all_true(end - at)]) if parts else None
+
+    def _between(self, start: int, end: int | None) -> list[_Container]:
+        """Return the containers that may hold a position from `start` up to `end`."""
+        first = max(bisect_left(self._bases, start + 1) - 1, 0)
+        return self._containers[first : None if end is None else bisect_left(self._bases, end)]
 
     def _check(self, container: _Container) -> None:
         if container.kind == "array":
@@ -155,7 +147,7 @@ class RowPositions:
             self._runs(container)
 
     def _kept(self, container: _Container) -> pa.BooleanArray:
-        """For each of the container's 65,536 rows: whether it is not among them."""
+        """Return for each of the container's 65,536 rows whether it is not among them."""
         if self._latest is not None and self._latest[0] is container:
             return self._latest[1]
         if container.kind == "bitmap":
@@ -169,7 +161,7 @@ class RowPositions:
                 for first, more in self._runs(container):
                     flags[first : first + more + 1] = bytes(more + 1)
             kept = pa.Array.from_buffers(pa.uint8(), CONTAINER_ROWS, [None, pa.py_buffer(flags)]).cast(pa.bool_())
-        # A batch of rows ends where it ends, and the next one begins in the same container.
+        # The next batch of rows usually begins in the same container.
         self._latest = container, kept
         return kept
 
@@ -177,7 +169,7 @@ class RowPositions:
         return pc.add(self._values(container).cast(pa.int64()), pa.scalar(container.base, pa.int64()))
 
     def _values(self, container: _Container) -> pa.Array:
-        """The container's positions, counted from its base."""
+        """Return the container's positions, counted from its base."""
         if container.kind == "array":
             values = _uint16(self._bytes(container))
             if len(values) > 1 and not pc.all(pc.less(values[:-1], values[1:])).as_py():
@@ -195,13 +187,13 @@ class RowPositions:
         return pc.cumulative_sum(pa.Array.from_buffers(pa.int64(), container.count, [None, pa.py_buffer(steps)]))
 
     def _bits(self, container: _Container) -> pa.BooleanArray:
-        """The bits of a container that is a bitmap."""
+        """Return the bits of a container that is a bitmap."""
         bits = pa.Array.from_buffers(pa.bool_(), CONTAINER_ROWS, [None, pa.py_buffer(self._bytes(container))])
         self._check_count(container, bits.true_count)
         return bits
 
     def _runs(self, container: _Container) -> list[tuple[int, int]]:
-        """First position and length - 1 of each run of a container of runs."""
+        """Return the first position and length - 1 of each run of a container of runs."""
         numbers = _uint16(self._bytes(container)).to_pylist()
         runs = list(zip(numbers[::2], numbers[1::2], strict=True))
         previous, total = -1, 0
@@ -225,9 +217,9 @@ class RowPositions:
 
 
 def deleted_rows(data: bytes | None, location: str, num_records: int) -> RowPositions | None:
-    """The deleted rows of an open data file that has so many, from their serialized bitmap; None where there is none.
+    """Return the deleted rows of a data file with so many rows, from their serialized bitmap; None for None.
 
-    Raises as RowPositions does, and CorruptDeletionVector for a row that the file does not have.
+    Raises CorruptDeletionVector, also for a row that the file does not have.
     """
     if data is None:
         return None
@@ -237,7 +229,7 @@ def deleted_rows(data: bytes | None, location: str, num_records: int) -> RowPosi
 
 
 def kept_by_both(one: pa.BooleanArray | None, other: pa.BooleanArray | None) -> pa.BooleanArray | None:
-    """What both of two answers of `keep` keep, for the same rows."""
+    """Return which rows two answers of `keep` for the same rows both keep."""
     if one is None or other is None:
         return other if one is None else one
     return pc.and_(one, other)
@@ -275,7 +267,7 @@ class _Headers:
             self._refuse(f"{len(self._data) - self._at} bytes follow after its end")
 
     def _portable(self) -> Iterator[_Container]:
-        """How many bitmaps, and before each the upper half of its positions."""
+        """Read the number of bitmaps, and before each the upper half of its positions."""
         previous = -1
         for _ in range(self._number("<Q")):
             key = self._number("<I")
@@ -288,7 +280,7 @@ class _Headers:
             yield from self._bitmap(key << 32)
 
     def _native(self, number: str) -> Iterator[_Container]:
-        """How many bitmaps, and before each its length; the upper half of positions is the bitmap's number."""
+        """Read the number of bitmaps, and before each its length; its number is the upper half of its positions."""
         for key in range(self._number(number)):
             length = self._number(number)
             start = self._at
@@ -310,7 +302,7 @@ class _Headers:
             self._refuse(f"it begins with {cookie}, which is no bitmap of the format")
         described = struct.unpack(f"<{2 * count}H", self._take(4 * count))
         if not flags or count >= FEWEST_WITH_OFFSETS:
-            # Where each part begins: of use to those who jump. We walk, and believe the parts themselves.
+            # The start of each part, for readers that jump; we walk, and trust the parts themselves.
             self._take(4 * count)
         previous = -1
         for index, (key, more) in enumerate(zip(described[::2], described[1::2], strict=True)):
@@ -347,7 +339,7 @@ class _Headers:
 
 
 def corrupt_vector(source: str, reason: str, **facts: Any) -> CorruptDeletionVector:
-    """What to raise when a deletion vector cannot be believed: rows that were deleted would come back."""
+    """Return the error of a deletion vector that cannot be trusted: deleted rows would come back."""
     return CorruptDeletionVector(
         f"Deletion vector {source}: {reason}. Nothing was changed. Restore its file, or repair the table with the "
         "engine that wrote it.",
@@ -357,14 +349,14 @@ def corrupt_vector(source: str, reason: str, **facts: Any) -> CorruptDeletionVec
 
 
 def between(ascending: pa.Int64Array, low: int, high: int | None) -> pa.Int64Array:
-    """Those of the ascending numbers from `low` up to `high` (None: all the rest), which is not among them."""
+    """Return the ascending numbers from `low` up to `high`, exclusive (None: all the rest)."""
     view = int64_view(ascending)
     first = bisect_left(view, low)
     return ascending[first : len(view) if high is None else bisect_left(view, high, first)]
 
 
 def int64_view(numbers: pa.Int64Array) -> memoryview:
-    """The numbers, of which none is null, without a copy."""
+    """Return numbers without nulls as a view."""
     if not len(numbers):
         return memoryview(b"").cast("q")
     return memoryview(numbers.buffers()[1]).cast("q")[numbers.offset : numbers.offset + len(numbers)]

@@ -46,20 +46,6 @@ _DAY_US = 86_400 * SECOND_US
 _MILLISECOND_US = SECOND_US // 1000
 
 
-def file_statistics(
-    table: pa.Table | pa.RecordBatch,
-    *,
-    indexed_columns: Sequence[str] | None = None,
-    num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT,
-) -> str:
-    """Return `add.stats` of a file with exactly these rows; the arguments are those of `StatisticsCollector`."""
-    collector = StatisticsCollector(
-        table.schema, indexed_columns=indexed_columns, num_indexed_columns=num_indexed_columns
-    )
-    collector.update(table)
-    return collector.finish()
-
-
 class StatisticsCollector:
     """Gathers the statistics of one file while it is written. Not to be shared between threads.
 
