@@ -38,22 +38,13 @@ from airflow_txlog.sql.lexer import has_half_of_a_character
 from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 _OPERATORS = {operator.value: operator for operator in Operator}
-_CAST_TARGETS = {
-    "date": Primitive.DATE,
-    "timestamp": Primitive.TIMESTAMP,
+_CAST_TARGETS = {kind.value: kind for kind in Primitive} | {
     "timestamp_ltz": Primitive.TIMESTAMP,
-    "timestamp_ntz": Primitive.TIMESTAMP_NTZ,
-    "double": Primitive.DOUBLE,
-    "float": Primitive.FLOAT,
     "real": Primitive.FLOAT,
     "tinyint": Primitive.BYTE,
-    "byte": Primitive.BYTE,
     "smallint": Primitive.SHORT,
-    "short": Primitive.SHORT,
     "int": Primitive.INTEGER,
-    "integer": Primitive.INTEGER,
     "bigint": Primitive.LONG,
-    "long": Primitive.LONG,
 }
 
 
@@ -67,7 +58,7 @@ class _LeafReader:
     sql: str
 
     def read(self, node: Expression, negated: bool) -> Expression:
-        """Return the leaf, or the small tree of a BETWEEN or `<=>`. Raises OutsideGrammar."""
+        """Return the leaf, or the small tree of a `<=>`. Raises OutsideGrammar."""
         match node:
             case Call(operator, (left, right)) if operator in _OPERATORS:
                 column, constant, exchanged = self._sides(left, right)
@@ -79,8 +70,6 @@ class _LeafReader:
             case Call("in", (operand, *members)):
                 values = [self._constant(each) for each in members]
                 return coercion.membership(self._column(operand), values, self.time_zone, negated)
-            case Call("between", (operand, low, high)):
-                return self._between(operand, low, high, negated)
             case Call("like" | "like()", (operand, pattern)):
                 return coercion.like(self._column(operand), self._constant(pattern), negated)
             case Call("is null" | "is unknown", (operand,)):
@@ -102,16 +91,6 @@ class _LeafReader:
         if _is_known(right):
             return self._column(right), self._constant(left), True
         raise OutsideGrammar(described(left))
-
-    def _between(self, operand: Expression, low: Expression, high: Expression, negated: bool) -> Expression:
-        column = self._column(operand)
-        bounds = (self._constant(low), self._constant(high))
-        operators = (Operator.LT, Operator.GT) if negated else (Operator.GE, Operator.LE)
-        sides = [
-            coercion.comparison(column, operator, constant, self.time_zone)
-            for operator, constant in zip(operators, bounds, strict=True)
-        ]
-        return any_of(sides) if negated else all_of(sides)
 
     def _column(self, node: Expression) -> Operand:
         if isinstance(node, Name):
@@ -279,12 +258,15 @@ def _read(node: Expression, reader: _LeafReader, outside: list[str], negated: bo
 
     Parts outside the grammar are also noted in `outside`, because a tree may lose unknown leaves (`FALSE AND …`).
     """
-    operator = node.operator if isinstance(node, Call) else ""
-    if isinstance(node, Call) and operator == "not":
-        return _read(node.operands[0], reader, outside, not negated)
-    if isinstance(node, Call) and operator in ("and", "or"):
-        children = [_read(child, reader, outside, negated) for child in node.operands]
-        return all_of(children) if (operator == "and") != negated else any_of(children)
+    match node:
+        case Call("not", (operand,)):
+            return _read(operand, reader, outside, not negated)
+        case Call("between", (operand, low, high)):
+            both = Call("and", (Call(">=", (operand, low)), Call("<=", (operand, high))))
+            return _read(both, reader, outside, negated)
+        case Call("and" | "or" as operator, operands):
+            children = [_read(child, reader, outside, negated) for child in operands]
+            return all_of(children) if (operator == "and") != negated else any_of(children)
     try:
         return reader.read(node, negated)
     except OutsideGrammar as found:
