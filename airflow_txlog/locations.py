@@ -85,10 +85,7 @@ def split(text: str) -> LocationParts:
 
 
 def is_absolute(text: str) -> bool:
-    """Whether a text is an absolute path or a URI, and so means the same in every process.
-
-    `~` and a relative path mean another place in a worker, in its child process and on a cluster.
-    """
+    """Return whether a text is an absolute path or a URI, which mean the same in every process; `~` does not."""
     return re.match(ABSOLUTE, text) is not None
 
 

@@ -1,9 +1,8 @@
-"""A log that is followed, and the conditions that readers wait for: the one answer for sensors, triggers and others.
+"""A log that is followed commit by commit, and the conditions that sensors, triggers and other readers wait for.
 
-Readers wait for a table or process it version by version, without a snapshot. Each look is one listing, of the whole
-log at first and later from the last known version on; each commit is read once. The invariants: a look belongs to one
-log, and nothing known is kept for a table that was dropped and created again. What cannot be known counts as reached:
-if the log no longer holds a commit in question, or is another one, the reader is woken.
+Each look is one listing, of the whole log at first and later from the last known version on; each commit is read once.
+The invariants: a look belongs to one log, and nothing known is kept for a table that was dropped and created again. If
+the log no longer holds a commit in question, or is another one, a condition counts as reached: the reader is woken.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ _NOT_WRITTEN: PartitionValues = (("", None),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A version that a reader has reached; -1 is before the first.
-
-    `commit_mark` identifies the commit file: a table that was dropped and created again has another mark at the same
-    version. None if unknown.
-    """
+    """A version that a reader has reached, -1 for none; another file of the same version has another mark."""
 
     version: int
     commit_mark: str | None = None
@@ -78,10 +73,7 @@ class LogFollower:
         self._metadata: Metadata | None = None
 
     def look(self) -> Position:
-        """Return the table's latest version, -1 if there is no table yet. One listing; no commit is read.
-
-        Raises LogGap if a commit is missing that the latest version needs, and as the store.
-        """
+        """Return the latest version, -1 without a table, by one listing. Raises LogGap if it lacks a commit."""
         if self._latest < 0 or not self._look_further():
             self._look_at_all()
         return self.position
@@ -105,10 +97,7 @@ class LogFollower:
         return version
 
     def is_another_log(self, position: Position) -> bool:
-        """Return whether the position is of another log: it is later than the last look's, or its mark differs.
-
-        A dropped table counts as another one only once it is created again.
-        """
+        """Return whether the position is later than the log, or has another mark; False while there is no table."""
         if self._latest < 0 or position.version < 0:
             return False
         file = self._files.get(position.version)
@@ -151,10 +140,7 @@ class LogFollower:
         self._facts, self._metadata = OrderedDict(), None
 
     def newest_first(self, after: int) -> Iterator[CommitFacts | None]:
-        """Yield the commits of the last look, from the latest down to the first one later than `after`.
-
-        The last item is None if the log no longer holds the others. Raises CorruptCommit, LimitExceeded.
-        """
+        """Yield the commits from the latest down to the first after `after`; None instead of missing ones."""
         for version in range(self._latest, after, -1):
             if version not in self._facts and version in self._files:
                 self._read(range(version, max(after, version - _READ_AHEAD), -1))
@@ -216,10 +202,9 @@ class LogFollower:
         return self._metadata
 
     def any_is(self, partition: Mapping[str, str | None], values: frozenset[PartitionValues]) -> bool:
-        """Return whether one of `values` is the partition (texts by column name), compared as typed values.
+        """Return whether one of `values` is the partition (texts by column, some of them), compared as typed values.
 
-        Columns that `partition` leaves out may have any value. Raises InvalidInput for a column that is no partition
-        column and for a text that is no value of its column.
+        Raises InvalidInput for a column that is no partition column and for a text that is no value of its column.
         """
         metadata = self.metadata()
         schema = parse_schema(metadata.schema_string)
@@ -246,10 +231,9 @@ class LogFollower:
         return bool(candidates)
 
     def partitions(self, commits: Iterable[CommitFacts]) -> list[dict[str, str | None]] | None:
-        """Return the partitions that the commits changed, each once: the log's texts by column; none if unpartitioned.
+        """Return the partitions that the commits changed, each once, as the log's texts by column.
 
-        Return None if they are unknown: a commit removes files without partition values, as the protocol allows, or
-        the table had other partition columns then. Raises TableNotFound, CorruptTable.
+        None: unknown, because a commit removes files without partition values or the table had other partition columns.
         """
         found = sorted(set().union(*(each.partitions for each in commits)), key=str)
         if not any(found):

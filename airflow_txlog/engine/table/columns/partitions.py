@@ -27,11 +27,7 @@ Instants: TypeAlias = Callable[[Sequence[int]], Sequence[int | None]]
 
 @dataclass(frozen=True, slots=True)
 class PartitionValues:
-    """The values of a partition column, one a file, in the files' order.
-
-    `values` has the column's Arrow type and is null if the value is null or not known, which `known` (never null)
-    distinguishes. A pruner keeps a file whose value is not known.
-    """
+    """One value a file, null if null or not known; `known` (never null) distinguishes the two."""
 
     values: pa.Array
     known: pa.BooleanArray

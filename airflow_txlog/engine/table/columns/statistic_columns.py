@@ -65,10 +65,7 @@ class ReadColumn:
 
 @dataclass(frozen=True, slots=True)
 class ReadStatistics:
-    """The statistics of some files, in their order.
-
-    `is_loose`: there are no statistics, or they do not account for deleted rows.
-    """
+    """The statistics of some files, in their order. `is_loose`: they are missing, or ignore deleted rows."""
 
     num_records: pa.Array
     is_loose: pa.BooleanArray

@@ -84,10 +84,7 @@ def bound_reader(member: StructField) -> Reader | None:
 
 
 def defended(member: StructField, lower: pa.Array, upper: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the bounds of several files without those that the type or the other side puts in doubt.
-
-    `lower` and `upper` come from `bound_reader`. Source: soundness, A5 and A21.
-    """
+    """Return the bounds without those that the type or the other side puts in doubt. Source: soundness, A5 and A21."""
     unknown = pa.scalar(None, upper.type)
     if isinstance(member.type, DecimalType) and member.type.precision in _PADDED_PRECISIONS:
         zero = pa.scalar(Decimal(0).scaleb(-member.type.scale)).cast(lower.type)
@@ -150,9 +147,9 @@ def _older_types(member: StructField) -> set[DataType] | None:
 
 
 def value_reader(data_type: DataType) -> Callable[[bytes], Any] | None:
-    """Return how the JSON of one value is read: plainly (`codecs`), as None if it is not exactly one of the type's.
+    """Return the reader of exact values (`codecs`) from JSON, or None if the type has no bounds.
 
-    None for a type whose values have no bounds. Source: delta-spark, SkippingEligible.
+    Source: delta-spark, SkippingEligible.
     """
     found = codec(data_type)
     if found is None or data_type in (Primitive.BOOLEAN, Primitive.BINARY):

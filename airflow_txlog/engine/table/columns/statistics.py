@@ -178,11 +178,9 @@ class _KeptColumn:
 
 
 class KeptBounds:
-    """The bounds of one table's files, kept so that a statistic is parsed once.
+    """The bounds of one table's files by batch, kept while some version has the batch, up to `limits.STATISTICS` bytes.
 
-    Bounds are kept by batch of files, which never changes and which versions of a table share, while some version has
-    the batch. Together they take at most `limits.STATISTICS`. Any number of threads may ask; two may parse the same
-    batch.
+    Any number of threads may ask; two may parse the same batch.
     """
 
     def __init__(self) -> None:

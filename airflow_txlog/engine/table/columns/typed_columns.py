@@ -22,10 +22,7 @@ _NO_FILES = {"stats": pa.nulls(0, pa.string()), "partition_values": pa.nulls(0, 
 
 
 class TypedColumns:
-    """The members that an add gets in a checkpoint with statistics as structs.
-
-    `indexed_columns` and `num_indexed_columns` name the columns that have statistics, as the table's properties do.
-    """
+    """The members that an add gets in a checkpoint, for the columns that have statistics by the table's properties."""
 
     def __init__(
         self,
@@ -115,10 +112,7 @@ class _Leaf:
         return any(".".join(self._names[:size]).lower() == named for size in range(1, len(self._names) + 1))
 
     def bounds(self, lower: list[bytes], upper: list[bytes], pythons: list[bool]) -> tuple[pa.Array, pa.Array]:
-        """Return both sides' bounds; null for strings of the files in `pythons`, and where a side is not believed.
-
-        A struct does not show how a value was written.
-        """
+        """Return both sides' bounds; null for strings of the files in `pythons`, and where a side is not believed."""
         doubtful = self._doubtful({*lower, *upper})
         is_none = [one in doubtful or other in doubtful for one, other in zip(lower, upper, strict=True)]
         if self._type is Primitive.STRING:

@@ -128,10 +128,7 @@ def like(column: Operand, constant: Constant, negated: bool) -> Expression:
 
 
 def _in_domain(data_type: DataType, constant: Constant, time_zone: str) -> Value | Fraction | Constant:
-    """Return the constant in the domain of the column: a fraction for exact numbers, else a value of the type.
-
-    A time in a named zone stays a constant, because its instant is unknown.
-    """
+    """Return the constant as a fraction for exact numbers, else as a value of the type; a local time as it is."""
     value = constant.value
     match data_type:
         case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
@@ -222,10 +219,9 @@ def _beside_time(data_type: Primitive, constant: Constant, time_zone: str) -> in
 
 
 def _within_a_day(column: Operand, operator: Operator, moments: Sequence[object]) -> Expression:
-    """Return a comparison with times of a named zone; with several, whether the column is one of them.
+    """Return bounds of a comparison with times of a named zone (several: IN), which is never decided.
 
-    No zone's clock is more than 18 hours off UTC, so each instant lies within a day of its wall time. That bounds the
-    matching rows and decides none of them.
+    No zone's clock is more than 18 hours off UTC, so each instant lies within a day of its wall time.
     """
     if operator is Operator.NE:
         raise OutsideGrammar(_LOCAL_TIME)

@@ -34,10 +34,7 @@ class OutsideGrammar(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A plain value (`codecs`) and its type in Spark; VOID is null.
-
-    `is_local`: the value is the wall time in a named zone, not an instant.
-    """
+    """A plain value (`codecs`) and its type in Spark; VOID is null. `is_local`: a wall time in a named zone."""
 
     type: Primitive | DecimalType
     value: bool | int | float | Decimal | str | bytes | None
@@ -64,10 +61,7 @@ _SHORT_DATE_TEXT = re.compile(r"\d{4,7}(?:-\d{1,2})?", re.ASCII)
 
 
 def number(text: str, negative: bool = False) -> Constant:
-    """Return the constant of a numeric literal such as `5`, `5L`, `0.10`, `1e3` or `1.5F`, with the sign before it.
-
-    Raises OutsideGrammar if its type has no such value, which Spark refuses.
-    """
+    """Return the constant of `5`, `5L`, `0.10`, `1e3` or `1.5F`, with the sign before it. Raises OutsideGrammar."""
     found = _NUMBER.fullmatch(text)
     if found is None:
         raise OutsideGrammar(f"the number {text}")
@@ -163,10 +157,7 @@ def midnight(days: int) -> int:
 
 
 def at_clock(wall_us: int, time_zone: str) -> Constant:
-    """Return the timestamp at which the clocks of the zone show `wall_us` (microseconds since 1970).
-
-    In a named zone the time stays local, because Spark's zone data differs from Python's.
-    """
+    """Return the timestamp with this wall time (microseconds since 1970) in the zone; local in a named zone."""
     zone = fixed_zone(time_zone)
     if zone is None:
         return Constant(Primitive.TIMESTAMP, _in_range(wall_us), is_local=True)

@@ -43,10 +43,9 @@ def shown_names(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that a predicate may use.
+    """The names that a predicate may use; `alias` qualifies the table's columns.
 
-    `alias` qualifies the table's columns. With `only_qualified`, a bare name may mean a column of a merge's source
-    unless `other_columns` lists the columns of the source.
+    `only_qualified`: a bare name may mean a column of a merge's source, unless `other_columns` lists these.
     """
 
     schema: StructType

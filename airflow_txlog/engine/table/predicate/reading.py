@@ -254,9 +254,9 @@ def _check_characters(sql: str, bound: Mapping[str, object]) -> None:
 
 
 def _read(node: Expression, reader: _LeafReader, outside: list[str], negated: bool = False) -> Expression:
-    """Return the bound node with NOT pushed down to its leaves, which is exact in three-valued logic.
+    """Return the bound node, with NOT pushed down to its leaves, and note the parts outside the grammar.
 
-    Parts outside the grammar are also noted in `outside`, because a tree may lose unknown leaves (`FALSE AND …`).
+    A tree may lose unknown leaves (`FALSE AND …`), so `outside` lists them.
     """
     match node:
         case Call("not", (operand,)):

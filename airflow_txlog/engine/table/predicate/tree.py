@@ -133,10 +133,9 @@ def leaves(tree: Expression) -> list[Expression]:
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """A boolean expression over the rows of a table.
+    """The author's text, for Spark, and its tree, for pruning and conflicts.
 
-    `sql` is the author's text, for Spark. `tree` prunes files and detects conflicts. `columns` is a superset of the
-    top-level columns that the text names, in the schema's spelling; None if unknown.
+    `columns`: a superset of the top-level columns that the text names, in the schema's spelling; None if unknown.
     """
 
     sql: str

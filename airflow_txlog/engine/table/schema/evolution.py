@@ -75,11 +75,7 @@ def _changes(member: StructField) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """A schema and its differences from the one before.
-
-    `added`: dotted names of new members, including void ones that get a type; a new column is named without its
-    members. `widened`: each change as text, such as `id: integer to long`.
-    """
+    """A schema, the dotted names of its new members (or newly typed void ones), and its widened types as text."""
 
     schema: StructType
     added: tuple[str, ...] = ()

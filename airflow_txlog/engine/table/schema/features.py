@@ -115,10 +115,7 @@ def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, t
 
 
 def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
-    """Raise UnsupportedFeature, naming the feature, if a commit of ours could break a rule of this table.
-
-    Rules for data files are left to `check_files_writable`.
-    """
+    """Raise UnsupportedFeature, naming the feature, if our commits could break a rule; not of data files."""
     check_readable(protocol, metadata, schema, table)
     if protocol.min_writer_version > MAX_WRITER_VERSION:
         raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
@@ -207,10 +204,7 @@ def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
 
 
 def needed_features(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
-    """Return the features that a protocol must list for this schema and these properties to take effect.
-
-    They are those in use, those that `delta.feature.<name>` requests, and those that these depend on.
-    """
+    """Return the features in use, those that `delta.feature.<name>` requests, and those that these depend on."""
     needed = features_in_use(schema, properties)
     needed |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
     return needed | {"domainMetadata"} if needed & _NEED_DOMAINS else needed

@@ -152,10 +152,9 @@ def _length(member: StructField, table: str) -> Length:
 
 
 def keeps_as_they_are(rules: RowRules, schema: StructType, given: StructType) -> bool:
-    """Return whether rows with the columns `given` become rows of the table unchanged: nothing is checked, cast or
-    computed, and columns that they lack are null.
+    """Return whether rows with the columns `given` are rows of the table without any check or change.
 
-    Columns that the table lacks are ignored. Both schemas may be bare.
+    Columns that they lack are then null; columns that the table lacks are ignored. Both schemas may be bare.
     """
     wanted, held = bare_columns(schema), bare_columns(given)
     pairs = [(field, held.find(field.name)) for field in wanted]

@@ -41,18 +41,12 @@ class RecentTable:
         self._lock = threading.Lock()
 
     def latest(self) -> Snapshot:
-        """Return the latest version, by one listing and a read of the new commits; the first time it is read whole.
-
-        Raises as `load_snapshot`, and CommitOverwritten.
-        """
+        """Return the latest version, reading only new commits. Raises as `load_snapshot`, and CommitOverwritten."""
         known = self._newest
         return self._keep(known, self._look(known, None))
 
     def at(self, version: int, since: Snapshot | None = None) -> Snapshot:
-        """Return one version, from the newest snapshot or `since` if one of them is not later; else read it whole.
-
-        Raises as `load_snapshot`, and CommitOverwritten.
-        """
+        """Return one version, read from the newest snapshot or `since` if either is not later. Raises as `latest`."""
         known = self._newest
         usable = [each for each in (known, since) if each is not None and each.version <= version]
         if not usable:

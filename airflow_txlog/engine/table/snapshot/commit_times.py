@@ -53,10 +53,7 @@ def commits_among(listed: Iterable[FileInfo]) -> list[ListedCommit]:
 
 
 def in_commit_ms(properties: TableProperties, version: int, info: Mapping[str, Any] | None) -> int | None:
-    """Return the in-commit timestamp in a version's commitInfo, None if it has none or it does not count.
-
-    `properties`: those of that version or a later one.
-    """
+    """Return the in-commit timestamp in a commitInfo, None if it does not count by properties of then or later."""
     value = (info or {}).get("inCommitTimestamp")
     if not isinstance(value, int) or isinstance(value, bool):
         return None
@@ -72,10 +69,7 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 def parse_moment(moment: Moment) -> int:
-    """Return milliseconds since the epoch.
-
-    Raises InvalidInput outside the years 1 to 9999, and for text not in ISO-8601.
-    """
+    """Return milliseconds since the epoch. Raises InvalidInput if not ISO-8601, or not in the years 1 to 9999."""
     if isinstance(moment, bool) or not isinstance(moment, int | str | datetime):
         raise InvalidInput(f"a timestamp is milliseconds, ISO-8601 text or a datetime, not {moment!r}.")
     found_ms = moment if isinstance(moment, int) else _milliseconds(moment)
@@ -94,10 +88,7 @@ def _milliseconds(moment: str | datetime) -> int:
 
 
 def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
-    """Return the last version committed at or before `moment`.
-
-    Raises TimestampOutOfRange if the moment is before the earliest commit in the log or after the latest.
-    """
+    """Return the last version committed at or before `moment`. Raises TimestampOutOfRange outside the log."""
     asked_ms = parse_moment(moment)
     commits = [commit for commit in list_commits(store) if commit.version <= head.version]
     if not commits:

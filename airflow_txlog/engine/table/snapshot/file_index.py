@@ -40,11 +40,7 @@ Hidden = Mapping[int, frozenset[int]]
 
 
 class _Rows:
-    """An immutable table of files, in chunks, that finds rows by their paths.
-
-    The index is a sorted array of 64-bit hashes of the canonical paths, twelve bytes a row. Callers compare the found
-    rows as text, because two paths may have one hash.
-    """
+    """An immutable table of files, in chunks, with a sorted array of 64-bit hashes of the paths, twelve bytes a row."""
 
     def __init__(self, chunks: list[PackedBatch], root: str, limits: Limits) -> None:
         self.chunks = chunks
@@ -253,10 +249,7 @@ class FileIndex:
 
     @property
     def table(self) -> pa.Table:
-        """All files, in no order, with their statistics.
-
-        It is put together when used and kept only while someone holds it, because statistics are large.
-        """
+        """All files, with their statistics, put together when used and kept only while someone holds it."""
         known = None if self._last_table is None else self._last_table()
         if known is None:
             known = pa.Table.from_batches([each for chunk in self._chunks() for each in chunk.full()], self._schema)

@@ -49,11 +49,7 @@ class ReplayBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState(ReplayBase):
-    """One version of a table, with a protocol and metadata.
-
-    Live files and tombstones are Arrow tables of the fields as they were written, so that a million files are a few
-    vectors and a Remove or a re-Add loses nothing. They share data with the version before.
-    """
+    """One version, with a protocol and metadata. Its files are Arrow tables of the fields as they were written."""
 
     version: int
     protocol: Protocol

@@ -95,10 +95,7 @@ Keep = Callable[[int, int], pa.BooleanArray | None]
 def read_file(
     rows: FileRows, keep: Keep | None = None, deleted: RowPositions | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one file that `keep` wants (None: all), in order; every column nullable.
-
-    Raises CorruptDataFile; CorruptDeletionVector if `deleted` has rows that the file has not.
-    """
+    """Yield the rows of one file that `keep` wants (None: all), in order, with every column nullable."""
     target = nullable_schema(rows.schema)
     stored = [field for field in rows.schema if field.name not in rows.constants]
     with open_data_file(rows.file) as parquet:

@@ -61,10 +61,7 @@ class Snapshot:
         return self.store.root
 
     def path_to_read(self, wire_path: str) -> str:
-        """Return the store's path of the file that an action names.
-
-        Raises OutsideTable for a file outside of the table, unless the table was opened with allow_absolute_paths.
-        """
+        """Return the store's path of an action's file. Raises OutsideTable unless opened with allow_absolute_paths."""
         path = store_path(wire_path, self.uri)
         check_may_read(self.uri, path, self.store.access)
         return path
@@ -75,10 +72,7 @@ class Snapshot:
 
     @cached_property
     def timestamp_ms(self) -> int:
-        """When this version was committed, in milliseconds since the epoch; 0 if the log no longer shows it.
-
-        Without in-commit timestamps, the first use lists the log: see `commit_times`.
-        """
+        """Milliseconds since the epoch, 0 if the log no longer shows it. May list the log: see `commit_times`."""
         if self.state.in_commit_ms is not None:
             return self.state.in_commit_ms
         if self.commit_file is None:
@@ -134,10 +128,9 @@ class Snapshot:
         return sum(sum(chunk.to_pylist()) for chunk in sizes.chunks)
 
     def application_version(self, app_id: str) -> int | None:
-        """Return the recorded version of an application transaction, or None.
+        """Return the recorded version of an application transaction, also if it has expired, or None.
 
-        Expired transactions (delta.setTransactionRetentionDuration) are returned while they are there: recorded means
-        done. None means "not done" only for work younger than that retention (soundness B4).
+        None means "not done" only for work younger than delta.setTransactionRetentionDuration (soundness B4).
         """
         transaction = self.state.transactions.get(app_id)
         return None if transaction is None else transaction.version
@@ -176,10 +169,7 @@ class Snapshot:
         return may_hold_match(predicate, files, self.delta_schema, self.partition_columns, trust_statistics=trust)
 
     def deleted_rows(self, files: pa.Table) -> list[RowPositions | None]:
-        """Return the rows that the vector of each file (of a `FILES` table) deletes, None for a file without one.
-
-        Each file of vectors is read once. Raises as `read_vectors`.
-        """
+        """Return the deleted rows of each file of a `FILES` table, None without a vector. Raises as `read_vectors`."""
         vectors = vectors_of(files)
         stats = files.column("stats").take(pa.array(list(vectors), pa.int64())).to_pylist()
         wanted = [(vector, most_rows(text, vector)) for vector, text in zip(vectors.values(), stats, strict=True)]
@@ -189,10 +179,7 @@ class Snapshot:
         return found
 
     def verify_checksum(self) -> bool:
-        """Return whether this version has a checksum file; if so, it agrees with this state. One request.
-
-        Raises CorruptTable (path), naming every field that differs, or if the file is no checksum.
-        """
+        """Return whether this version has a checksum file. Raises CorruptTable, naming every field that differs."""
         checksum = read_checksum(self.store, self.version)
         if checksum is None:
             return False
@@ -255,9 +242,8 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
 
 
 def latest_metadata(store: Store) -> Metadata:
-    """Return the metadata of the latest version, even if the table has a feature that cannot be read here.
+    """Return the latest metadata without reading file actions, even if the table cannot be read here.
 
-    Reads the commits back to the last one with metadata, or the metadata of a checkpoint; no file actions.
     Raises TableNotFound, CorruptTable.
     """
     return _from_usable(store, None, lambda segment: _metadata_of(store, segment))
