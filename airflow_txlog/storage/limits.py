@@ -185,6 +185,13 @@ def cost_of(size_bytes: int, decoded_bytes: int) -> int:
 _DECODED_TIMES = 4
 
 
-def weight_of(sizes: Iterable[int]) -> int:
-    """Return the cost, in bytes, of reading files of these sizes: a request takes a store as long as a megabyte."""
-    return sum(max(size, MIB) for size in sizes)
+# A file costs at least as much as so many bytes: it is opened, and its footer read and checked. On a disk that takes
+# about a millisecond, and from a store a few requests, several of which are under way at once.
+LOCAL_FILE_BYTES = 64 * 1024
+REMOTE_FILE_BYTES = 256 * 1024
+
+
+def costs_of(sizes: Iterable[int | None], *, is_remote: bool) -> list[int]:
+    """Return what it costs to read files that cost so much apart from their opening, in bytes."""
+    least = REMOTE_FILE_BYTES if is_remote else LOCAL_FILE_BYTES
+    return [max(size or 0, least) for size in sizes]

@@ -22,7 +22,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage import credentials
-from airflow_txlog.storage.limits import SMALL_JOB, Limits
+from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, SMALL_JOB, Limits
 from tests.helpers import azure, gcs, layouts, s3
 from tests.helpers.jobs import KEY, application, by_id, committed, error_of, files_on_disk, ids, random_rows, rows
 from tests.helpers.racing import before_commit, killed_before_commit
@@ -457,7 +457,7 @@ def test_more_than_the_limit_is_left_to_spark(tmp_path: Path, monkeypatch: pytes
     _plain(tmp_path / "in")
     monkeypatch.setenv(SMALL_JOB.setting, "1")
     assert SMALL_JOB.setting in needs(spec_of(tmp_path / "t", tmp_path / "in"))
-    monkeypatch.setenv(SMALL_JOB.setting, str(1024 * 1024))
+    monkeypatch.setenv(SMALL_JOB.setting, str(LOCAL_FILE_BYTES))
     alone(tmp_path / "t", tmp_path / "in")
     put(tmp_path / "in" / "b.parquet", TEXTS)
     assert "2 files of" in needs(spec_of(tmp_path / "t", tmp_path / "in"))

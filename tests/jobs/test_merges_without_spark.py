@@ -18,7 +18,7 @@ from airflow_txlog.contract.operations.records import looks_plain
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.storage.limits import SMALL_JOB, Limits
+from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, SMALL_JOB, Limits
 from tests.helpers.jobs import application, committed, delete, error_of, files_on_disk, insert, run, update
 from tests.helpers.rows import append, bag, make_table
 from tests.helpers.specs import job_spec
@@ -205,7 +205,7 @@ def test_a_null_for_a_column_that_is_not_null_is_refused(tmp_path: Path) -> None
 
 def test_more_than_the_limit_needs_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = target_in(tmp_path / "t")
-    monkeypatch.setenv(SMALL_JOB.setting, "1500000")
+    monkeypatch.setenv(SMALL_JOB.setting, str(LOCAL_FILE_BYTES * 3 // 2))
     before = files_on_disk(table)
     assert SMALL_JOB.setting in why(merge(table, source_in(tmp_path / "in"), update("*"), insert("*")))
     assert files_on_disk(table) == before

@@ -22,7 +22,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.executor.local import threads_for
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.runners.child_process import job_environment
-from airflow_txlog.storage.limits import SMALL_JOB, USUAL, Limits
+from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, SMALL_JOB, USUAL, Limits
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows
 from tests.helpers.rows import bag, make_table, stage
 from tests.helpers.specs import job_spec
@@ -277,10 +277,10 @@ def test_an_optimize_that_needs_spark_has_committed_no_batch_before(
 def test_a_batch_too_many_needs_spark_before_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make_table(tmp_path / "t", *(rows(2, start=10 * n, day=dt.date(2024, 1, n // 2 + 1)) for n in range(4)),
                        partition_by=["day"])  # fmt: skip
-    monkeypatch.setenv(SMALL_JOB.setting, str(4 * 1024 * 1024 - 1))
+    monkeypatch.setenv(SMALL_JOB.setting, str(4 * LOCAL_FILE_BYTES - 1))
     assert "4 files of" in needs(spec_of(table, "optimize", arguments={"batch_bytes": 1}))
     assert table.latest_version() == 4
-    monkeypatch.setenv(SMALL_JOB.setting, str(4 * 1024 * 1024))
+    monkeypatch.setenv(SMALL_JOB.setting, str(4 * LOCAL_FILE_BYTES))
     committed(run_job(spec_of(table, "optimize", arguments={"batch_bytes": 1}), None))
     assert (table.latest_version(), table.snapshot().num_files) == (6, 2)
 
@@ -318,13 +318,38 @@ def test_no_more_tasks_than_cores_work_on_a_local_disk(
 def test_more_than_the_limit_needs_spark_and_nothing_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make_table(tmp_path / "t", rows(10), rows(10, start=100))
     before = files_on_disk(table)
-    monkeypatch.setenv(SMALL_JOB.setting, str(2 * 1024 * 1024 - 1))
-    # Each file counts as a megabyte: two of them are too much, one is not.
+    monkeypatch.setenv(SMALL_JOB.setting, str(2 * LOCAL_FILE_BYTES - 1))
+    # Each file counts as its opening: two of them are too much, one is not.
     why = needs(spec_of(table, arguments=by_keys(3, 104)))
     assert "2 files of" in why
     assert SMALL_JOB.setting in why
     assert (table.latest_version(), files_on_disk(table)) == (2, before)
     committed(run_job(spec_of(table, arguments=by_keys(3)), None))
+
+
+def test_hundreds_of_tiny_files_need_no_spark(tmp_path: Path) -> None:
+    """A file of some hundred bytes once counted as a megabyte, so that 256 of them were too many."""
+    count, source = 300, tmp_path / "in"
+    source.mkdir()
+    table = make_table(tmp_path / "t", schema=pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    tx = table.begin()
+    for number in range(count):
+        of_file = pa.table({"id": [2 * number, 2 * number + 1], "name": ["a", "b"]})
+        tx.add(stage(table, of_file))
+        pq.write_table(pa.table({"id": [1000 + number], "name": ["c"]}), source / f"{number}.parquet")
+    tx.commit("WRITE")
+    written = {"source": {"format": "parquet", "path": str(source)}}
+    for operation, arguments in (
+        ("update", {"predicate": "name = 'b'", "set": {"name": "'B'"}}),
+        ("delete", {"predicate": "id < 10"}),
+        ("write", written),
+        ("optimize", {}),
+    ):
+        committed(run_job(spec_of(table, operation, arguments=arguments), None))
+    expected = [{"id": n, "name": "B" if n % 2 else "a"} for n in range(10, 2 * count)]
+    expected += [{"id": 1000 + n, "name": "c"} for n in range(count)]
+    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == expected
+    assert table.snapshot().num_files == 1
 
 
 def test_a_key_of_a_type_that_spark_compares_in_its_own_way_needs_spark(tmp_path: Path) -> None:

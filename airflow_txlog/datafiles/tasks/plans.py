@@ -44,6 +44,8 @@ PLAN_FIELDS = [
     pa.field("is_copied", pa.bool_()),
 ]
 CONSTANT_PREFIX = "constant:"
+# So many rows of a plan are read at once: column by column is faster, and bitmaps may be large.
+_ROWS_AT_ONCE = 256
 # Beside a row of a bin where a large file is the work of several tasks: which part of how many this row is.
 PART_FIELDS = [pa.field("part", pa.int32(), nullable=False), pa.field("parts", pa.int32(), nullable=False)]
 
@@ -84,7 +86,7 @@ class Bins:
 
     `store` is that of the planned files. `paths` are the files that hold the plan, in the store `kept`: the job's own
     table. `digests` are their SHA-256: a plan names files that a task opens with the worker's credentials, so a task
-    takes it from exactly these bytes. `weight` is the cost of reading all planned files, in bytes (`limits.weight_of`).
+    takes it from exactly these bytes. `weight` is the cost of reading all planned files, in bytes (`limits.costs_of`).
     """
 
     store: StoreReference
@@ -135,27 +137,24 @@ def plan_table(columns: Mapping[str, Any], constants: Mapping[str, pa.Array] | N
 
 def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
     """Yield the rows of a plan; `store` is that of the files."""
+    names = [field.name for field in (*PLAN_FIELDS, *PART_FIELDS) if field.name in plan.column_names]
     constants = [name for name in plan.column_names if name.startswith(CONSTANT_PREFIX)]
-    parts = [field.name for field in PART_FIELDS if field.name in plan.column_names]
-    for row in range(plan.num_rows):
-        value = {field.name: plan.column(field.name)[row].as_py() for field in PLAN_FIELDS}
-        row_ids, clauses = _of_positions(value["pairs"], value["clause"])
-        yield PlannedFile(
-            index=value["index"],
-            file=DataFile(
-                store=store, path=value["path"], size_bytes=value["size_bytes"], num_records=value["num_records"]
-            ),
-            directory=value["directory"] or "",
-            partition_values=dict(value["partition_values"] or []),
-            deleted=value["deleted"],
-            positions=value["positions"],
-            row_ids=row_ids,
-            clauses=clauses,
-            segment=value["segment"],
-            is_copied=bool(value["is_copied"]),
-            constants={name.removeprefix(CONSTANT_PREFIX): plan.column(name)[row] for name in constants},
-            **{name: plan.column(name)[row].as_py() for name in parts},
-        )
+    for part in plan.select(names + constants).to_batches(max_chunksize=_ROWS_AT_ONCE):
+        columns = (part.column(name).to_pylist() for name in names)
+        for row, values in enumerate(zip(*columns, strict=True)):
+            value = dict(zip(names, values, strict=True))
+            row_ids, clauses = _of_positions(value.pop("pairs"), value.pop("clause"))
+            file = {name: value.pop(name) for name in ("path", "size_bytes", "num_records")}
+            yield PlannedFile(
+                file=DataFile(store=store, **file),
+                directory=value.pop("directory") or "",
+                partition_values=dict(value.pop("partition_values") or []),
+                row_ids=row_ids,
+                clauses=clauses,
+                is_copied=bool(value.pop("is_copied")),
+                constants={name.removeprefix(CONSTANT_PREFIX): part.column(name)[row] for name in constants},
+                **value,
+            )
 
 
 def _of_positions(pairs: bytes | None, clause: int | None) -> tuple[pa.Array | None, pa.Array | None]:

@@ -88,6 +88,9 @@ CLAUSE_COLUMN = "_txlog_clause"
 PART_COLUMN = "_txlog_part"
 RECORD_COLUMN = "record"
 RESERVED_PREFIX = "_txlog_"
+# What is written at once.
+_WRITTEN_ROWS = 8192
+_WRITTEN_BYTES = 4 * 1024 * 1024
 
 RECORD_SCHEMA = pa.schema([pa.field(RECORD_COLUMN, pa.string())])
 
@@ -287,8 +290,10 @@ class Task:
         with writing(self.layout, batches) as (writer, report):
             store = self.bins.store_beside(writer.store)
             for number in task_numbers(batches):
-                for batch in self._rows(number, store):
-                    writer.write(batch)
+                for rows in gathered(self._rows(number, store), _WRITTEN_ROWS, _WRITTEN_BYTES):
+                    # Tiny batches, as of tiny files, are joined: each costs as much as thousands of rows.
+                    for batch in rows.combine_chunks().to_batches():
+                        writer.write(batch)
         yield from report
 
     def _rows(self, number: int, store: Store) -> Iterator[pa.RecordBatch]:

@@ -106,10 +106,10 @@ class Executor(Protocol):
         `why_not` returns the reason, and is not called with a Spark.
         """
 
-    def why_too_much(self, sizes: Sequence[int]) -> str | None:
+    def why_too_much(self, costs: Sequence[int]) -> str | None:
         """Return why files that cost so many bytes to read need Spark, if they do."""
 
-    def admit(self, sizes: Sequence[int]) -> None:
+    def admit(self, costs: Sequence[int]) -> None:
         """Raise NeedsSpark if files that cost so many bytes to read need Spark."""
 
     def runs_here(self, weight: int) -> bool:

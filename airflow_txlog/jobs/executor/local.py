@@ -28,7 +28,7 @@ from airflow_txlog.jobs.files.stage import WRITING, Work
 from airflow_txlog.jobs.spark.session import has_settings_of_its_own
 from airflow_txlog.jobs.sql.current_time import now_in_utc
 from airflow_txlog.locations import LOCAL, scheme_of
-from airflow_txlog.storage.limits import MIB, SMALL_JOB, weight_of
+from airflow_txlog.storage.limits import SMALL_JOB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,18 +83,18 @@ class LocalExecutor:
         if why is not None:
             self.refuse(why)
 
-    def why_too_much(self, sizes: Sequence[int]) -> str | None:
-        if weight_of(sizes) <= self.bytes_allowed:
-            self.bytes_planned = max(self.bytes_planned, sum(sizes))
+    def why_too_much(self, costs: Sequence[int]) -> str | None:
+        total = sum(costs)
+        if total <= self.bytes_allowed:
+            self.bytes_planned = max(self.bytes_planned, total)
             return None
         return (
-            f"{plural(len(sizes), 'file')} of {sum(sizes)} bytes (more than on disk where their rows take much) "
-            f"are to be read, and {SMALL_JOB.setting} allows {self.bytes_allowed}, "
-            f"each file counted as {MIB} at least"
+            f"{plural(len(costs), 'file')} of {total} bytes are to be read, and {SMALL_JOB.setting} allows "
+            f"{self.bytes_allowed} (a tiny file, and one whose rows take much memory, counts more than on disk)"
         )
 
-    def admit(self, sizes: Sequence[int]) -> None:
-        self.foresee(lambda: self.why_too_much(sizes))
+    def admit(self, costs: Sequence[int]) -> None:
+        self.foresee(lambda: self.why_too_much(costs))
 
     def runs_here(self, weight: int) -> bool:
         return True

@@ -76,10 +76,10 @@ class SparkExecutor:
     def foresee(self, why_not: Callable[[], str | None]) -> None:
         """Nothing: whatever needs Spark has it."""
 
-    def why_too_much(self, sizes: Sequence[int]) -> str | None:
+    def why_too_much(self, costs: Sequence[int]) -> str | None:
         return None
 
-    def admit(self, sizes: Sequence[int]) -> None:
+    def admit(self, costs: Sequence[int]) -> None:
         """Nothing: no file is too large."""
 
     def runs_here(self, weight: int) -> bool:

@@ -32,7 +32,7 @@ from airflow_txlog.jobs.spark.errors import of_worker
 from airflow_txlog.locations import readable
 from airflow_txlog.sql.expression import Expression
 from airflow_txlog.storage import Store, StoreReference
-from airflow_txlog.storage.limits import weight_of
+from airflow_txlog.storage.limits import costs_of
 
 # Tasks are added while each still has so much to read; every task costs about 30 ms.
 SMALLEST_BIN_BYTES = 4 * 1024 * 1024
@@ -105,7 +105,7 @@ class FilePlan:
         return sum(unpack(positions).num_rows for positions in self.table.column("positions").to_pylist())
 
     def reading_costs(self) -> list[int]:
-        """Return what reading each file costs, in bytes: its size, or more where its rows take much more memory."""
+        """Return the cost of reading the rows of each file, in bytes: its size, or more if they take much memory."""
         numbers, sizes = (self.table.column(name).to_pylist() for name in ("index", "size_bytes"))
         return [max(size or 0, self.costs.get(number, 0)) for number, size in zip(numbers, sizes, strict=True)]
 
@@ -207,7 +207,7 @@ def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, pi
     `piece_bytes`. Raises NeedsSpark if that is too much work for a job without Spark.
     """
     sizes = plan.reading_costs()
-    context.executor.admit(sizes)
+    context.executor.admit(costs_of(sizes, is_remote=plan.store.is_remote))
     if in_pieces:
         parts = parts_of(context.parallelism, sizes, piece_bytes)
         if max(parts, default=1) > 1:
@@ -225,7 +225,7 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
     for row, segment in enumerate(plan.table.column("segment").to_pylist()):
         segments.setdefault(segment, []).append(row)
     file_sizes = plan.reading_costs()
-    context.executor.admit(file_sizes)
+    context.executor.admit(costs_of(file_sizes, is_remote=plan.store.is_remote))
     sizes = [sum(file_sizes[row] for row in rows) for rows in segments.values()]
     groups = list(segments.values())
     packed = pack_bins(sizes, task_count(context.parallelism, sizes))
@@ -238,7 +238,8 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     """Return the work of each task, given as rows of the plan."""
     store = StoreReference.of(plan.store)
     # A file in parts stands there once for each.
-    weight = weight_of(dict(zip(plan.table.column("index").to_pylist(), plan.reading_costs(), strict=True)).values())
+    costs = dict(zip(plan.table.column("index").to_pylist(), plan.reading_costs(), strict=True)).values()
+    weight = sum(costs_of(costs, is_remote=plan.store.is_remote))
     inline: list[bytes] = []
     encoded = encode_bins(plan.table, packed)
     for data in encoded:

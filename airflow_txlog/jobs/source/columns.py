@@ -50,7 +50,7 @@ from airflow_txlog.sql.expression import Values
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.limits import cost_of
 
-MAX_FILES = 2_000
+MAX_FILES = 4_000
 """If there are more files, one footer gives the columns, as for Spark, and the others are not read."""
 _READERS = 8
 # Spark reads a file of the one as the other, and Arrow does not.

@@ -23,6 +23,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_o
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns
 from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, find_files
 from airflow_txlog.jobs.source.tables import check_no_table, snapshot_of_view
+from airflow_txlog.storage.limits import costs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def rows_here(
         return OnlySpark("the source is a query")
     if isinstance(rows, RowsHere):
         context.lineage.views[""], context.lineage.sizes[""] = rows.columns.names, dict(rows.plan.size)
-        why = context.executor.why_too_much(rows.plan.reading_costs())
+        why = context.executor.why_too_much(costs_of(rows.plan.reading_costs(), is_remote=rows.plan.store.is_remote))
         return rows if why is None else OnlySpark(why)
     return rows
 
@@ -92,7 +93,7 @@ def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_a
     refusal = why_spark_reads(found)
     if refusal is not None:
         return refusal
-    why = context.executor.why_too_much(list(found.sizes.values()))
+    why = context.executor.why_too_much(costs_of(found.sizes.values(), is_remote=found.store.is_remote))
     if why is not None:
         return OnlySpark(why)
     source = columns_in_footers(found)

@@ -177,7 +177,9 @@ def test_rows_are_found_in_this_process_by_a_column_that_is_little_of_large_file
     table = make_table(tmp_path / "t", data)
     size_bytes = sum(path.stat().st_size for path in (tmp_path / "t").glob("*.parquet"))
     monkeypatch.setenv(SMALL_JOB.setting, str(size_bytes // 5))
-    monkeypatch.setattr("airflow_txlog.storage.limits.MIB", 1)  # of a file that is less, too, the bytes count
+    monkeypatch.setattr(
+        "airflow_txlog.storage.limits.LOCAL_FILE_BYTES", 1
+    )  # of a file that is less, too, the bytes count
     collected: list[str] = []
 
     def counted(frame: DataFrame, what: str) -> pa.Table:

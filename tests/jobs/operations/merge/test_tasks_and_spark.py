@@ -19,7 +19,7 @@ from airflow_txlog.jobs.operations.merge import by_spark as by_spark_module
 from airflow_txlog.jobs.operations.merge import keys
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.storage.limits import SMALL_JOB, USUAL, Limits
+from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, SMALL_JOB, USUAL, Limits
 from tests.helpers.jobs import (
     KEY,
     application,
@@ -194,7 +194,7 @@ def test_a_source_that_no_task_holds_is_read_in_parts(
 def test_a_merge_that_needs_spark_after_all_goes_on_with_the_source_that_it_has_read(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, is_saved: bool
 ) -> None:
-    monkeypatch.setenv(SMALL_JOB.setting, "1500000")
+    monkeypatch.setenv(SMALL_JOB.setting, str(LOCAL_FILE_BYTES * 3 // 2))
     table = make_table(tmp_path / "t", pa.table({"k": [1], "v": ["old"]}), pa.table({"k": [2], "v": ["old"]}))
     before = files_on_disk(table)
     source = tmp_path / "source.parquet"
@@ -251,7 +251,7 @@ def test_saved_work_that_is_no_longer_whole_when_spark_is_there_is_not_gone_on_w
             run_job(spec, None)
     append(table, pa.table({"k": [4], "v": ["old"]}))
     pq.write_table(pa.table({"k": [2, 3], "v": ["later", "later"]}), source)
-    monkeypatch.setenv(SMALL_JOB.setting, "1000000")
+    monkeypatch.setenv(SMALL_JOB.setting, str(LOCAL_FILE_BYTES - 1))
     lines: list[str] = []
     committed(run_job(spec, None, start=start, log=lines.append))
     assert [line for line in lines if line.startswith("resuming an earlier try")]
@@ -263,7 +263,7 @@ def test_a_delete_that_needs_spark_after_all_goes_on_with_the_keys_that_it_has_r
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were encrypted with a key that only the job knows."""
-    monkeypatch.setenv(SMALL_JOB.setting, "1500000")
+    monkeypatch.setenv(SMALL_JOB.setting, str(LOCAL_FILE_BYTES * 3 // 2))
     table = make_table(tmp_path / "t", pa.table({"k": [1, 2]}), pa.table({"k": [3, 4]}))
     source = tmp_path / "keys.parquet"
     pq.write_table(pa.table({"k": [1, 4]}), source)
