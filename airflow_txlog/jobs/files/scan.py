@@ -188,13 +188,13 @@ def _directory(snapshot: Snapshot, partition_values: tuple[tuple[str, str | None
 
 
 def addressed_scan(
-    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: Expression | None = None
+    context: JobContext, plan: FilePlan, columns: frozenset[str], row_filter: Expression | None = None
 ) -> FileScan:
-    """Return the scan of these columns (None: all) of the planned files, with each row's address.
+    """Return the scan of these columns of the planned files, with each row's address.
 
     `row_filter` may name only these columns.
     """
-    names = [name for name in plan.schema.names if columns is None or name in columns]
+    names = [name for name in plan.schema.names if name in columns]
     schema = pa.schema([plan.schema.field(name) for name in names])
     bins = bins_for(context, plan, in_pieces=True)
     return FileScan(bins=bins, schema=schema, with_address=True, row_filter=row_filter)

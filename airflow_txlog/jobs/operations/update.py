@@ -30,7 +30,7 @@ from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.scope import partition_scope
 
 if TYPE_CHECKING:
-    from airflow_txlog.jobs.operations.merge.clause_sql import Sides
+    from airflow_txlog.jobs.operations.merge.by_spark import JudgedUpdate
 
 
 def update(context: JobContext) -> JobResult:
@@ -58,9 +58,9 @@ class _Update(ByCondition[_Prepared]):
         context, gate, condition = self._context, self._gate, self._condition
         with context.step("plan"):
             check_may_remove_rows(snapshot, "UPDATE")
-            sides = functools.cache(functools.partial(self._sides, snapshot))
-            condition_read = self._accepted(snapshot, lambda: gate.condition(condition, sides().target_alone))
-            computed = self._computed(snapshot, sides)
+            judged = functools.cache(functools.partial(self._judged, snapshot))
+            condition_read = self._accepted(snapshot, lambda: judged().accept_condition(condition))
+            computed = self._computed(snapshot, judged)
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             files = scope.read_files(tx, condition_read)
@@ -73,7 +73,7 @@ class _Update(ByCondition[_Prepared]):
                 computed=computed,
             )
 
-    def _computed(self, snapshot: Snapshot, sides_of: Callable[[], Sides]) -> Callable[[FilePlan], NewRows]:
+    def _computed(self, snapshot: Snapshot, judged: Callable[[], JudgedUpdate]) -> Callable[[FilePlan], NewRows]:
         """Return what computes the new values: tasks if the texts are plain and no rule judges new rows."""
         context, gate, update = self._context, self._gate, self._context.record(Update)
         found: RowValues | str = "rules of the table"
@@ -87,13 +87,7 @@ class _Update(ByCondition[_Prepared]):
                 gate.used |= set(used)
                 return functools.partial(_assigned_by_tasks, context, found)
         why = f"the new values are more than plain ones: they have {found}"
-        return context.executor.by_spark(why, lambda: self._computed_by_spark(snapshot, sides_of()))
-
-    def _computed_by_spark(self, snapshot: Snapshot, sides: Sides) -> Callable[[FilePlan], NewRows]:
-        from airflow_txlog.jobs.operations.merge.by_spark import computed_values  # noqa: PLC0415 - only with Spark
-
-        schema, assigned = snapshot.delta_schema, self._context.record(Update).set
-        return computed_values(self._context, self._gate, schema, sides, assigned, ONLY_CLAUSE)
+        return context.executor.by_spark(why, lambda: judged().computed(snapshot.delta_schema, update.set, ONLY_CLAUSE))
 
     def check(self, prepared: _Prepared, found: Found) -> None:
         """Raise MatchNotFound if a row must match and none does."""
@@ -105,10 +99,10 @@ class _Update(ByCondition[_Prepared]):
     def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
         return file_metrics(self._context, work) | {"numUpdatedRows": found.updated.num_rows}
 
-    def _sides(self, snapshot: Snapshot) -> Sides:
-        from airflow_txlog.jobs.operations.merge.by_spark import sides_of_update  # noqa: PLC0415
+    def _judged(self, snapshot: Snapshot) -> JudgedUpdate:
+        from airflow_txlog.jobs.operations.merge.by_spark import judge_update  # noqa: PLC0415 - only with Spark
 
-        return sides_of_update(self._context, self._gate, snapshot, self._context.record(Update).target_alias)
+        return judge_update(self._context, self._gate, snapshot, self._alias)
 
 
 def _assigned_by_tasks(context: JobContext, values: RowValues, updated: FilePlan) -> NewRows:

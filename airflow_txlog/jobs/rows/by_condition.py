@@ -104,16 +104,14 @@ class ByCondition(RowOperation[C]):
             found = _passing(context, plan, addressed_scan(context, plan, columns, plain[1]))
         return Matches.of_clause(ONLY_CLAUSE, found)
 
-    def _find_by_spark(
-        self, plan: FilePlan, columns: frozenset[str] | None, read: Predicate
-    ) -> Mapping[int, RowPositions]:
+    def _find_by_spark(self, plan: FilePlan, columns: frozenset[str], read: Predicate) -> Mapping[int, RowPositions]:
         """Return the rows of which the accepted condition is TRUE, by the plan's numbers of the files.
 
-        The condition names only `columns` (None: any). The tasks drop rows that cannot match, by `read`, before they
+        The condition names only `columns`. The tasks drop rows that cannot match, by `read`, before they
         reach Spark, and pack the addresses into bitmaps, so that the driver collects no rows.
         """
         context = self._context
-        row_filter = row_filter_of(read, plan.schema.names if columns is None else columns)
+        row_filter = row_filter_of(read, columns)
         scan = addressed_scan(context, plan, columns, row_filter)
         by_value = self._filter_by_value(plan, scan)
         if by_value is not None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.jobs.files import frames
-from airflow_txlog.jobs.files.frames import FrameImages, scan_frame
+from airflow_txlog.jobs.files.frames import FrameImages, FrameRows, scan_frame
 from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
@@ -159,16 +159,18 @@ def test_an_updated_row_without_a_new_image_is_never_committed(
     table = make_table(tmp_path / "t", rows(4), rows(4, start=100))
     arguments: dict[str, Any] = {"predicate": "id < 102", "set": {"name": "lower('X')"}}
     if operation == "update":
-        made = by_spark.updated_columns
+        made = by_spark.JudgedUpdate.images
 
         def one_too_few(*given: Any) -> FrameImages:
             found = made(*given)
             return replace(found, rows=found.rows.limit(5))
 
-        monkeypatch.setattr(by_spark, "updated_columns", one_too_few)
+        monkeypatch.setattr(by_spark.JudgedUpdate, "images", one_too_few)
     else:
-        whole = by_spark.updated_images
-        monkeypatch.setattr(by_spark, "updated_images", lambda *given: whole(*given).where("id <> 1"))
+        whole = by_spark.JudgedMerge.images
+        monkeypatch.setattr(
+            by_spark.JudgedMerge, "images", lambda *given: FrameRows(whole(*given).rows.where("id <> 1"))
+        )
         source = {"sql": "SELECT 1L AS id UNION ALL SELECT 101L"}
         clauses = [{"when": "matched", "then": "update", "set": {"name": "'x'"}}]
         arguments = {"source": source, "on": "t.id = s.id", "clauses": clauses}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -20,6 +21,7 @@ from pyspark.sql.types import StructType
 from airflow_txlog.contract.operations import Merge
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
+from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, FileScan
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
@@ -49,158 +51,104 @@ from airflow_txlog.jobs.sql.schemas import as_column_type, engine_type, without_
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
 
 
-def updated_columns(
-    context: JobContext, gate: SqlGate, updated: FilePlan, schema: delta.StructType, sides: Sides, clauses: Clauses
-) -> FrameImages:
-    """Return the columns that an UPDATE, or the table's rules, change in the rows at the plan's positions.
-
-    Columns that no clause and no rule reads never leave Arrow.
-    """
-    (clause,) = clauses.matched
-    generated = generated_by(sides, clauses.matched)
-    computed = frozenset([*clause.values, *generated, *sides.rules.table.lengths])
-    names = computed | sides.rules.enforced_columns
-    needed = columns_for_images([clause], schema, sides.source_alias, names)
-    read = pa.schema([field for field in updated.schema if needed is None or field.name in needed])
-    bins, first_files = bins_by_segment(context, updated)
-    view = context.view_name()
-    task = FileScan(bins=bins, schema=read, rows="only", with_address=True)
-    scan_frame(context, task).createOrReplaceTempView(view)
-    columns = image_sql(sides, [clause], str(clause.number), is_update=True, names=names)
-    columns.append(f"{quoted(sides.target_alias)}.{ADDRESS_COLUMN}")
-    rows = _typed(gate.run(f"SELECT {', '.join(columns)} FROM {_from(view, sides)}"), sides.target)
-    rows = sides.rules.enforce(sides.rules.with_generated(rows, dict.fromkeys(generated)), are_inserts=False)
-    sent = [rows[quoted(name)] for name in rows.schema.names if name not in names - computed]
-    return FrameImages(rows=rows.select(*sent), bins=bins, first_files=first_files, num_rows=updated.num_positions)
-
-
-def updated_images(
-    context: JobContext,
-    gate: SqlGate,
-    updated: FilePlan,
-    schema: delta.StructType,
-    sides: Sides,
-    clauses: Clauses,
-    source: MaterializedSource,
-) -> DataFrame:
-    """Return new images of the rows at the plan's positions, with the segments of the files."""
-    needed = columns_for_images(clauses.updates, schema, sides.source_alias, frozenset(schema.names))
-    read = pa.schema([field for field in updated.schema if needed is None or field.name in needed])
-    task = FileScan(
-        bins=bins_for(context, updated), schema=read, rows="only", with_row_id=True, with_clause=True, with_segment=True
-    )
-    target_view = context.view_name()
-    scan_frame(context, task).createOrReplaceTempView(target_view)
-    matched = tuple(clause for clause in clauses.matched if clause.action == "update")
-    by_source = tuple(clause for clause in clauses.not_matched_by_source if clause.action == "update")
-    # Each kind in a query of its own: without a match a bare name can mean nothing but the target's column.
-    frames = []
-    if by_source:
-        numbers = ", ".join(str(clause.number) for clause in by_source)
-        relation = f"{_from(target_view, sides)} WHERE {clause_of_row(sides.target_alias)} IN ({numbers})"
-        frames.append(_images(gate, sides, by_source, relation, ""))
-    if matched:
-        frames.append(_matched_images(context, gate, target_view, sides, matched, source))
-    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
-
-
-def _matched_images(
-    context: JobContext, gate: SqlGate, view: str, sides: Sides, clauses: Sequence[Clause], source: MaterializedSource
-) -> DataFrame:
-    """Return the images of the view's rows that met a source row."""
-    source_view = context.view_name()
-    frame_of(context, source).createOrReplaceTempView(source_view)
-    s, t = quoted(sides.source_alias), quoted(sides.target_alias)
-    hint = join_hint(context, source.memory_bytes([ROW_ID_COLUMN, *source.names]), s)
-    on = f"{t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
-    relation = f"{_from(view, sides)} JOIN {quoted(source_view)} AS {s} ON {on}"
-    return _images(gate, sides, clauses, relation, f"/*+ {hint} */")
-
-
-def _images(gate: SqlGate, sides: Sides, clauses: Sequence[Clause], relation: str, hint: str) -> DataFrame:
-    number = clause_of_row(sides.target_alias)
-    columns = image_sql(sides, clauses, number, is_update=True)
-    columns += [f"{quoted(sides.target_alias)}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
-    frame = gate.run(f"SELECT {hint} {', '.join(columns)} FROM {relation}")
-    return _as_rows_of_table(frame, sides, clauses, are_inserts=False)
-
-
-def _from(view: str, sides: Sides) -> str:
-    return f"{quoted(view)} AS {quoted(sides.target_alias)}"
-
-
-def inserted_rows(
-    context: JobContext,
-    gate: SqlGate,
-    sides: Sides,
-    clauses: Clauses,
-    source: MaterializedSource,
-    matched: SourceRowSet,
-    buckets: Collection[int],
-) -> DataFrame:
-    """Return the rows that WHEN NOT MATCHED clauses make of source rows in these buckets that are not among `matched`.
-
-    The segment is the bucket.
-    """
-    view = context.view_name()
-    unmatched_rows(context, source, matched.parts, buckets).createOrReplaceTempView(view)
-    s = quoted(sides.source_alias)
-    decided = f"SELECT {s}.*, {deciding_sql(clauses.not_matched)} AS {CLAUSE_COLUMN} FROM {quoted(view)} AS {s}"
-    number = clause_of_row(sides.source_alias)
-    columns = image_sql(sides, clauses.not_matched, number, is_update=False)
-    columns += [f"{s}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
-    frame = gate.run(f"SELECT {', '.join(columns)} FROM ({decided}) AS {s} WHERE {number} IS NOT NULL")
-    return _as_rows_of_table(frame, sides, clauses.not_matched, are_inserts=True)
-
-
-def _as_rows_of_table(frame: DataFrame, sides: Sides, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:
-    """Return the new rows typed, with generated columns that their clause leaves out, and the rules enforced.
-
-    `frame` has the table's columns, SEGMENT_COLUMN, which stays, and CLAUSE_COLUMN, which goes.
-    """
-    rows = _typed(frame, sides.target)
-    lacking = {
-        name: None if len(numbers) == len(clauses) else F.col(CLAUSE_COLUMN).isin(sorted(numbers))
-        for name, numbers in generated_by(sides, clauses).items()
-    }
-    rows = sides.rules.with_generated(rows, lacking).drop(CLAUSE_COLUMN)
-    return sides.rules.enforce(rows, are_inserts=are_inserts)
-
-
-def _typed(frame: DataFrame, target: StructType) -> DataFrame:
-    """Return the frame with a type for columns that are only NULL: a union or a shuffle takes none without a type.
-
-    Columns that are not the table's stay.
-    """
-    types = {field.name: field.dataType for field in target}
-    return frame.select(
-        *(
-            as_column_type(frame[quoted(field.name)], field.dataType, types[field.name]).alias(field.name)
-            if field.name in types
-            else frame[quoted(field.name)]
-            for field in frame.schema
-        )
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
-class JudgedMerge:
-    """A merge whose texts Spark has accepted: the clauses have SQL for their values."""
+class _Judged:
+    """Texts that Spark has accepted, over these sides."""
 
     context: JobContext
     gate: SqlGate
+    sides: Sides
+
+    def view(self, rows: DataFrame, alias: str) -> str:
+        """Return a FROM clause of the rows."""
+        view = self.context.view_name()
+        rows.createOrReplaceTempView(view)
+        return f"{quoted(view)} AS {quoted(alias)}"
+
+    def target_rows(self, updated: FilePlan, needed: frozenset[str], bins: Bins, *, with_pairs: bool) -> str:
+        """Return a FROM clause of the rows at the plan's positions, with these columns.
+
+        The rows have their source row, clause and segment (`with_pairs`), or their address.
+        """
+        read = pa.schema([field for field in updated.schema if field.name in needed])
+        scan = FileScan(
+            bins=bins,
+            schema=read,
+            rows="only",
+            with_address=not with_pairs,
+            with_row_id=with_pairs,
+            with_clause=with_pairs,
+            with_segment=with_pairs,
+        )
+        return self.view(scan_frame(self.context, scan), self.sides.target_alias)
+
+    def typed(self, rows: DataFrame) -> DataFrame:
+        """Return the rows with a type for columns that are only NULL: a union or a shuffle takes none without a type.
+
+        Columns that are not the table's stay.
+        """
+        types = {field.name: field.dataType for field in self.sides.target}
+        return rows.select(
+            *(
+                as_column_type(rows[quoted(field.name)], field.dataType, types[field.name]).alias(field.name)
+                if field.name in types
+                else rows[quoted(field.name)]
+                for field in rows.schema
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedUpdate(_Judged):
+    """An UPDATE of a table whose rules Spark has accepted; its only side is the target."""
+
+    def accept_condition(self, text: str) -> dict[str, Any]:
+        """Return the parameters that the condition uses. Raises as `SqlGate.condition` does."""
+        return self.gate.condition(text, self.sides.target_alone)
+
+    def computed(
+        self, schema: delta.StructType, assigned: Mapping[str, str], number: int
+    ) -> Callable[[FilePlan], NewRows]:
+        """Accept the values of the clause of this number; return what computes them in planned rows."""
+        values = assigned_values(self.gate, self.sides, self.sides.target_alone, dict(assigned), is_insert=False)
+        clause = Clause(number=number, action="update", condition=None, values=values)
+        return lambda updated: self.images(updated, schema, clause)
+
+    def images(self, updated: FilePlan, schema: delta.StructType, clause: Clause) -> FrameImages:
+        """Return the columns that the clause, or the table's rules, change in the rows at the plan's positions.
+
+        Columns that no clause and no rule reads never leave Arrow.
+        """
+        rules = self.sides.rules
+        generated = generated_by(self.sides, [clause])
+        computed = frozenset([*clause.values, *generated, *rules.table.lengths])
+        names = computed | rules.enforced_columns
+        needed = columns_for_images([clause], schema, self.sides.source_alias, names)
+        bins, first_files = bins_by_segment(self.context, updated)
+        relation = self.target_rows(updated, needed, bins, with_pairs=False)
+        columns = image_sql(self.sides, [clause], str(clause.number), is_update=True, names=names)
+        columns.append(f"{quoted(self.sides.target_alias)}.{ADDRESS_COLUMN}")
+        rows = self.typed(self.gate.run(f"SELECT {', '.join(columns)} FROM {relation}"))
+        rows = rules.enforce(rules.with_generated(rows, dict.fromkeys(generated)), are_inserts=False)
+        sent = [rows[quoted(name)] for name in rows.schema.names if name not in names - computed]
+        return FrameImages(rows=rows.select(*sent), bins=bins, first_files=first_files, num_rows=updated.num_positions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedMerge(_Judged):
+    """A merge whose texts Spark has accepted: the clauses have SQL for their values."""
+
     on: str
     source: MaterializedSource
-    sides: Sides
     clauses: Clauses
 
     def type_in_source(self, text: str) -> delta.StructField | None:
         """Return the type of an expression over one source row. Raises InvalidPredicate."""
         return engine_type(self.gate.value(text, self.sides.source_alone))
 
-    def source_rows(self) -> str:
-        """Return a FROM clause of all source rows."""
-        return self._source_rows(None)
+    def source_rows(self, names: Collection[str] | None = None) -> str:
+        """Return a FROM clause of all source rows, with these columns (None: all)."""
+        return self.view(frame_of(self.context, self.source, names), self.sides.source_alias)
 
     def ask(self, query: str, what: str) -> pa.Table:
         """Return the rows of a query of ours. Raises as `collect` does."""
@@ -208,42 +156,76 @@ class JudgedMerge:
 
     def pairs(self, plan: FilePlan, pair: PairColumns) -> Matches:
         """Return the matches by ON in all rows of the planned files."""
-        on, clauses, source = self.on, self.clauses, self.source
+        on, clauses, context = self.on, self.clauses, self.context
         by_source = clauses.not_matched_by_source
-        texts, target_view = [on, *clauses.conditions_on_target()], self.context.view_name()
+        texts = [on, *clauses.conditions_on_target()]
         # Where no match is a reason to act, every row is of interest.
-        row_filter = None if by_source else key_filter(on, plan.schema, pair, source)
-        scanned = _named(texts, pair.target, pair.source_alias)
-        scan_frame(self.context, addressed_scan(self.context, plan, scanned, row_filter)).createOrReplaceTempView(
-            target_view
-        )
+        row_filter = None if by_source else key_filter(on, plan.schema, pair, self.source)
+        scan = addressed_scan(context, plan, _named(texts, pair.target, pair.source_alias), row_filter)
+        target = self.view(scan_frame(context, scan), pair.target_alias)
         named = _named(texts, pair.source, pair.target_alias)
-        source_rows = self._source_rows(named)
-        size_bytes = source.memory_bytes([ROW_ID_COLUMN, *named])
         s, t = quoted(pair.source_alias), quoted(pair.target_alias)
+        hint = join_hint(context, self.source.memory_bytes([ROW_ID_COLUMN, *named]), s)
         selected = f"{t}.*" if by_source else f"{t}.{ADDRESS_COLUMN}"
         query = (
-            f"SELECT /*+ {join_hint(self.context, size_bytes, s)} */ {selected}, {s}.{ROW_ID_COLUMN}, "
-            f"{deciding_sql(clauses.matched)} AS {CLAUSE_COLUMN} FROM {quoted(target_view)} AS {t} "
-            f"{'LEFT JOIN' if by_source else 'JOIN'} {source_rows} ON (\n{on}\n)"
+            f"SELECT /*+ {hint} */ {selected}, {s}.{ROW_ID_COLUMN}, {deciding_sql(clauses.matched)} AS {CLAUSE_COLUMN} "
+            f"FROM {target} {'LEFT JOIN' if by_source else 'JOIN'} {self.source_rows(named)} ON (\n{on}\n)"
         )
         found = self.gate.run(_with_unmatched(query, t, deciding_sql(by_source)) if by_source else query)
         return Matches.of_packed(collect(through(found, pairs_packed, PAIRS_SCHEMA), MATCHING))
 
-    def images(self, updated: FilePlan, schema: delta.StructType) -> NewRows:
+    def images(self, updated: FilePlan, schema: delta.StructType) -> FrameRows:
         """Return new images of the rows at the plan's positions, of a table with this schema."""
-        rows = updated_images(self.context, self.gate, updated, schema, self.sides, self.clauses, self.source)
-        return FrameRows(rows)
+        context, sides, clauses = self.context, self.sides, self.clauses
+        needed = columns_for_images(clauses.updates, schema, sides.source_alias, frozenset(schema.names))
+        target = self.target_rows(updated, needed, bins_for(context, updated), with_pairs=True)
+        matched, by_source = (
+            [clause for clause in of if clause.action == "update"]
+            for of in (clauses.matched, clauses.not_matched_by_source)
+        )
+        # Each kind in a query of its own: without a match a bare name can mean nothing but the target's column.
+        frames = []
+        if by_source:
+            numbers = ", ".join(str(clause.number) for clause in by_source)
+            where = f"WHERE {clause_of_row(sides.target_alias)} IN ({numbers})"
+            frames.append(self._images(by_source, f"{target} {where}", ""))
+        if matched:
+            s, t = quoted(sides.source_alias), quoted(sides.target_alias)
+            hint = join_hint(context, self.source.memory_bytes([ROW_ID_COLUMN, *self.source.names]), s)
+            on = f"{t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
+            frames.append(self._images(matched, f"{target} JOIN {self.source_rows()} ON {on}", f"/*+ {hint} */"))
+        return FrameRows(frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1]))
 
-    def inserts(self, matched: SourceRowSet, buckets: Collection[int]) -> NewRows:
-        """Return new rows of the source rows in these buckets that are not among `matched`."""
-        rows = inserted_rows(self.context, self.gate, self.sides, self.clauses, self.source, matched, buckets)
-        return FrameRows(rows)
+    def _images(self, clauses: Sequence[Clause], relation: str, hint: str) -> DataFrame:
+        number = clause_of_row(self.sides.target_alias)
+        columns = image_sql(self.sides, clauses, number, is_update=True)
+        columns += [f"{quoted(self.sides.target_alias)}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
+        frame = self.gate.run(f"SELECT {hint} {', '.join(columns)} FROM {relation}")
+        return self._as_rows_of_table(frame, clauses, are_inserts=False)
 
-    def _source_rows(self, names: Collection[str] | None) -> str:
-        view = self.context.view_name()
-        frame_of(self.context, self.source, names).createOrReplaceTempView(view)
-        return f"{quoted(view)} AS {quoted(self.sides.source_alias)}"
+    def inserts(self, matched: SourceRowSet, buckets: Collection[int]) -> FrameRows:
+        """Return new rows of the source rows in these buckets that are not among `matched`, with the bucket."""
+        clauses, s = self.clauses.not_matched, quoted(self.sides.source_alias)
+        rows = self.view(unmatched_rows(self.context, self.source, matched.parts, buckets), self.sides.source_alias)
+        decided = f"SELECT {s}.*, {deciding_sql(clauses)} AS {CLAUSE_COLUMN} FROM {rows}"
+        number = clause_of_row(self.sides.source_alias)
+        columns = image_sql(self.sides, clauses, number, is_update=False)
+        columns += [f"{s}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
+        frame = self.gate.run(f"SELECT {', '.join(columns)} FROM ({decided}) AS {s} WHERE {number} IS NOT NULL")
+        return FrameRows(self._as_rows_of_table(frame, clauses, are_inserts=True))
+
+    def _as_rows_of_table(self, frame: DataFrame, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:
+        """Return the new rows typed, with generated columns that their clause leaves out, and the rules enforced.
+
+        `frame` has the table's columns, SEGMENT_COLUMN, which stays, and CLAUSE_COLUMN, which goes.
+        """
+        rules = self.sides.rules
+        lacking = {
+            name: None if len(numbers) == len(clauses) else F.col(CLAUSE_COLUMN).isin(sorted(numbers))
+            for name, numbers in generated_by(self.sides, clauses).items()
+        }
+        rows = rules.with_generated(self.typed(frame), lacking).drop(CLAUSE_COLUMN)
+        return rules.enforce(rows, are_inserts=are_inserts)
 
 
 def judge_merge(
@@ -256,23 +238,48 @@ def judge_merge(
     keeps_members: bool,
 ) -> JudgedMerge:
     """Have Spark accept ON, the clauses and the table's rules. Raises as `SqlGate.condition` and `check_clauses` do."""
-    rules, given = accepted_rules(context, snapshot.metadata), schema_of(source)
-    sides = Sides(
-        target=rules.spark_schema,
-        source=given,
-        target_alias=merge.target_alias,
-        source_alias=merge.source_alias,
-        target_shape=gate.shape(without_metadata(rules.spark_schema, nullable=True)),
-        source_shape=gate.shape(given),
-        ansi=context.is_ansi,
-        table_uri=context.root,
-        rules=rules,
+    sides = _sides(
+        context,
+        gate,
+        snapshot,
+        merge.target_alias,
+        schema_of(source),
+        merge.source_alias,
         may_lack_columns=merge.schema_evolution,
         keeps_members=keeps_members,
     )
     gate.condition(merge.on, sides.pair)
     clauses = check_clauses(gate, sides, merge.clauses)
-    return JudgedMerge(context=context, gate=gate, on=merge.on, source=source, sides=sides, clauses=clauses)
+    return JudgedMerge(context=context, gate=gate, sides=sides, on=merge.on, source=source, clauses=clauses)
+
+
+def judge_update(context: JobContext, gate: SqlGate, snapshot: Snapshot, alias: str) -> JudgedUpdate:
+    """Have Spark accept the table's rules."""
+    return JudgedUpdate(context=context, gate=gate, sides=_sides(context, gate, snapshot, alias, StructType([]), ""))
+
+
+def _sides(
+    context: JobContext,
+    gate: SqlGate,
+    snapshot: Snapshot,
+    target_alias: str,
+    source: StructType,
+    source_alias: str,
+    **more: bool,
+) -> Sides:
+    rules = accepted_rules(context, snapshot.metadata)
+    return Sides(
+        target=rules.spark_schema,
+        source=source,
+        target_alias=target_alias,
+        source_alias=source_alias,
+        target_shape=gate.shape(without_metadata(rules.spark_schema, nullable=True)),
+        source_shape=gate.shape(source) if source_alias else "",
+        ansi=context.is_ansi,
+        table_uri=context.root,
+        rules=rules,
+        **more,
+    )
 
 
 def columns_for_evolution(source: MaterializedSource) -> SchemaJson:
@@ -281,34 +288,8 @@ def columns_for_evolution(source: MaterializedSource) -> SchemaJson:
     return columns
 
 
-def sides_of_update(context: JobContext, gate: SqlGate, snapshot: Snapshot, alias: str) -> Sides:
-    """Have Spark accept the table's rules; return the sides for the texts of an UPDATE: the target alone."""
-    rules = accepted_rules(context, snapshot.metadata)
-    return Sides(
-        target=rules.spark_schema,
-        source=StructType([]),
-        target_alias=alias,
-        source_alias="",
-        target_shape=gate.shape(without_metadata(rules.spark_schema, nullable=True)),
-        source_shape="",
-        ansi=context.is_ansi,
-        table_uri=context.root,
-        rules=rules,
-    )
-
-
-def computed_values(
-    context: JobContext, gate: SqlGate, schema: delta.StructType, sides: Sides, assigned: Mapping[str, str], number: int
-) -> Callable[[FilePlan], NewRows]:
-    """Have Spark accept the values of an UPDATE, the clause of this number; return what computes them."""
-    values = assigned_values(gate, sides, sides.target_alone, dict(assigned), is_insert=False)
-    clause = Clause(number=number, action="update", condition=None, values=values)
-    clauses = Clauses(matched=(clause,))
-    return lambda updated: updated_columns(context, gate, updated, schema, sides, clauses)
-
-
 def _named(texts: Iterable[str], schema: delta.StructType, other_alias: str) -> frozenset[str]:
-    """Return the schema's columns that some of the texts may mean, beside the other side's alias."""
+    """Return the schema's columns that some of the texts may mean, given the other side's alias."""
     return frozenset().union(*(columns_named(text, schema, other_alias) for text in texts))
 
 

@@ -149,16 +149,15 @@ def generated_by(sides: Sides, clauses: Sequence[Clause]) -> dict[str, frozenset
 
 def columns_for_images(
     clauses: Sequence[Clause], schema: delta.StructType, source_alias: str, names: frozenset[str]
-) -> frozenset[str] | None:
-    """Return the target's columns from which `names` of the updates' images are computed; None for any.
+) -> frozenset[str]:
+    """Return the target's columns from which `names` of the updates' images are computed.
 
     A name after `source_alias` is the source's.
     """
     needed: frozenset[str] = frozenset()
     for clause in clauses:
         needed |= frozenset(name for name in names if name not in clause.values)
-        for text in clause.values.values():
-            needed |= columns_named(text, schema, source_alias)
+        needed |= needed.union(*(columns_named(text, schema, source_alias) for text in clause.values.values()))
     return needed
 
 

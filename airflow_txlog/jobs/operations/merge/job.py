@@ -140,14 +140,15 @@ class MergeRows(RowOperation[PreparedMerge]):
         )
 
     def _judging(self, snapshot: Snapshot, source: MaterializedSource) -> Callable[[str], JudgedMerge]:
-        judge = functools.cache(functools.partial(self._judge, snapshot, source))
+        @functools.cache
+        def judge() -> JudgedMerge:
+            from airflow_txlog.jobs.operations.merge.by_spark import judge_merge  # noqa: PLC0415 - only with Spark
+
+            return judge_merge(
+                self._context, self._gate, self._merge, snapshot, source, keeps_members=self.keeps_members
+            )
+
         return lambda why: self._context.executor.by_spark(why, judge)
-
-    def _judge(self, snapshot: Snapshot, source: MaterializedSource) -> JudgedMerge:
-        from airflow_txlog.jobs.operations.merge.by_spark import judge_merge  # noqa: PLC0415 - only with Spark
-
-        keeps_members = self.keeps_members
-        return judge_merge(self._context, self._gate, self._merge, snapshot, source, keeps_members=keeps_members)
 
     def _accepted(self, snapshot: Snapshot, pair: PairColumns, judged: Callable[[str], JudgedMerge]) -> Clauses:
         """Return the clauses once they and ON are accepted: plain ones are, any others by Spark."""

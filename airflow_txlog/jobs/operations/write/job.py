@@ -91,11 +91,6 @@ def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions:
     return WriteScope(partitions=partitions, text=_joined(text, replaced), read=read)
 
 
-def files_in_scope(tx: Transaction, scope: WriteScope) -> pa.Table:
-    """Return the live files (a table `FILES`) that an overwrite of this scope removes."""
-    return scope.files_inside(tx.read_whole_table() if scope.read is None else tx.read(scope.read))
-
-
 def check_has_partitions(context: JobContext, columns: Sequence[str]) -> None:
     """Raise PartitionMismatch for an overwrite of the partitions of a table that has none."""
     if not columns:
@@ -239,7 +234,7 @@ class _Write:
     def _replaced(self, tx: Transaction, scope: WriteScope, staged: Sequence[StagedFile]) -> pa.Table:
         """Return the live files (a table `FILES`) that the staged ones replace."""
         if self._mode == "overwrite":
-            return files_in_scope(tx, scope)
+            return scope.files_inside(tx.read_whole_table() if scope.read is None else tx.read(scope.read))
         if self._mode == "overwrite_partitions":
             return files_of_partitions(tx, scope.partitions, staged)
         return FILES.empty_table()
