@@ -68,15 +68,15 @@ class RowOperation(ABC, Generic[P]):
     """The operation as its commit names it, by delta-spark's word."""
 
     writes_rows = True
-    """Whether every commit of it that changes something has new rows. One that only removes rows may need no Parquet
-    file, so that it also serves a table whose files cannot be written here."""
+    """Whether each of its changes has new rows. One that only removes rows may write no Parquet file, so that it also
+    serves a table whose files cannot be written here."""
 
     joins_files = False
-    """Whether tiny files of one partition become one where the commit has new rows of it (`joined_files`)."""
+    """Whether tiny files of a partition with new rows are joined (`tiny_files`)."""
 
     records_inserts_alone = False
-    """Whether inserts are written as change rows also where no row leaves: their source can be evaluated only once, and
-    in the next attempt rows may leave."""
+    """Whether inserts are written as change rows even if no row leaves: their source can be evaluated only once, and in
+    the next attempt rows may leave."""
 
     @abstractmethod
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> P:

@@ -47,12 +47,7 @@ def compact(
     """What one task tells that compacts these bins."""
     given = [(number, path) for number, files in enumerate(bins) for path in files]
     rows = [
-        {
-            "path": path.name,
-            "size_bytes": path.stat().st_size,
-            "segment": number,
-            "deleted": (masked or {}).get(path),
-        }
+        {"path": path.name, "size_bytes": path.stat().st_size, "segment": number, "deleted": (masked or {}).get(path)}
         for number, path in given
     ]
     ids = {

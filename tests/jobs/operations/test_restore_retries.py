@@ -41,11 +41,7 @@ def restore(
 ) -> JobResult:
     """Restore version 1; `at` is called when the plan is made and nothing is committed yet."""
     spec = job_spec(
-        operation="restore",
-        table_uri=table.uri,
-        arguments={"version": 1},
-        application=identity,
-        saved_work_key=key,
+        operation="restore", table_uri=table.uri, arguments={"version": 1}, application=identity, saved_work_key=key
     )
     return run_job(spec, None, log=lambda line: at() if at is not None and line.startswith("to version") else None)
 

@@ -85,8 +85,7 @@ def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
 
 
 @pytest.mark.parametrize(
-    ("limit", "assigned"),
-    [("computed_rows", {"amount": "id * 2"}), ("computed_texts", {"name": "concat(name, '!')"})],
+    ("limit", "assigned"), [("computed_rows", {"amount": "id * 2"}), ("computed_texts", {"name": "concat(name, '!')"})]
 )
 def test_computed_values_of_more_rows_than_the_driver_takes_are_written_by_spark(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, limit: str, assigned: dict[str, str]

@@ -161,10 +161,7 @@ def test_a_source_that_is_a_table_with_masked_rows_gives_those_that_are_left(
 
 @pytest.mark.parametrize(
     "operation",
-    [
-        "delete",
-        pytest.param("merge", marks=pytest.mark.long("test_deletion_vectors has a merge that loses so")),
-    ],
+    ["delete", pytest.param("merge", marks=pytest.mark.long("test_deletion_vectors has a merge that loses so"))],
 )
 def test_a1_rows_that_another_engine_masks_meanwhile_do_not_come_back(
     tmp_path: Path, spark: SparkSession, operation: str

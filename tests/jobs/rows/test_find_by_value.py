@@ -86,8 +86,7 @@ _MORE = pytest.mark.long("the types of make test's conditions are enough there")
 
 
 @pytest.mark.parametrize(
-    "condition",
-    [*BY_VALUE[:4], *(pytest.param(each, marks=_MORE) for each in BY_VALUE[4:]), *ROW_BY_ROW],
+    "condition", [*BY_VALUE[:4], *(pytest.param(each, marks=_MORE) for each in BY_VALUE[4:]), *ROW_BY_ROW]
 )
 def test_a_condition_on_one_column_is_evaluated_for_each_of_its_values(
     made: Path, tmp_path: Path, spark: SparkSession, condition: str, lines: list[str]

@@ -25,13 +25,7 @@ pytestmark = pytest.mark.spark
 STRICT = pa.struct([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.string())])
 DEEP = pa.struct([pa.field("n", STRICT, nullable=False), pa.field("u", pa.list_(STRICT), nullable=False)])
 SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("c", STRICT),
-        ("l", pa.list_(STRICT)),
-        ("m", pa.map_(pa.string(), STRICT)),
-        ("d", DEEP),
-    ]
+    [("id", pa.int64()), ("c", STRICT), ("l", pa.list_(STRICT)), ("m", pa.map_(pa.string(), STRICT)), ("d", DEEP)]
 )
 LOOSE_STRUCT = pa.struct([("x", pa.int64()), ("y", pa.string())])
 LOOSE = pa.schema(

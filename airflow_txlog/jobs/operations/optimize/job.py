@@ -11,7 +11,6 @@ OptimizeTableCommand; soundness section 0 (OPTIMIZE), A18, B3, B5.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +21,6 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Optimize
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
-from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.zorder import ColumnPath
 from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.commit.content.clustering import clustering_columns, without_statistics
@@ -50,6 +48,8 @@ from airflow_txlog.storage.limits import costs_of
 
 # More would leave each column two bits of the order, which sorts by none of them.
 MOST_COLUMNS = 8
+# The metrics of a commit that are added up.
+_SUMMED = ("numAddedFiles", "numAddedBytes", "numRemovedFiles", "numRemovedBytes", "numDeletionVectorsRemoved")
 
 
 def ordering_columns(snapshot: Snapshot, names: Iterable[str]) -> tuple[ColumnPath, ...]:
@@ -99,35 +99,6 @@ def optimize(context: JobContext, clock: Clock = SYSTEM_CLOCK) -> JobResult:
     return _Optimizing(context, clock).run()
 
 
-@dataclass(kw_only=True)
-class _Done:
-    """The sums over all commits so far."""
-
-    versions: list[int] = field(default_factory=list)
-    read_version: int | None = None
-    attempts: int = 1
-    sizes: list[int] = field(default_factory=list)
-    metrics: dict[str, int] = field(
-        default_factory=lambda: {
-            "numAddedFiles": 0,
-            "numAddedBytes": 0,
-            "numRemovedFiles": 0,
-            "numRemovedBytes": 0,
-            "numDeletionVectorsRemoved": 0,
-        }
-    )
-
-    def add(self, result: JobResult, staged: Sequence[StagedFile]) -> None:
-        """Count one commit, and the files that it added."""
-        assert result.version is not None
-        self.versions.append(result.version)
-        self.read_version = result.read_version
-        self.attempts += result.attempts - 1
-        self.sizes.extend(file.size_bytes for file in staged)
-        for name in self.metrics:
-            self.metrics[name] += result.metrics[name]
-
-
 class _Optimizing:
     def __init__(self, context: JobContext, clock: Clock) -> None:
         self._context = context
@@ -136,7 +107,8 @@ class _Optimizing:
         self._gate = SqlGate(context)
         self._target_bytes = TARGET_BYTES_DEFAULT
         self._z_columns: tuple[ColumnPath, ...] = ()
-        self._done = _Done()
+        self._committed: list[JobResult] = []
+        self._added_sizes: list[int] = []
         self._left: set[str] = set()
         """Paths of files whose bin was dropped, because another commit took one of its inputs away."""
         self._deadline_ms: int | None = None
@@ -158,7 +130,7 @@ class _Optimizing:
                 for batch in batches_of(bins, self._optimize.batch_bytes):
                     self._commit(batch)
             except NeedsSpark as needed:
-                if not self._done.versions:
+                if not self._committed:
                     raise
                 # Only files that another commit has changed meanwhile come to that; with Spark all would begin anew.
                 context.log(f"what other commits have changed meanwhile is left for another time: {needed}")
@@ -280,9 +252,14 @@ class _Optimizing:
         root = self._context.root
         self._left |= {path_of_key(key) for each in batch for key in each.keys(root)} - committed
         if result.status == "committed":
-            self._done.add(result, [file for segment in memory.segments for file in segment.files])
-            added, removed = (self._done.metrics[name] for name in ("numAddedFiles", "numRemovedFiles"))
+            self._committed.append(result)
+            self._added_sizes += [file.size_bytes for segment in memory.segments for file in segment.files]
+            added, removed = (self._sums()[name] for name in ("numAddedFiles", "numRemovedFiles"))
             self._context.log(f"version {result.version}: {removed} files have become {added} so far")
+
+    def _sums(self) -> dict[str, int]:
+        """Return the metrics of all commits so far."""
+        return {name: sum(result.metrics[name] for result in self._committed) for name in _SUMMED}
 
     def _staged(self, snapshot: Snapshot, bins: Sequence[Bin]) -> list[Segment]:
         with self._context.step("rewrite"):
@@ -305,13 +282,9 @@ class _Optimizing:
         if all(segment.fingerprint == CARRIES_IDS for segment in kept):
             tx.keep_row_ids()
         staged = [file for segment in kept for file in segment.files]
-        metrics = {
-            "numAddedFiles": len(staged),
-            "numAddedBytes": sum(file.size_bytes for file in staged),
-            "numRemovedFiles": removed.num_rows,
-            "numRemovedBytes": int(pc.sum(removed.column("size"), min_count=0).as_py()),
-            "numDeletionVectorsRemoved": len(vectors_of(removed)),
-        }
+        added_bytes, removed_bytes = sum(file.size_bytes for file in staged), sum(removed.column("size").to_pylist())
+        counts = (len(staged), added_bytes, removed.num_rows, removed_bytes, len(vectors_of(removed)))
+        metrics = dict(zip(_SUMMED, counts, strict=True))
         return Change(
             operation="REORG" if self._optimize.purge else "OPTIMIZE",
             parameters=self._parameters(),
@@ -329,21 +302,20 @@ class _Optimizing:
         return {"predicate": predicate, "auto": False, "clusterBy": "[]", "zOrderBy": zorder_parameter(self._z_columns)}
 
     def _result(self, considered: int, version: int) -> JobResult:
-        done = self._done
-        removed, added = done.metrics["numRemovedFiles"], done.metrics["numAddedFiles"]
+        sums, last = self._sums(), self._committed[-1] if self._committed else None
         return self._context.result(
-            is_committed=bool(done.versions),
-            version=done.versions[-1] if done.versions else version,
-            read_version=done.read_version if done.versions else version,
-            metrics={**done.metrics, **size_metrics(done.sizes)},
+            is_committed=last is not None,
+            version=version if last is None else last.version,
+            read_version=version if last is None else last.read_version,
+            metrics={**sums, **size_metrics(self._added_sizes)},
             files={
                 "considered": considered,
-                "pruned": considered - removed,
-                "rewritten": removed,
-                "added": added,
-                "removed": removed,
+                "pruned": considered - sums["numRemovedFiles"],
+                "rewritten": sums["numRemovedFiles"],
+                "added": sums["numAddedFiles"],
+                "removed": sums["numRemovedFiles"],
             },
-            attempts=done.attempts,
+            attempts=1 + sum(result.attempts - 1 for result in self._committed),
         )
 
 

@@ -15,16 +15,7 @@ import pytest
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.depth import LONG
-from tests.helpers.jobs import (
-    application,
-    committed,
-    error_of,
-    files_on_disk,
-    ids,
-    live_files,
-    rows,
-    run,
-)
+from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
 from tests.helpers.racing import killed_before_commit, winning
 from tests.helpers.rows import append, bag, make_table
 

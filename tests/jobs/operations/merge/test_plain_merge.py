@@ -119,11 +119,7 @@ def test_what_is_no_constant_beside_a_column_is_left_to_spark(
 
 @pytest.mark.parametrize(("limit", "by_spark_beyond"), [("merge_source_bytes", [WRITE]), ("merge_key_bytes", [FIND])])
 def test_a_source_of_more_than_the_tasks_read_is_left_to_spark(
-    tmp_path: Path,
-    spark: SparkSession,
-    by_spark: list[str],
-    limit: str,
-    by_spark_beyond: list[str],
+    tmp_path: Path, spark: SparkSession, by_spark: list[str], limit: str, by_spark_beyond: list[str]
 ) -> None:
     clauses = [update({"t.v": "s.v"}), insert({"k": "s.k", "p": "s.p", "w": "s.w"})]
     left = []

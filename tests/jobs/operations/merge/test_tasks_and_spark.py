@@ -20,17 +20,7 @@ from airflow_txlog.jobs.operations.merge import keys
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, SMALL_JOB, USUAL, Limits
-from tests.helpers.jobs import (
-    KEY,
-    application,
-    committed,
-    error_of,
-    files_on_disk,
-    insert,
-    merge,
-    run,
-    update,
-)
+from tests.helpers.jobs import KEY, application, committed, error_of, files_on_disk, insert, merge, run, update
 from tests.helpers.rows import append, bag, make_table
 from tests.helpers.specs import job_spec
 
@@ -109,10 +99,7 @@ def merged(
 
 @pytest.mark.parametrize("names", [[name] for name in KEYS] + [["string", "int"], ["bigint", "date", "string"]])
 def test_keys_of_every_type_meet_in_the_tasks_as_in_spark(
-    tmp_path: Path,
-    spark: SparkSession,
-    names: list[str],
-    collected: list[tuple[bool, int]],
+    tmp_path: Path, spark: SparkSession, names: list[str], collected: list[tuple[bool, int]]
 ) -> None:
     chance = random.Random(str(names))
     values = [[None, *KEYS[name][1]] for name in names]

@@ -288,10 +288,7 @@ def test_what_is_left_of_a_bin_and_needs_spark_after_a_commit_is_left_for_anothe
 def test_columns_that_order_nothing_are_refused_before_anything_is_staged(tmp_path: Path, spark: SparkSession) -> None:
     schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("l", pa.list_(pa.int64())), ("late", pa.int64())])
     table = make_table(
-        tmp_path / "t",
-        schema=schema,
-        partition_by=["day"],
-        properties={"delta.dataSkippingNumIndexedCols": "2"},
+        tmp_path / "t", schema=schema, partition_by=["day"], properties={"delta.dataSkippingNumIndexedCols": "2"}
     )
     wrong = {
         "nowhere": "UnknownColumn",
