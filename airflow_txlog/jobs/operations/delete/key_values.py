@@ -190,43 +190,41 @@ def _integer(value: Any, kind: Integer) -> int:
     return number
 
 
-def _whole(value: Any) -> int:
+def _number(value: Any, text: re.Pattern[str]) -> Any:
+    """Return the value; a number that is written as `text` demands, as a Decimal."""
     if isinstance(value, bool):
         raise _NotExact("a boolean is no number")
-    if isinstance(value, int):
+    if not isinstance(value, str):
         return value
-    if isinstance(value, str):
-        if _WHOLE.fullmatch(value) is None:
-            raise _NotExact("the text is not how that type writes a number, so it would not read back as it was")
-        return int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value) or value != math.floor(value) or abs(value) > _DOUBLE_WHOLE:
+    if text.fullmatch(value) is None:
+        raise _NotExact("the text is not how that type writes a number, so it would not read back as it was")
+    return Decimal(value)
+
+
+def _whole(value: Any) -> int:
+    number = _number(value, _WHOLE)
+    if isinstance(number, int):
+        return number
+    if isinstance(number, float):
+        if not math.isfinite(number) or number != math.floor(number) or abs(number) > _DOUBLE_WHOLE:
             raise _NotExact(
                 "it is no whole number, or one that a floating-point number cannot distinguish from its neighbour"
             )
-        return int(value)
-    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value(context=_EXACT):
-        return int(value)
+        return int(number)
+    if isinstance(number, Decimal) and number.is_finite() and number == number.to_integral_value(context=_EXACT):
+        return int(number)
     raise _NotExact("it is no whole number")
 
 
 def _decimal(value: Any, kind: DecimalType) -> Decimal:
-    if isinstance(value, bool):
-        raise _NotExact("a boolean is no number")
-    if isinstance(value, int):
-        number = Decimal(value)
-    elif isinstance(value, Decimal) and value.is_finite():
-        number = value
-    elif isinstance(value, str) and _PLAIN_DECIMAL.fullmatch(value):
-        number = Decimal(value)
-    elif isinstance(value, str):
-        raise _NotExact("the text is not how that type writes a number, so it would not read back as it was")
-    elif isinstance(value, float) and math.isfinite(value):
-        number = Decimal(repr(value))
+    number = _number(value, _PLAIN_DECIMAL)
+    if isinstance(number, float) and math.isfinite(number):
+        number = Decimal(repr(number))
         if len(number.normalize(_EXACT).as_tuple().digits) > _DOUBLE_DIGITS:
             raise _NotExact("a floating-point number of so many digits may stand for several decimals")
-    else:
+    elif not isinstance(number, int) and not (isinstance(number, Decimal) and number.is_finite()):
         raise _NotExact("it is no number")
+    number = Decimal(number)
     scaled = number.scaleb(kind.scale, _EXACT)
     if scaled != scaled.to_integral_value(context=_EXACT) or scaled.copy_abs() >= 10**kind.precision:
         raise _NotExact("its digits do not fit")
@@ -234,20 +232,13 @@ def _decimal(value: Any, kind: DecimalType) -> Decimal:
 
 
 def _double(value: Any) -> float:
-    if isinstance(value, bool):
-        raise _NotExact("a boolean is no number")
-    if isinstance(value, float):
-        number = value
-    elif isinstance(value, int) and abs(value) <= _DOUBLE_WHOLE:
-        number = float(value)
-    elif isinstance(value, Decimal) and value.is_finite():
-        number = float(value)
-        if Decimal(repr(number)) != value:
-            raise _NotExact("it has no exact floating-point number")
-    elif isinstance(value, str) and _PLAIN_DECIMAL.fullmatch(value):
-        return _double(Decimal(value))
-    else:
+    given = _number(value, _PLAIN_DECIMAL)
+    is_exact = isinstance(given, float) or (isinstance(given, int) and abs(given) <= _DOUBLE_WHOLE)
+    if isinstance(given, Decimal) and given.is_finite():
+        is_exact = Decimal(repr(float(given))) == given
+    if not is_exact:
         raise _NotExact("it has no exact floating-point number")
+    number = float(given)
     if math.isnan(number):
         raise _NotExact("NaN matches no row")
     # One zero: Spark's joins take both for equal.
