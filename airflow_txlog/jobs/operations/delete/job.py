@@ -115,7 +115,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             # A column may have been widened since the keys were materialized; any other type is refused here.
-            values = convert_keys(given.values, field, context.root).values
+            values = convert_keys(given.values, field, context.root)
             read = keys_predicate(values, field, context.limits.delete_keys)
             files = scope.read_files(tx, read)
         return _Prepared(
@@ -138,12 +138,12 @@ class DeleteByKeys(RowOperation[_Prepared]):
             # Other keys: nothing that was found about the last ones holds.
             memory.forget()
             column = StructType(fields=(StructField(name=KEY, type=field.type, nullable=True),))
-            files = write_input(context, pa.table({KEY: keys.values}), "write down the keys")
+            files = write_input(context, pa.table({KEY: keys}), "write down the keys")
             described, stored = json.loads(schema_to_json(column)), to_arrow(column)
             source = materialized(context, files, described, stored, self._gate.used, reads_target=reads_target)
-            context.saved_inputs.num_keys_given = keys.num_given
+            context.saved_inputs.num_keys_given = len(given)
             self._keys = self._read(source)
-        context.log(f"{plural(keys.num_given, 'key')} given, {len(keys.values)} of them different")
+        context.log(f"{plural(len(given), 'key')} given, {len(keys)} of them different")
         return self._keys
 
     def _read(self, source: MaterializedSource) -> _Keys:

@@ -13,7 +13,6 @@ import math
 import re
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.codecs import DAY_S, SECOND_US, Integer, date_text, parse_date, plain_date, plain_time
+from airflow_txlog.datafiles.deletion_vectors.positions import whole
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type, codec
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import SchemaMismatch, UnsupportedFeature
@@ -44,20 +44,11 @@ _TYPE_NAMES: tuple[tuple[type, str], ...] = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Keys:
-    """Keys in their column's type: `values` are distinct and not null; `num_given` counts the given ones."""
-
-    column: str
-    values: pa.Array
-    num_given: int
-
-
 class _NotExact(Exception):
     """The value is not exactly one of the column's, for the reason `args[0]`."""
 
 
-def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: StructField, table: str) -> Keys:
+def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: StructField, table: str) -> pa.Array:
     """Return the given keys as distinct values of the column `field` of `table`, in order.
 
     `given` is an Arrow column, or Python values (text, numbers, dates, datetimes, Decimals, bytes). Raises
@@ -68,8 +59,7 @@ def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: Struc
     kind = arrow_type(field.type)
     if isinstance(given, pa.Array | pa.ChunkedArray):
         return _convert_column(given, field, kind, table)
-    converted = _convert_values(list(given), field, table)
-    return Keys(column=field.name, values=pc.unique(converted), num_given=len(given))
+    return pc.unique(_convert_values(list(given), field, table))
 
 
 def check_key_column(field: StructField, table: str) -> None:
@@ -91,10 +81,8 @@ def check_key_column(field: StructField, table: str) -> None:
         )
 
 
-def _convert_column(given: pa.Array | pa.ChunkedArray, field: StructField, kind: pa.DataType, table: str) -> Keys:
-    column = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
-    if isinstance(column, pa.ChunkedArray):  # combine_chunks of no chunks
-        column = pa.array([], column.type)
+def _convert_column(given: pa.Array | pa.ChunkedArray, field: StructField, kind: pa.DataType, table: str) -> pa.Array:
+    column = whole(given) if isinstance(given, pa.ChunkedArray) else given
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.null_count:
@@ -103,14 +91,13 @@ def _convert_column(given: pa.Array | pa.ChunkedArray, field: StructField, kind:
     # Keys repeat; each is judged once.
     distinct = pc.unique(column)
     if _is_same(distinct.type, kind) and field.type not in (Primitive.FLOAT, Primitive.DOUBLE):
-        return Keys(column=field.name, values=distinct.cast(kind), num_given=len(column))
+        return distinct.cast(kind)
     name = str(column.type)
     try:
         values = distinct.to_pylist()
     except (ValueError, OverflowError) as error:
         raise _refusal(None, name, "years outside 1 to 9999 are not converted", field, table) from error
-    converted = _convert_values(values, field, table, found=name, places=column)
-    return Keys(column=field.name, values=pc.unique(converted), num_given=len(column))
+    return pc.unique(_convert_values(values, field, table, found=name, places=column))
 
 
 def _is_same(found: pa.DataType, wanted: pa.DataType) -> bool:

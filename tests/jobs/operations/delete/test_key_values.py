@@ -102,10 +102,10 @@ def field(kind: DataType, **metadata: str) -> StructField:
 @pytest.mark.parametrize(("key", "kind", "value"), KEPT, ids=lambda case: str(case))
 def test_b7_a_key_that_is_a_value_of_the_column_stays_it(key: Any, kind: DataType, value: Any) -> None:
     keys = convert_keys([key, key], field(kind), "/lake/t")
-    assert (keys.values.to_pylist(), keys.num_given, keys.column) == ([value], 2, "who")
+    assert keys.to_pylist() == [value]
     if not isinstance(key, str) or kind is Primitive.STRING:
         column = convert_keys(pa.chunked_array([[key], [key]]), field(kind), "/lake/t")
-        assert (column.values, column.num_given) == (keys.values, 2)
+        assert column == keys
 
 
 @pytest.mark.parametrize(("key", "kind"), REFUSED, ids=lambda case: str(case))
@@ -137,20 +137,20 @@ def test_the_first_bad_key_of_a_column_is_told_by_its_place() -> None:
 
 def test_keys_of_one_value_are_one_key() -> None:
     keys = convert_keys(["7", 7, 7.0, Decimal(7), "8"], field(Primitive.LONG), "/lake/t")
-    assert (keys.values.to_pylist(), keys.num_given) == ([7, 8], 5)
-    assert convert_keys([], field(Primitive.LONG), "/lake/t").values == pa.array([], pa.int64())
-    assert convert_keys(pa.chunked_array([], pa.int32()), field(Primitive.LONG), "/lake/t").num_given == 0
+    assert keys.to_pylist() == [7, 8]
+    assert convert_keys([], field(Primitive.LONG), "/lake/t") == pa.array([], pa.int64())
+    assert len(convert_keys(pa.chunked_array([], pa.int32()), field(Primitive.LONG), "/lake/t")) == 0
 
 
 def test_arrow_columns_of_a_like_type_are_taken_as_they_are() -> None:
     far = pa.array([10**7], pa.int32()).cast(pa.date32())
-    assert convert_keys(far, field(Primitive.DATE), "/lake/t").values == far
+    assert convert_keys(far, field(Primitive.DATE), "/lake/t") == far
     large = pa.array(["a", "b"], pa.large_string())
-    assert convert_keys(large, field(Primitive.STRING), "/lake/t").values == pa.array(["a", "b"])
+    assert convert_keys(large, field(Primitive.STRING), "/lake/t") == pa.array(["a", "b"])
     coded = pa.array(["a", "b", "a"]).dictionary_encode()
-    assert convert_keys(coded, field(Primitive.STRING), "/lake/t").values == pa.array(["a", "b"])
+    assert convert_keys(coded, field(Primitive.STRING), "/lake/t") == pa.array(["a", "b"])
     zoned = pa.array([5], pa.timestamp("us", "Europe/Zurich"))
-    assert convert_keys(zoned, field(Primitive.TIMESTAMP), "/lake/t").values == zoned.cast(pa.timestamp("us", "UTC"))
+    assert convert_keys(zoned, field(Primitive.TIMESTAMP), "/lake/t") == zoned.cast(pa.timestamp("us", "UTC"))
     with pytest.raises(SchemaMismatch):
         convert_keys(zoned, field(Primitive.TIMESTAMP_NTZ), "/lake/t")
 
@@ -184,8 +184,8 @@ NUMBERS: list[DataType] = [Primitive.BYTE, Primitive.LONG, DecimalType(20, 3), P
 def test_b7_two_keys_become_one_value_only_where_they_say_the_same(one: Any, other: Any, kind: DataType) -> None:
     """Numbers as numbers, texts as texts: no conversion brings two different subjects together."""
     try:
-        (first,) = convert_keys([one], field(kind), "t").values.to_pylist()
-        (second,) = convert_keys([other], field(kind), "t").values.to_pylist()
+        (first,) = convert_keys([one], field(kind), "t").to_pylist()
+        (second,) = convert_keys([other], field(kind), "t").to_pylist()
     except SchemaMismatch:
         return
     as_said = [Decimal(repr(key)) if isinstance(key, float) else key for key in (one, other)]
