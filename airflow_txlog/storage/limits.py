@@ -191,7 +191,7 @@ LOCAL_FILE_BYTES = 64 * 1024
 REMOTE_FILE_BYTES = 256 * 1024
 
 
-def costs_of(sizes: Iterable[int | None], *, is_remote: bool) -> list[int]:
-    """Return what it costs to read files that cost so much apart from their opening, in bytes."""
+def weight_of(sizes: Iterable[int | None], *, is_remote: bool) -> int:
+    """Return what it costs to read files whose rows cost so much, in bytes."""
     least = REMOTE_FILE_BYTES if is_remote else LOCAL_FILE_BYTES
-    return [max(size or 0, least) for size in sizes]
+    return sum(max(size or 0, least) for size in sizes)

@@ -86,7 +86,7 @@ class Bins:
 
     `store` is that of the planned files. `paths` are the files that hold the plan, in the store `kept`: the job's own
     table. `digests` are their SHA-256: a plan names files that a task opens with the worker's credentials, so a task
-    takes it from exactly these bytes. `weight` is the cost of reading all planned files, in bytes (`limits.costs_of`).
+    takes it from exactly these bytes. `weight` is the cost of reading all planned files, in bytes (`limits.weight_of`).
     """
 
     store: StoreReference

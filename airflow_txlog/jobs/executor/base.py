@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_txlog.jobs.source.materialized import MaterializedSource
     from airflow_txlog.jobs.sql.columns import SchemaJson
     from airflow_txlog.jobs.sql.gate import SqlGate
+    from airflow_txlog.storage import Store
 
 T = TypeVar("T")
 
@@ -106,11 +107,8 @@ class Executor(Protocol):
         `why_not` returns the reason, and is not called with a Spark.
         """
 
-    def why_too_much(self, costs: Sequence[int]) -> str | None:
-        """Return why files that cost so many bytes to read need Spark, if they do."""
-
-    def admit(self, costs: Sequence[int]) -> None:
-        """Raise NeedsSpark if files that cost so many bytes to read need Spark."""
+    def admit(self, sizes: Sequence[int | None], store: Store) -> None:
+        """Raise NeedsSpark if files of this store, whose rows cost so many bytes to read, need Spark."""
 
     def runs_here(self, weight: int) -> bool:
         """Return whether tasks that read files of this weight, and no frame of Spark's, run in this process."""

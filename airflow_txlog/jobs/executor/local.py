@@ -28,7 +28,8 @@ from airflow_txlog.jobs.files.stage import WRITING, Work
 from airflow_txlog.jobs.spark.session import has_settings_of_its_own
 from airflow_txlog.jobs.sql.current_time import now_in_utc
 from airflow_txlog.locations import LOCAL, scheme_of
-from airflow_txlog.storage.limits import SMALL_JOB
+from airflow_txlog.storage import Store
+from airflow_txlog.storage.limits import SMALL_JOB, weight_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,18 +84,14 @@ class LocalExecutor:
         if why is not None:
             self.refuse(why)
 
-    def why_too_much(self, costs: Sequence[int]) -> str | None:
-        total = sum(costs)
-        if total <= self.bytes_allowed:
-            self.bytes_planned = max(self.bytes_planned, total)
-            return None
-        return (
-            f"{plural(len(costs), 'file')} of {total} bytes are to be read, and {SMALL_JOB.setting} allows "
-            f"{self.bytes_allowed} (a tiny file, and one whose rows take much memory, counts more than on disk)"
-        )
-
-    def admit(self, costs: Sequence[int]) -> None:
-        self.foresee(lambda: self.why_too_much(costs))
+    def admit(self, sizes: Sequence[int | None], store: Store) -> None:
+        weight = weight_of(sizes, is_remote=store.is_remote)
+        if weight > self.bytes_allowed:
+            self.refuse(
+                f"{plural(len(sizes), 'file')} of {weight} bytes are to be read, and {SMALL_JOB.setting} allows "
+                f"{self.bytes_allowed} (a tiny file, and one whose rows take much memory, counts more than on disk)"
+            )
+        self.bytes_planned = max(self.bytes_planned, sum(size or 0 for size in sizes))
 
     def runs_here(self, weight: int) -> bool:
         return True

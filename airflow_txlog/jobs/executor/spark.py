@@ -39,6 +39,7 @@ from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import schema_of_json
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows, only_inside
 from airflow_txlog.locations import scheme_of
+from airflow_txlog.storage import Store
 from airflow_txlog.storage.limits import SMALL_JOB
 
 T = TypeVar("T")
@@ -76,10 +77,7 @@ class SparkExecutor:
     def foresee(self, why_not: Callable[[], str | None]) -> None:
         """Nothing: whatever needs Spark has it."""
 
-    def why_too_much(self, costs: Sequence[int]) -> str | None:
-        return None
-
-    def admit(self, costs: Sequence[int]) -> None:
+    def admit(self, sizes: Sequence[int | None], store: Store) -> None:
         """Nothing: no file is too large."""
 
     def runs_here(self, weight: int) -> bool:

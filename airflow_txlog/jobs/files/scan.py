@@ -32,7 +32,7 @@ from airflow_txlog.jobs.spark.errors import of_worker
 from airflow_txlog.locations import readable
 from airflow_txlog.sql.expression import Expression
 from airflow_txlog.storage import Store, StoreReference
-from airflow_txlog.storage.limits import costs_of
+from airflow_txlog.storage.limits import weight_of
 
 # Tasks are added while each still has so much to read; every task costs about 30 ms.
 SMALLEST_BIN_BYTES = 4 * 1024 * 1024
@@ -207,7 +207,7 @@ def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, pi
     `piece_bytes`. Raises NeedsSpark if that is too much work for a job without Spark.
     """
     sizes = plan.reading_costs()
-    context.executor.admit(costs_of(sizes, is_remote=plan.store.is_remote))
+    context.executor.admit(sizes, plan.store)
     if in_pieces:
         parts = parts_of(context.parallelism, sizes, piece_bytes)
         if max(parts, default=1) > 1:
@@ -225,7 +225,7 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
     for row, segment in enumerate(plan.table.column("segment").to_pylist()):
         segments.setdefault(segment, []).append(row)
     file_sizes = plan.reading_costs()
-    context.executor.admit(costs_of(file_sizes, is_remote=plan.store.is_remote))
+    context.executor.admit(file_sizes, plan.store)
     sizes = [sum(file_sizes[row] for row in rows) for rows in segments.values()]
     groups = list(segments.values())
     packed = pack_bins(sizes, task_count(context.parallelism, sizes))
@@ -239,7 +239,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     store = StoreReference.of(plan.store)
     # A file in parts stands there once for each.
     costs = dict(zip(plan.table.column("index").to_pylist(), plan.reading_costs(), strict=True)).values()
-    weight = sum(costs_of(costs, is_remote=plan.store.is_remote))
+    weight = weight_of(costs, is_remote=plan.store.is_remote)
     inline: list[bytes] = []
     encoded = encode_bins(plan.table, packed)
     for data in encoded:

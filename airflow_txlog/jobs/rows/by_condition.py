@@ -34,7 +34,7 @@ from airflow_txlog.jobs.sql.columns import columns_named
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.scope import exact_filter_of, read_condition, row_filter_of
 from airflow_txlog.sql.expression import Call, Column, Expression, Values, any_of
-from airflow_txlog.storage.limits import costs_of
+from airflow_txlog.storage.limits import weight_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -187,7 +187,7 @@ def _weighed(scan: FileScan, plan: FilePlan) -> FileScan:
     """Return the scan of some columns of the planned files, with an estimate of their share as its weight."""
     share = _width(scan.schema) / max(1, _width(plan.schema))
     sizes = (int((size or 0) * share) for size in plan.table.column("size_bytes").to_pylist())
-    weight = sum(costs_of(sizes, is_remote=plan.store.is_remote))
+    weight = weight_of(sizes, is_remote=plan.store.is_remote)
     return replace(scan, bins=replace(scan.bins, weight=weight))
 
 

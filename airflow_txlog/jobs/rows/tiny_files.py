@@ -31,7 +31,7 @@ from airflow_txlog.jobs.files.stage import layout_of, staged_of
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.resume.memory import JOINED, Memory, Segment
 from airflow_txlog.jobs.rows.operation import StagedWork
-from airflow_txlog.storage.limits import costs_of
+from airflow_txlog.storage.limits import weight_of
 
 # A file below an eighth of its target is tiny, and so is none above this.
 TINY_BYTES = 8 * 1024 * 1024
@@ -95,7 +95,7 @@ def joined_bins(context: JobContext, layout: Layout, bins: Sequence[Sequence[Sta
         [row for number in numbers for row in range(first[number], first[number] + len(bins[number]))]
         for numbers in order
     ]
-    weight = sum(costs_of(plan.column("size_bytes").to_pylist(), is_remote=context.store.is_remote))
+    weight = weight_of(plan.column("size_bytes").to_pylist(), is_remote=context.store.is_remote)
     packed = Bins(store=layout.store, inline=tuple(encode_bins(plan, rows)), weight=weight)
     task = CompactTask(bins=packed, layout=layout)
     made = staged_of(context, context.executor.run([task], RECORD_SCHEMA, "join tiny files"))

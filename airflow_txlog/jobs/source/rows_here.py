@@ -23,7 +23,6 @@ from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_o
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns
 from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, find_files
 from airflow_txlog.jobs.source.tables import check_no_table, snapshot_of_view
-from airflow_txlog.storage.limits import costs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +54,8 @@ def rows_here(
     """Return the rows of a source as this process reads them, or why only Spark can.
 
     `reads_all`: the caller reads every column. `target` is the version of the job's table that a source reading it
-    sees. Raises InvalidJobSpec (`argument`) for the files of a Delta table, SourceNotFound, and what `snapshot_of_view`
-    raises.
+    sees. Raises InvalidJobSpec (`argument`) for the files of a Delta table, SourceNotFound, NeedsSpark for too
+    many bytes, and what `snapshot_of_view` raises.
     """
     context.lineage.forget_source()
     if isinstance(described, TableView):
@@ -67,8 +66,7 @@ def rows_here(
         return OnlySpark("the source is a query")
     if isinstance(rows, RowsHere):
         context.lineage.views[""], context.lineage.sizes[""] = rows.columns.names, dict(rows.plan.size)
-        why = context.executor.why_too_much(costs_of(rows.plan.reading_costs(), is_remote=rows.plan.store.is_remote))
-        return rows if why is None else OnlySpark(why)
+        context.executor.admit(rows.plan.reading_costs(), rows.plan.store)
     return rows
 
 
@@ -93,9 +91,7 @@ def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_a
     refusal = why_spark_reads(found)
     if refusal is not None:
         return refusal
-    why = context.executor.why_too_much(costs_of(found.sizes.values(), is_remote=found.store.is_remote))
-    if why is not None:
-        return OnlySpark(why)
+    context.executor.admit(list(found.sizes.values()), found.store)
     source = columns_in_footers(found)
     if source.left is None and source.apart is not None and reads_all:
         raise source.apart

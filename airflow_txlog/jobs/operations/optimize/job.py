@@ -44,7 +44,6 @@ from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment, rules_at
 from airflow_txlog.jobs.sql.columns import missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
-from airflow_txlog.storage.limits import costs_of
 
 # More would leave each column two bits of the order, which sorts by none of them.
 MOST_COLUMNS = 8
@@ -174,7 +173,7 @@ class _Optimizing:
         if not files:
             return None
         together = pa.concat_tables(files)
-        context.executor.admit(costs_of(together.column("size").to_pylist(), is_remote=context.store.is_remote))
+        context.executor.admit(together.column("size").to_pylist(), context.store)
         if self._z_columns and len(list(batches_of(bins, self._optimize.batch_bytes))) > 1:
             # How much memory rows take is seen when they are read.
             return "rows are to be sorted in several commits"
