@@ -70,26 +70,23 @@ class TypedColumns:
         decoded = self._decoder.decode(texts)
         # A struct does not show who wrote it, and strings of these writers are no bounds.
         pythons = [text is not None and PYTHONS_SEPARATOR in text for text in texts.to_pylist()]
-        lower, upper, nulls = (
-            [self._decoder.texts(decoded, part, leaf.keys) for leaf in self._leaves]
-            for part in ("min_values", "max_values", "null_count")
-        )
-        keys = [leaf.keys for leaf in self._leaves]
-        sides = [
-            (leaf.keys, leaf.bounds(least, greatest, pythons))
-            for leaf, least, greatest in zip(self._leaves, lower, upper, strict=True)
-            if leaf.has_bounds
-        ]
-        counts = [b"" if each is None else bytes(each.num_records) for each in decoded]
+        lower, upper, counts = [], [], []
+        for leaf in self._leaves:
+            least, greatest, nulls = (
+                self._decoder.texts(decoded, part, leaf.keys) for part in ("min_values", "max_values", "null_count")
+            )
+            counts.append((leaf.keys, _array(nulls, Primitive.LONG)))
+            if leaf.has_bounds:
+                sides = leaf.bounds(least, greatest, pythons)
+                lower.append((leaf.keys, sides[0]))
+                upper.append((leaf.keys, sides[1]))
+        records = [b"" if each is None else bytes(each.num_records) for each in decoded]
         tight = [None if each is None else each.tight_bounds for each in decoded]
         members = [
-            ("numRecords", _array(counts, Primitive.LONG)),
-            ("minValues", _tree([(path, side) for path, (side, _) in sides])),
-            ("maxValues", _tree([(path, side) for path, (_, side) in sides])),
-            (
-                "nullCount",
-                _tree([(path, _array(each, Primitive.LONG)) for path, each in zip(keys, nulls, strict=True)]),
-            ),
+            ("numRecords", _array(records, Primitive.LONG)),
+            ("minValues", _tree(lower)),
+            ("maxValues", _tree(upper)),
+            ("nullCount", _tree(counts)),
             ("tightBounds", pa.array(tight, pa.bool_())),
         ]
         # Parquet has no struct without members.
@@ -113,19 +110,16 @@ class _Leaf:
 
     def bounds(self, lower: list[bytes], upper: list[bytes], pythons: list[bool]) -> tuple[pa.Array, pa.Array]:
         """Return both sides' bounds; null for strings of the files in `pythons`, and where a side is not believed."""
-        doubtful = self._doubtful({*lower, *upper})
+        doubtful: set[bytes] = set()
+        if self._reader is not None:
+            # Texts that a reader of the log does not believe; without a reader it believes none anyway.
+            stated = [text for text in {*lower, *upper} if text not in ABSENT]
+            doubtful = {text for text, bound in zip(stated, self._reader(stated), strict=True) if bound is None}
         is_none = [one in doubtful or other in doubtful for one, other in zip(lower, upper, strict=True)]
         if self._type is Primitive.STRING:
             is_none = [one or other for one, other in zip(is_none, pythons, strict=True)]
         kept = [[b"" if drop else text for text, drop in zip(texts, is_none, strict=True)] for texts in (lower, upper)]
         return _array(kept[0], self._type), _array(kept[1], self._type)
-
-    def _doubtful(self, texts: set[bytes]) -> set[bytes]:
-        """Return the texts that a reader of the log would not believe; none if it believes no bound of the column."""
-        if self._reader is None:
-            return set()
-        stated = [text for text in texts if text not in ABSENT]
-        return {text for text, bound in zip(stated, self._reader(stated), strict=True) if bound is None}
 
 
 def _leaves(fields: Iterator[StructField], above: tuple[StructField, ...] = ()) -> Iterator[_Leaf]:

@@ -34,12 +34,7 @@ from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DataT
 from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of, any_of
 
 # Digits that Spark gives a whole number when it compares it with a decimal.
-_INTEGER_DIGITS: dict[DataType, int] = {
-    Primitive.BYTE: 3,
-    Primitive.SHORT: 5,
-    Primitive.INTEGER: 10,
-    Primitive.LONG: 20,
-}
+_INTEGER_DIGITS: dict[DataType, int] = dict(zip(INTEGERS, (3, 5, 10, 20), strict=True))
 _FLOATS = (Primitive.FLOAT, Primitive.DOUBLE)
 # The integers that a float and a double hold exactly.
 _HELD: dict[DataType, tuple[Primitive, ...]] = {
@@ -104,10 +99,9 @@ def membership(column: Operand, constants: list[Constant], time_zone: str, negat
     if any(isinstance(value, float) and (value == 0 or math.isnan(value)) for value in exact):
         # Spark uses a hash set for many members, which distinguishes -0.0 from 0.0, and comparisons for few.
         raise OutsideGrammar("zero or NaN in a list of floats")
-    values: dict[Value, None] = dict.fromkeys(exact)
-    if not values:
+    if not exact:
         return null_test(column, is_null=False) if negated and given else FALSE
-    return member_of(column, tuple(values), negated)
+    return member_of(column, tuple(dict.fromkeys(exact)), negated)
 
 
 def like(column: Operand, constant: Constant, negated: bool) -> Expression:

@@ -49,8 +49,6 @@ _SUFFIXED = {
     "Y": Primitive.BYTE,
     "D": Primitive.DOUBLE,
     "F": Primitive.FLOAT,
-    "": None,
-    "BD": None,
 }
 _NUMBER = re.compile(r"(\d+)([LSY])|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(BD|[DF]|)", re.IGNORECASE | re.ASCII)
 _FLOAT_TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
@@ -66,7 +64,7 @@ def number(text: str, negative: bool = False) -> Constant:
     if found is None:
         raise OutsideGrammar(f"the number {text}")
     digits, suffix = ("-" if negative else "") + (found[1] or found[3]), (found[2] or found[4]).upper()
-    kind = _SUFFIXED[suffix]
+    kind = _SUFFIXED.get(suffix)
     if kind is not None and kind in INTEGERS:
         return _fits(kind, int(digits), text)
     # Without a suffix, an exponent makes a double and a point a decimal.

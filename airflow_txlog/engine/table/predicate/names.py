@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.tree import Operand
-from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, VariantType
-from airflow_txlog.errors import UnknownColumn
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, Primitive, StructType, VariantType
 from airflow_txlog.sql.expression import Expression, Name, parts_of
 from airflow_txlog.sql.sql_text import SqlText
 
@@ -61,9 +60,15 @@ class Names:
         if len(parts) != 1:
             raise OutsideGrammar(f"{name}, which is not a column of the table alone")
         found = self.schema.find(parts[0])
-        if found is None or not (qualified or self._is_ours(parts[0])):
+        others = () if not self.only_qualified or qualified else self.other_columns
+        if found is None or others is None or parts[0].lower() in others:
             raise OutsideGrammar(f"the name {name}")
-        return _usable(found)
+        # Collated strings do not compare by bytes; char(n) is stored with padding and compared without.
+        if found.is_collated or CHAR_VARCHAR_KEY in found.metadata:
+            raise OutsideGrammar(f"the column {found.name} with a collation, char or varchar type")
+        if found.type is Primitive.VOID or isinstance(found.type, VariantType):
+            raise OutsideGrammar(f"the column {found.name}, of the type {found.type}")
+        return Operand.of(found)
 
     def unknown(self, tree: Expression) -> str | None:
         """Return the first name that can only mean this table and that the table lacks, or None."""
@@ -90,11 +95,6 @@ class Names:
             return [], False
         return parts[1:], True
 
-    def _is_ours(self, name: str) -> bool:
-        if not self.only_qualified:
-            return True
-        return self.other_columns is not None and name.lower() not in self.other_columns
-
 
 def columns_in_text(schema: StructType, text: SqlText) -> frozenset[str] | None:
     """Return a superset of the table's columns that the text names; None if a star or IDENTIFIER() hides some."""
@@ -102,28 +102,6 @@ def columns_in_text(schema: StructType, text: SqlText) -> frozenset[str] | None:
         return None
     words = text.words()
     return frozenset(name for name in schema.names if name.lower() in words)
-
-
-def unknown_column(sql: str, name: str, schema: StructType) -> UnknownColumn:
-    """Return the error for a name that the table lacks, with the nearest name and all columns."""
-    return UnknownColumn(
-        f"The predicate {sql!r} names the column {name!r}, which the table does not have."
-        f"{did_you_mean(name, schema.names)} Its columns are: {shown_names(schema.names)}. Nothing was read.",
-        predicate=sql,
-        column=name,
-        columns=schema.names,
-    )
-
-
-def _usable(field: StructField) -> Operand:
-    # Collated strings do not compare by bytes; char(n) is stored with padding and compared without.
-    if field.is_collated or field.is_char or "__CHAR_VARCHAR_TYPE_STRING" in field.metadata:
-        raise OutsideGrammar(f"the column {field.name} with a collation, char or varchar type")
-    if field.type is Primitive.VOID:
-        raise OutsideGrammar(f"the column {field.name} without a type")
-    if isinstance(field.type, VariantType):
-        raise OutsideGrammar(f"the variant column {field.name}")
-    return Operand.of(field)
 
 
 def _names_in(tree: Expression) -> Iterator[Name]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from airflow_txlog.engine.table.predicate import coercion, constants
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar
-from airflow_txlog.engine.table.predicate.names import Names, columns_in_text, is_special, unknown_column
+from airflow_txlog.engine.table.predicate.names import Names, columns_in_text, did_you_mean, is_special, shown_names
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Predicate, null_test
 from airflow_txlog.engine.table.schema.types import Primitive, StructType
-from airflow_txlog.errors import InvalidPredicate
+from airflow_txlog.errors import InvalidPredicate, UnknownColumn
 from airflow_txlog.sql import confinement
 from airflow_txlog.sql.evaluation import known_as
 from airflow_txlog.sql.expression import (
@@ -163,14 +163,8 @@ def read_predicate(
     UnknownColumn, with the nearest column; UnsupportedPredicate for a subquery, a non-deterministic, aggregate, window
     or generator function, or a call of Java code.
     """
-    return _read_text(
-        sql,
-        Names(schema, alias),
-        parameters,
-        time_zone,
-        lenient=lenient,
-        unknown_columns_are_opaque=unknown_columns_are_opaque,
-    )
+    names = Names(schema, alias)
+    return _read_text(sql, names, parameters, time_zone, lenient, unknown_columns_are_opaque=unknown_columns_are_opaque)
 
 
 def target_conjuncts(
@@ -194,7 +188,7 @@ def target_conjuncts(
     # If the alias is also the source's, or one of its columns, every name is ambiguous.
     clear = target_alias.lower() != source_alias.lower() and target_alias.lower() not in (others or ())
     names = Names(schema, target_alias if clear else None, only_qualified=True, other_columns=others)
-    return _read_text(on_sql, names, parameters, time_zone, lenient=lenient, may_be_spare=True)
+    return _read_text(on_sql, names, parameters, time_zone, lenient, may_be_spare=True)
 
 
 def _read_text(
@@ -202,8 +196,8 @@ def _read_text(
     names: Names,
     parameters: Mapping[str, object] | None,
     time_zone: str,
-    *,
     lenient: bool,
+    *,
     may_be_spare: bool = False,
     unknown_columns_are_opaque: bool = False,
 ) -> Predicate:
@@ -235,7 +229,14 @@ def _read_text(
         return Predicate(sql, Opaque(confinement.guess_what_failed(text)), None)
     missing = names.unknown(parsed)
     if missing is not None and not unknown_columns_are_opaque:
-        raise unknown_column(sql, missing, names.schema)
+        columns = names.schema.names
+        raise UnknownColumn(
+            f"The predicate {sql!r} names the column {missing!r}, which the table does not have."
+            f"{did_you_mean(missing, columns)} Its columns are: {shown_names(columns)}. Nothing was read.",
+            predicate=sql,
+            column=missing,
+            columns=columns,
+        )
     outside: list[str] = []
     tree = _read(parsed, _LeafReader(names, bound, time_zone, sql), outside)
     # If every leaf was read, the columns in the tree are all. Otherwise any word of the text may be one.

@@ -92,7 +92,11 @@ def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
         checks=tuple(checks),
         generated=dict(_texts(schema, GENERATION_KEY)),
         defaults=dict(_texts(schema, DEFAULT_KEY)),
-        identities={member.name: _takes_values(member) for member in schema if is_identity(member)},
+        identities={
+            member.name: member.metadata.get(IDENTITY_PREFIX + "allowExplicitInsert") is True
+            for member in schema
+            if is_identity(member)
+        },
         lengths={member.name: _length(member, table) for member in schema if CHAR_VARCHAR_KEY in member.metadata},
     )
 
@@ -117,10 +121,6 @@ def _texts(schema: StructType, key: str) -> Iterator[tuple[str, str]]:
     for member in schema:
         if key in member.metadata:
             yield member.name, str(member.metadata[key])
-
-
-def _takes_values(member: StructField) -> bool:
-    return member.metadata.get(IDENTITY_PREFIX + "allowExplicitInsert") is True
 
 
 def _invariant(member: StructField, table: str) -> str:

@@ -89,7 +89,8 @@ class RecentTable:
             # A table that was dropped and created again has other bytes at every version: a new table.
             if load_snapshot(self._store).metadata.id == self._own_table_id:
                 raise
-            self._forget(own)
+            with self._lock:
+                self._own = tuple(commit for commit in self._own if commit not in own)
         return load_snapshot(self._store, version)
 
     def _after(self, tip: tuple[int, FileInfo | None]) -> tuple[int, FileInfo | None] | None:
@@ -118,7 +119,3 @@ class RecentTable:
             self._newest, self._contents = found, {}
             self._own = tuple(commit for commit in self._own if commit.version > found.version - WATCHED_VERSIONS)
         return found
-
-    def _forget(self, own: tuple[OwnCommit, ...]) -> None:
-        with self._lock:
-            self._own = tuple(commit for commit in self._own if commit not in own)

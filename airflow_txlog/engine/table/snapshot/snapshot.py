@@ -238,7 +238,9 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
 
     Raises TableNotFound, VersionNotFound, CorruptTable (also LogGap), UnsupportedFeature.
     """
-    return _checked(_load(store, version))
+    return _checked(
+        _from_usable(store, version, lambda segment: _build(store, _checkpoint_base(store, segment), segment))
+    )
 
 
 def latest_metadata(store: Store) -> Metadata:
@@ -256,10 +258,6 @@ def _checked(snapshot: Snapshot) -> Snapshot:
     schema = StructType(()) if metadata.schema_string is None else snapshot.delta_schema
     check_readable(snapshot.protocol, metadata, schema, snapshot.uri)
     return snapshot
-
-
-def _load(store: Store, version: int | None) -> Snapshot:
-    return _from_usable(store, version, lambda segment: _build(store, _checkpoint_base(store, segment), segment))
 
 
 def _from_usable(store: Store, version: int | None, read: Callable[[LogSegment], T]) -> T:
