@@ -105,7 +105,7 @@ EXTRA_EDGES = {("runners", "jobs"), ("runners", "datafiles")}
 # rooms in one line, those parted by "|" do not import one another either. "*" is every module that has no line.
 ROOMS: dict[str, tuple[str, ...]] = {
     "datafiles": ("tasks", "parquet", "deletion_vectors", "*"),
-    "engine": ("delta_table", "upkeep", "checkpointing", "commit", "table", "log", "many_files"),
+    "engine": ("table_api", "upkeep", "delta_table", "checkpointing", "commit", "table", "log", "many_files"),
     "engine.commit": ("transaction", "loop | creation | writers", "conflicts | turns", "content"),
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),

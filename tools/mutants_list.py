@@ -187,8 +187,8 @@ FAULTS = (
         name="replaced-table-unnoticed",
         breaks="a commit lands in another table that was created at the same place meanwhile",
         file=_LOOP,
-        old="        if found != anchor:\n",
-        new="        if found is None:\n",
+        old="            if found != self.anchor:\n",
+        new="            if found is None:\n",
         tests=(LOOP,),
     ),
     Fault(

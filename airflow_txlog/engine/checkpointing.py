@@ -29,16 +29,16 @@ from airflow_txlog.storage.base import FileInfo, Store
 
 
 def is_due(version: int, interval: int) -> bool:
-    """Source: delta-spark writes one after version n where n > 0 and n is a multiple of delta.checkpointInterval."""
+    """Return whether version n > 0 is a multiple of delta.checkpointInterval, as in delta-spark."""
     return version > 0 and version % interval == 0
 
 
 def checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
-    """Write a checkpoint of this version: V2 where delta.checkpointPolicy asks for it and the protocol allows it.
+    """Write a checkpoint of this version: V2 if delta.checkpointPolicy asks for it and the protocol allows it.
 
-    Statistics go in as delta.checkpoint.writeStatsAsJson and delta.checkpoint.writeStatsAsStruct say. Left out are
-    tombstones past delta.deletedFileRetentionDuration, which no VACUUM needs any more, and application transactions
-    past delta.setTransactionRetentionDuration.
+    Statistics are written as delta.checkpoint.writeStatsAsJson and delta.checkpoint.writeStatsAsStruct ask. Tombstones
+    past delta.deletedFileRetentionDuration, which no VACUUM needs any more, and application transactions past
+    delta.setTransactionRetentionDuration are left out.
     """
     state = state_of(snapshot, clock.now_ms())
     if snapshot.table_properties.wants_v2_checkpoints and "v2Checkpoint" in reader_features(snapshot.protocol):
@@ -48,7 +48,6 @@ def checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
 
 
 def state_of(snapshot: Snapshot, now_ms: int) -> CheckpointState:
-    """What of this version is still to be kept at the moment `now_ms`."""
     return CheckpointState(
         version=snapshot.version,
         protocol=snapshot.protocol,
@@ -64,9 +63,9 @@ def state_of(snapshot: Snapshot, now_ms: int) -> CheckpointState:
 
 
 def _format_of(snapshot: Snapshot) -> ParquetFormat:
-    """How the table wants its Parquet files; the usual one where it wants what this engine cannot write.
+    """Return the table's Parquet format, or the usual one if this engine cannot write it.
 
-    A checkpoint is read the same whatever its codec is, and a table must not go without one for it.
+    Readers accept any codec in a checkpoint, and a table must not go without checkpoints because of its format.
     """
     try:
         return snapshot.table_properties.parquet
@@ -93,7 +92,7 @@ def _form_of(snapshot: Snapshot) -> AddForm:
 
 
 def kept_tombstones(tombstones: pa.Table, delete_before_ms: int) -> pa.Table:
-    """Tombstones younger than the moment; one without a deletion timestamp counts as removed at the epoch."""
+    """Return the tombstones younger than the moment; without a timestamp one counts as removed at the epoch."""
     removed_ms = pc.fill_null(tombstones.column("deletion_timestamp"), 0)
     return tombstones.filter(pc.greater(removed_ms, delete_before_ms))
 
@@ -117,7 +116,7 @@ _CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCleanup:
-    """What a cleanup of the log deleted, and how far back the table reaches now."""
+    """The result of a log cleanup."""
 
     cut: int | None
     """The version of the checkpoint that the log begins with; None where nothing could be cut."""
@@ -129,9 +128,9 @@ NOTHING = LogCleanup(cut=None, deleted_files=0, deleted_bytes=0)
 
 
 def clean_after_checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
-    """Clean the log if the table wants it cleaned, after a checkpoint of its latest version was written.
+    """Clean the log if the table wants it, after a checkpoint of its latest version was written.
 
-    Never raises: a log that is longer than it need be costs readers a little, and the commit has landed.
+    Never raises: a log that is too long costs readers a little, and the commit has landed.
     """
     try:
         if snapshot.table_properties.clean_expired_log:
@@ -142,11 +141,11 @@ def clean_after_checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> No
 
 
 def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool = False) -> LogCleanup:
-    """Delete what the log holds before the newest readable checkpoint that is past delta.logRetentionDuration.
+    """Delete the files of the log before the newest readable checkpoint that is past delta.logRetentionDuration.
 
     `snapshot` is the latest version. Every version that was current at any moment within the retention (whole days,
-    UTC) can be read as before. A table with the feature checkpointProtection is left as it is: its writer rules which
-    versions may be cut. `automatic`: the log was just written to, which shows the store's time, and at most
+    UTC) stays readable. A table with the feature checkpointProtection is not cleaned: its writer decides which versions
+    may be cut. `automatic`: the log was just written to, which shows the store's time, and at most
     `Limits.automatic_cleanup_files` are deleted, oldest first.
 
     Raises whatever the store raises at a listing or a delete.
@@ -174,7 +173,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
 
 
 def _delete(store: Store, files: Sequence[FileInfo], deletion: Deletion, clock: Clock) -> None:
-    delete_files(store, files, deletion, on_file=progress_log(store, "log cleanup", files, deletion, clock))
+    delete_files(store, files, deletion, on_batch=progress_log(store, "log cleanup", files, deletion, clock))
     deletion.check()
 
 
@@ -182,10 +181,10 @@ def _delete(store: Store, files: Sequence[FileInfo], deletion: Deletion, clock: 
 
 
 def _cut(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], cutoff_ms: int) -> int | None:
-    """The version of the newest readable checkpoint at or below the last version that was current at the cutoff.
+    """Return the version of the newest readable checkpoint up to the last version that was current at the cutoff.
 
-    None where there is none, or nothing lies before it. The costly questions (reading the checkpoint, the in-commit
-    timestamps) are asked only where files would go, which is once a day.
+    None without one, or if nothing lies before it. The costly questions (reading the checkpoint, the in-commit
+    timestamps) are asked only if files would go, which is once a day.
     """
     names = _parsed(listed)
     oldest = min((name.version for name, _ in names), default=0)
@@ -204,7 +203,7 @@ def _cut(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], cutoff_ms
 
 
 def _is_readable(store: Store, version: int) -> bool:
-    """Whether the log holds a whole checkpoint of just this version and it can be read here, to its last row."""
+    """Return whether the log holds a whole checkpoint of this version that can be read to its last row."""
     try:
         checkpoint = list_segment(store, version).checkpoint
         if checkpoint is None or checkpoint.version != version:
@@ -217,14 +216,14 @@ def _is_readable(store: Store, version: int) -> bool:
 
 
 def _last_version_at(listed: Sequence[FileInfo], moment_ms: int) -> int:
-    """The last version whose commit file, by times that only grow, is not younger than the moment; -1 for none."""
+    """Return the last version whose commit file, by times that only grow, is not younger; -1 without one."""
     commits = commits_among(listed)
     position = bisect.bisect_right(commits, moment_ms, key=lambda commit: commit.file_time_ms)
     return commits[position - 1].version if position else -1
 
 
 def _last_in_commit_version_at(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], moment_ms: int) -> int:
-    """The same by in-commit timestamps, which time travel goes by from the version that enabled them on."""
+    """Return the same by in-commit timestamps, which time travel uses once they are enabled."""
     start = snapshot.table_properties.in_commit_start
     if start is None:
         return snapshot.version
@@ -237,7 +236,7 @@ def _last_in_commit_version_at(store: Store, snapshot: Snapshot, listed: Sequenc
 
 
 def _before(listed: Sequence[FileInfo], cut: int) -> list[FileInfo]:
-    """The files that go, oldest version first: all before the cut, and compactions that begin at or before it."""
+    """Return the files to delete, oldest first: all before the cut, and compactions that begin at it or before."""
     return [
         info
         for name, info in sorted(_parsed(listed), key=lambda each: (each[0].version, each[1].path))
@@ -246,7 +245,7 @@ def _before(listed: Sequence[FileInfo], cut: int) -> list[FileInfo]:
 
 
 def _parsed(listed: Sequence[FileInfo]) -> list[tuple[LogFile, FileInfo]]:
-    """The files whose names the protocol knows; what others keep beside them is theirs."""
+    """Return the files whose names the protocol knows; others are left alone."""
     found = ((parse_name(info.path), info) for info in listed)
     return [(name, info) for name, info in found if name is not None]
 
@@ -254,8 +253,8 @@ def _parsed(listed: Sequence[FileInfo]) -> list[tuple[LogFile, FileInfo]]:
 def _unreferenced_sidecars(store: Store, before_ms: int) -> list[FileInfo]:
     """Return the sidecars written before the moment that no checkpoint of the log names.
 
-    Several checkpoints may share a sidecar. Raises CorruptCheckpoint where a checkpoint does not show what it names:
-    then nothing may go. Source: protocol, "Sidecar File Information".
+    Several checkpoints may share a sidecar. Raises CorruptCheckpoint if the sidecars of a checkpoint are unknown: then
+    none may go. Source: protocol, "Sidecar File Information".
     """
     # Before the checkpoints: one that is published while we look then still shows what it names.
     sidecars = [info for info in store.list(SIDECAR_DIRECTORY) if info.modified_ms < before_ms]

@@ -1,14 +1,14 @@
-"""Deleting many files: in parallel, bounded, counted exactly, and reported on the way.
+"""Many files at once: look them up, or delete them, in parallel and bounded.
 
-Which files may go is decided elsewhere. One that cannot be deleted does not keep the ones behind it alive: deleting
-goes on, up to a number of failures that says the store refuses altogether. Whatever ends it, the count is of files
-that are gone.
+Which files may go is decided elsewhere. A file that cannot be deleted does not stop the others, up to a number of
+failures that shows that the store refuses altogether. However a deletion ends, it counts exactly the files that are
+gone.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -16,7 +16,13 @@ from airflow_txlog.clock import Clock
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.storage.base import FileInfo, Store
 
-# Files that one thread looks up before it takes the next: a thread pool's own work for each would be most of the time.
+log = logging.getLogger(__name__)
+
+PARALLELISM = 8
+"""The usual number of deletes at once: an object store answers each in some 50 ms."""
+MAX_FAILURES = 20
+PROGRESS_MS = 30_000
+# Files that one thread looks up in a row: otherwise the pool's own work for each would take most of the time.
 _MOST_AT_ONCE = 64
 
 
@@ -28,10 +34,10 @@ def look_up(
     skip_outside: bool = False,
     on_unreadable: Callable[[str], object] | None = None,
 ) -> list[FileInfo | None]:
-    """What the store says of each path, in their order; None where there is no such file, or the path can be none.
+    """Return the file at each path, in their order; None if there is none, or the path cannot be one.
 
-    Raises whatever the store raises at a look that fails. `skip_outside`: None where that is OutsideTable. A path in a
-    folder that this user may not enter is passed to `on_unreadable`, where it is given, and is None.
+    `skip_outside`: None also for OutsideTable. A path in a folder that this user may not enter is passed to
+    `on_unreadable`, if given, and is None. Raises whatever else the store raises.
     """
     refused = (ValueError, OutsideTable) if skip_outside else ValueError
 
@@ -39,7 +45,7 @@ def look_up(
         try:
             return store.stat(path)
         except refused:
-            return None  # a place that the store cannot even name
+            return None
         except PermissionError:
             if on_unreadable is None:
                 raise
@@ -49,16 +55,7 @@ def look_up(
     size = max(1, min(_MOST_AT_ONCE, len(paths) // (4 * parallelism)))
     slices = [paths[start : start + size] for start in range(0, len(paths), size)]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="txlog-stat") as pool:
-        found = pool.map(lambda some: list(map(look, some)), slices)
-        return [info for some in found for info in some]
-
-
-log = logging.getLogger(__name__)
-
-PARALLELISM = 8
-"""Deletes under way at once where nothing else is asked: an object store answers each in some 50 ms."""
-MAX_FAILURES = 20
-PROGRESS_MS = 30_000
+        return [info for some in pool.map(lambda some: list(map(look, some)), slices) for info in some]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,22 +76,35 @@ class Progress:
 
 @dataclass(slots=True)
 class Deletion:
-    """The state of a deletion: what is gone, and what could not be deleted. Changed by one thread alone."""
+    """The files that a deletion has deleted, and those that it could not delete. Changed by one thread alone."""
 
     deleted_files: int = 0
     deleted_bytes: int = 0
     failures: list[tuple[str, Exception]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """What the store does not take for a file of the table, such as a path that leads through a symlink."""
+    """Paths that the store does not accept for a file of the table, such as one that leads through a symlink."""
 
     def check(self) -> None:
-        """Raise the first failure as the store raised it, with a note that says how many there were."""
+        """Raise the first failure as the store raised it, with a note of their number."""
         if self.failures:
             path, error = self.failures[0]
             error.add_note(
                 f"{path} could not be deleted ({len(self.failures)} files could not); {self.deleted_files} were."
             )
             raise error
+
+    def settle(self, batch: Sequence[FileInfo], failures: Mapping[str, Exception]) -> None:
+        """Count a batch, of which the files without a failure are gone."""
+        for info in batch:
+            failure = failures.get(info.path)
+            if failure is None:
+                self.deleted_files += 1
+                self.deleted_bytes += info.size_bytes
+            elif isinstance(failure, ValueError | OutsideTable):
+                log.warning("%s was left alone: %s", info.path, failure)
+                self.refused.append(info.path)
+            else:
+                self.failures.append((info.path, failure))
 
 
 def delete_files(
@@ -103,23 +113,25 @@ def delete_files(
     deletion: Deletion,
     *,
     parallelism: int = PARALLELISM,
-    on_file: Callable[[], object] | None = None,
+    on_batch: Callable[[], object] | None = None,
 ) -> None:
-    """Delete the files, in their order as far as `parallelism` leaves one, and count into `deletion`.
+    """Delete the files, in their order as far as `parallelism` allows, and count into `deletion`.
 
-    Failures are gathered; after MAX_FAILURES no further delete begins. `on_file` is called in this thread after every
-    file. Where this thread is interrupted, the deletes under way are awaited and counted before it ends.
+    Failures are gathered; after MAX_FAILURES no further delete begins. `on_batch` is called in this thread after every
+    batch (`Store.deletes_at_once` files). If this thread is interrupted, the deletes under way are awaited and counted
+    before it ends.
     """
     size = store.deletes_at_once
     queue = iter([files[start : start + size] for start in range(0, len(files), size)])
+
+    def settle(batch: Sequence[FileInfo], failures: Mapping[str, Exception]) -> None:
+        deletion.settle(batch, failures)
+        if on_batch is not None:
+            on_batch()
+
     if parallelism == 1:
         for batch in queue:
-            outcome: Future[dict[str, Exception]] = Future()
-            try:
-                outcome.set_result(_delete(store, batch))
-            except Exception as error:
-                outcome.set_exception(error)
-            _settle(deletion, batch, outcome, on_file)
+            settle(batch, _delete(store, batch))
             if len(deletion.failures) >= MAX_FAILURES:
                 return
         return
@@ -137,19 +149,22 @@ def delete_files(
                     return
                 done, _ = wait(pending, return_when=FIRST_COMPLETED)
                 for future in done:
-                    _settle(deletion, pending.pop(future), future, on_file)
+                    settle(pending.pop(future), future.result())
         finally:
-            # Cancelled is what has not begun; the rest has, and its outcome belongs in the count.
+            # Only deletes that have not begun are cancelled; the others' outcome belongs in the count.
             for future in pending:
                 future.cancel()
             wait(pending)
             for future, batch in pending.items():
                 if not future.cancelled():
-                    _settle(deletion, batch, future, None)
+                    deletion.settle(batch, future.result())
 
 
 def _delete(store: Store, batch: Sequence[FileInfo]) -> dict[str, Exception]:
-    return store.delete_many([info.path for info in batch])
+    try:
+        return store.delete_many([info.path for info in batch])
+    except Exception as error:
+        return {info.path: error for info in batch}
 
 
 def progress_log(
@@ -160,7 +175,7 @@ def progress_log(
     clock: Clock,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> Callable[[], None]:
-    """A function to call after every file: every so many files or seconds it logs and reports how far it is."""
+    """Return a function that logs and reports the progress, every so many files or seconds."""
     total_bytes = sum(info.size_bytes for info in files)
     every = store.limits.progress_files
     next_file, next_ms = every, clock.now_ms() + PROGRESS_MS
@@ -182,36 +197,3 @@ def progress_log(
             on_progress(progress)
 
     return report
-
-
-def _settle(
-    deletion: Deletion,
-    batch: Sequence[FileInfo],
-    outcome: Future[dict[str, Exception]],
-    on_file: Callable[[], object] | None,
-) -> None:
-    """Count a batch: every file of it for which there is no error is gone."""
-    error = outcome.exception()
-    if error is not None and not isinstance(error, Exception):
-        raise error
-    failures = outcome.result() if error is None else {info.path: error for info in batch}
-    for info in batch:
-        if info.path in failures:
-            _fail(deletion, info, failures[info.path])
-        else:
-            _count(deletion, info)
-        if on_file is not None:
-            on_file()
-
-
-def _fail(deletion: Deletion, info: FileInfo, error: Exception) -> None:
-    if isinstance(error, (ValueError, OutsideTable)):
-        log.warning("%s was left alone: %s", info.path, error)
-        deletion.refused.append(info.path)
-    else:
-        deletion.failures.append((info.path, error))
-
-
-def _count(deletion: Deletion, info: FileInfo) -> None:
-    deletion.deleted_files += 1
-    deletion.deleted_bytes += info.size_bytes

@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import DIGEST_TAG, ApplicationTransaction, Details, JobResult, JobSpec
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import DeltaTable
 from airflow_txlog.engine.log.actions import Commit, decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
@@ -34,7 +34,7 @@ MAX_COMMITS_READ = 10_000
 _MOST_COMMITS_FOR_A_LINE = 100
 
 
-def recorded_version(table: Table, app_id: str) -> int | None:
+def recorded_version(table: DeltaTable, app_id: str) -> int | None:
     """Return the version of `app_id` in the table's latest snapshot; None without one, or without a table."""
     try:
         return table.snapshot().application_version(app_id)
@@ -52,7 +52,7 @@ class RecordedWork:
     tags: Mapping[str, str]
 
 
-def recorded_work(table: Table, app_id_end: str) -> list[RecordedWork]:
+def recorded_work(table: DeltaTable, app_id_end: str) -> list[RecordedWork]:
     """Return the transactions in the table's latest snapshot whose app id ends so, newest first."""
     try:
         snapshot = table.snapshot()
@@ -85,7 +85,7 @@ def find_done(spec: JobSpec) -> JobResult | None:
     if spec.application is None:
         return None
     try:
-        table = Table.at(spec.table_uri, spec.access)
+        table = DeltaTable.at(spec.table_uri, spec.access)
         snapshot = table.snapshot()
     except TableNotFound:
         return None

@@ -18,7 +18,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import Details, JobResult, JobSpec, Lineage
 from airflow_txlog.contract.operations import Operation
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.exactly_once.transactions import Seal, folder_named, seal_of, work_folder
 from airflow_txlog.storage import Store
@@ -93,12 +93,12 @@ class LogContext:
     """One job while it runs, as far as it needs no Spark. Used by one thread."""
 
     spec: JobSpec
-    table: Table
+    table: DeltaTable
     """The job's table, opened once with its connection's settings. Nothing is read before a step asks."""
     log: Log
     clock: Clock = SYSTEM_CLOCK
     times: StepTimes = field(default_factory=StepTimes)
-    tables_read: list[tuple[Table, Snapshot]] = field(default_factory=list)
+    tables_read: list[tuple[DeltaTable, Snapshot]] = field(default_factory=list)
     """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
     lineage: Lineage = field(default_factory=Lineage)
     """Facts about the data that were found on the way."""

@@ -31,7 +31,7 @@ from airflow_txlog.contract.operations import (
     Upsert,
     Write,
 )
-from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
@@ -65,7 +65,7 @@ _IN_LISTS = frozenset((".", ",", "+", "-", "/", "%", "||", "=", "<", ">"))
 _NAMES_OF_SPARK = frozenset(("col", "key", "pos", "value"))
 
 
-def check_mistakes(spec: JobSpec, table: Table, *, is_spark_here: bool, has_own_session: bool) -> None:
+def check_mistakes(spec: JobSpec, table: DeltaTable, *, is_spark_here: bool, has_own_session: bool) -> None:
     """Raise the error in which the job would end with a Spark, where that is certain without one.
 
     Work that is in the table already passes. `is_spark_here`: as in `run_job`. `has_own_session`: the job's session has

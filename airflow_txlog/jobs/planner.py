@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.wording import LinesOnce
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import DeltaTable
 from airflow_txlog.errors import InvalidInput, JobError
 from airflow_txlog.exactly_once.transactions import remove_saved_work
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, StepTimes
@@ -66,7 +66,7 @@ class Sparks:
 
 
 def run_planned(
-    spec: JobSpec, job: Job, table: Table, sparks: Sparks, say: Log, contexts: list[LogContext]
+    spec: JobSpec, job: Job, table: DeltaTable, sparks: Sparks, say: Log, contexts: list[LogContext]
 ) -> JobResult:
     """Return the result of a job that succeeds. Its contexts are added to `contexts`."""
     check_meaning(spec.spark_conf, spec.time_zone)
@@ -118,7 +118,9 @@ def run_planned(
             return run(None)
 
 
-def begin_job(spec: JobSpec, executor: Executor, table: Table, log: Log, tried: JobContext | None = None) -> JobContext:
+def begin_job(
+    spec: JobSpec, executor: Executor, table: DeltaTable, log: Log, tried: JobContext | None = None
+) -> JobContext:
     """Return the context of a job that starts now: from here on the current time in its texts stands still.
 
     `tried` is the same job on another executor, from which it goes on. Raises InvalidJobSpec for a parameter with a

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import DeltaTable
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import Log, LogContext
 from airflow_txlog.jobs.spark.errors import failure_of
@@ -47,7 +47,7 @@ def run_job(
     say(f"{spec.operation.name} {spec.table_uri}")
     contexts: list[LogContext] = []
     try:
-        table = Table.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
+        table = DeltaTable.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
         if spec.operation.needs_spark:
             # A job on the log alone need not load what plans, and what drives Spark.
             from airflow_txlog.jobs.planner import Sparks, run_planned  # noqa: PLC0415

@@ -34,7 +34,7 @@ def table(store: CountingStore, clock: Any) -> Table:
 
 
 def append(table: Table, name: str) -> int:
-    clock: Any = table._clock
+    clock: Any = table.clock
     clock.time_ms += 1
     tx = table.begin()
     tx.add(path=name, partition_values={"day": "1"}, size=1)

@@ -1,14 +1,14 @@
 """Whether a commit that landed first forbids ours: pure functions, one a rule, in the protocol's order.
 
-`check_winner` asks every rule about one winner and answers with the attempt as it must read to follow it. Winners are
-asked in ascending version, each against the attempt that the one before it left. Nothing here reads a store.
+`check_winner` applies every rule to one winner. Winners come in ascending version, each against the attempt that the
+one before it left. Nothing here reads a store.
 
 We let two kinds of commit through that the reference implementation refuses; both are proved, never assumed:
 
-* Proved disjoint: a winner's added file whose partition values or defended statistics prove that it holds
-  no row of what this transaction read. (`_added_file_may_matter`)
-* Harmless compaction: a winner that only moved rows, out of files in which this transaction had looked and
-  found nothing. (`engine/commit/conflicts.py`)
+* Proved disjoint: partition values or defended statistics of an added file prove that it holds no row of what this
+  transaction read (`_added_file_may_matter`).
+* Harmless compaction: the winner only moved rows, out of files in which this transaction had looked and found nothing
+  (`is_harmless_compaction`).
 
 Source: delta-spark, ConflictChecker.checkConflicts.
 """
@@ -27,7 +27,6 @@ from airflow_txlog.engine.commit.content.row_tracking import high_water_mark, nu
 from airflow_txlog.engine.commit.content.validation import check_paths_against_winner
 from airflow_txlog.engine.log.actions import Add, Commit, Metadata, Protocol, Remove
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.features import check_protocol_writable, reader_features, writer_features
@@ -47,11 +46,11 @@ from airflow_txlog.errors import (
 
 
 def check_winner(attempt: Attempt, winner: Commit) -> Attempt:
-    """The attempt as it must read to follow `winner`.
+    """Return the attempt as it must read to follow `winner`.
 
-    Raises a CommitConflict of the first rule that forbids it; UnsupportedFeature where the winner changed the protocol
-    to one that this engine cannot write; TableReplaced where the winner is a commit of another table; DuplicateActions
-    where it added a file at a path that this transaction adds too.
+    Raises a CommitConflict of the first rule that forbids it; UnsupportedFeature if the winner changed the protocol to
+    one that this engine cannot write; TableReplaced if the winner is a commit of another table; DuplicateActions if it
+    added a file at a path that this transaction adds too.
     """
     if attempt.never_rebases:
         raise conflict(ConcurrentWrite, attempt, winner, f"landed first, and {attempt.operation} never rebases")
@@ -72,7 +71,7 @@ def check_winner(attempt: Attempt, winner: Commit) -> Attempt:
 
 
 def check_domains(attempt: Attempt, winner: Commit) -> None:
-    """Two commits must not both write one domain; the row-tracking domain is reconciled by `rebase` instead."""
+    """Two commits must not write one domain, except the row-tracking domain, which `rebase` reconciles."""
     ours = {domain.domain for domain in attempt.domains} - {ROW_TRACKING_DOMAIN}
     for domain in winner.domains:
         if domain.domain in ours:
@@ -100,7 +99,7 @@ def check_application_transactions(attempt: Attempt, winner: Commit) -> None:
 
 
 def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
-    """Raises MetadataChanged where the winner clusters the table by a column that our files have no statistics of."""
+    """A winner must not cluster the table by a column that our files have no statistics of."""
     for add, path in without_bounds(attempt, clustering_columns(winner.domains, attempt.table)):
         raise conflict(
             MetadataChanged,
@@ -112,7 +111,7 @@ def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
 
 
 def check_added_files(attempt: Attempt, winner: Commit) -> None:
-    """Rows that the winner added must not be rows that we would have read.
+    """The winner must not have added rows that we would have read.
 
     At WriteSerializable a blind append of the winner is ordered after us, unless we change the metadata; at snapshot
     isolation added rows never matter. A blind append of ours read nothing.
@@ -126,11 +125,11 @@ def check_added_files(attempt: Attempt, winner: Commit) -> None:
     )
     if ordered_after_us:
         return
-    removed = {canonical_path(remove.path, attempt.table) for remove in winner.removes}
+    removed = {attempt.canonical(remove) for remove in winner.removes}
     for add in winner.adds:
         if _added_file_may_matter(attempt, add):
             # A file that leaves and comes in one commit has other deleted rows than before.
-            again = canonical_path(add.path, attempt.table) in removed
+            again = attempt.canonical(add) in removed
             what = "deleted other rows of" if again else "added"
             raise conflict(
                 ConcurrentAppend,
@@ -153,11 +152,7 @@ def _added_file_may_matter(attempt: Attempt, add: Add) -> bool:
     file = adds_to_table([add])
     for predicate in reads.predicates:
         answer = may_hold_match(
-            predicate,
-            file,
-            attempt.schema,
-            list(attempt.partition_columns),
-            trust_statistics=attempt.trust_statistics,
+            predicate, file, attempt.schema, list(attempt.partition_columns), trust_statistics=attempt.trust_statistics
         )
         if answer[0].as_py():
             return True
@@ -165,9 +160,9 @@ def _added_file_may_matter(attempt: Attempt, add: Add) -> bool:
 
 
 def check_deleted_against_read(attempt: Attempt, winner: Commit) -> None:
-    """No file that we read may leave, whatever the isolation level and whether or not its rows only moved."""
+    """No file that we read may leave, whatever the isolation level and even if its rows only moved."""
     for remove in winner.removes:
-        if attempt.reads.whole_table or canonical_path(remove.path, attempt.table) in attempt.reads.paths:
+        if attempt.reads.whole_table or attempt.canonical(remove) in attempt.reads.paths:
             raise conflict(
                 ConcurrentDeleteRead,
                 attempt,
@@ -178,10 +173,10 @@ def check_deleted_against_read(attempt: Attempt, winner: Commit) -> None:
 
 
 def check_deleted_against_deleted(attempt: Attempt, winner: Commit) -> None:
-    """One file must not be removed twice: both would count its rows as theirs."""
-    ours = {canonical_path(remove.path, attempt.table) for remove in attempt.removes}
+    """One file must not be removed twice: both commits would count its rows."""
+    ours = {attempt.canonical(remove) for remove in attempt.removes}
     for remove in winner.removes:
-        if canonical_path(remove.path, attempt.table) in ours:
+        if attempt.canonical(remove) in ours:
             raise conflict(
                 ConcurrentDeleteDelete,
                 attempt,
@@ -192,7 +187,7 @@ def check_deleted_against_deleted(attempt: Attempt, winner: Commit) -> None:
 
 
 def _partition_hint(attempt: Attempt) -> str:
-    """What the author can add so that work on other partitions stops colliding; empty where nothing would help."""
+    """Return advice that keeps work on other partitions from colliding; empty if nothing would help."""
     predicates = attempt.reads.predicates
     if not attempt.partition_columns or any(predicate.columns is None for predicate in predicates):
         return ""
@@ -238,10 +233,10 @@ _IDENTITY_MARK = "delta.identity.highWaterMark"
 
 
 def reconcile_protocol(attempt: Attempt, winner: Commit) -> Attempt:
-    """The attempt under the winner's protocol.
+    """Return the attempt under the winner's protocol.
 
-    Raises UnsupportedFeature where the engine cannot write that protocol, else ProtocolChanged where both change the
-    protocol, or the winner took a feature away or added one that our staged files may not satisfy.
+    Raises UnsupportedFeature if the engine cannot write that protocol, else ProtocolChanged if both change the
+    protocol, or the winner removed a feature or added one that our staged files may not satisfy.
     """
     if winner.protocol is None:
         return attempt
@@ -264,14 +259,14 @@ def _features(protocol: Protocol) -> frozenset[str]:
 
 
 def _unused_legacy_features(protocol: Protocol) -> frozenset[str]:
-    """Features that only come along with a version number: what switches them on would be a metadata change."""
+    """Return the features that come with a version number alone: switching them on is a metadata change."""
     return writer_features(protocol) if protocol.min_writer_version < 7 else frozenset()
 
 
 def reconcile_metadata(attempt: Attempt, winner: Commit) -> Attempt:
-    """The attempt under the winner's metadata.
+    """Return the attempt under the winner's metadata.
 
-    Raises TableReplaced where the winner belongs to another table, MetadataChanged where the change is not harmless.
+    Raises TableReplaced if the winner belongs to another table, MetadataChanged if the change is not harmless.
     """
     metadata = winner.metadata
     if metadata is None:
@@ -294,13 +289,12 @@ def reconcile_metadata(attempt: Attempt, winner: Commit) -> Attempt:
 
 
 def _stops_deletion_vectors(before: Metadata, after: Metadata, table: str) -> bool:
-    """Whether rows are not deleted by vectors any more: a commit that does so must then do it otherwise."""
     was, stays = (TableProperties(each.configuration, table).deletion_vectors for each in (before, after))
     return was and not stays
 
 
 def _harmful_changes(before: Metadata, after: Metadata) -> list[str]:
-    """What differs, in words, beyond the harmless properties; a property that was removed always counts."""
+    """Return, in words, the differences beyond harmless properties; a property that was removed always counts."""
     found = []
     if before.schema_string != after.schema_string and _schema(before) != _schema(after):
         found.append("schema")
@@ -318,7 +312,7 @@ def _harmful_changes(before: Metadata, after: Metadata) -> list[str]:
 
 
 def _schema(metadata: Metadata) -> object:
-    """The schema as plain values, without identity high-water marks."""
+    """Return the schema as plain values, without identity high-water marks."""
     text = metadata.schema_string or "null"
     try:
         return _without_identity_mark(msgspec.json.decode(text))
@@ -336,11 +330,12 @@ def _without_identity_mark(node: object) -> object:
 
 
 def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
-    """Whether the winner counts neither as an append nor as a delete for us.
+    """Return whether the winner only moved rows out of files in which we had looked and found nothing.
 
-    True only if every file action has dataChange = false; there is no change file, metadata or protocol; we scanned
-    every removed file and found no row that the operation is about; and as many rows were added as removed. An unknown
-    row count, or a read of the whole table, makes it False.
+    Its added files hold rows that we have read and that did not concern us, so it counts neither as an append nor as a
+    delete. True only if every file action has dataChange = false; there is no change file, metadata or protocol; we
+    scanned every removed file and found no row that the operation is about; and as many rows were added as removed,
+    since any writer may claim dataChange = false. An unknown row count, or a read of the whole table, makes it False.
     """
     if winner.cdc or winner.metadata or winner.protocol or not winner.removes or attempt.reads.whole_table:
         return False
@@ -356,15 +351,14 @@ def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
 
 
 def after_harmless_compaction(attempt: Attempt, winner: Commit) -> Attempt:
-    """The attempt with the moved files in the place of those that they were moved from."""
+    """Return the attempt with the moved files in place of those that they were moved from."""
     gone = {_path(remove, attempt) for remove in winner.removes}
     # As the files have them: what a deletion vector deletes is subtracted where a winner removes the file again.
     came = {_path(add, attempt): _rows_in_file(add) for add in winner.adds}
     reads = attempt.reads
     unmatched = {path: rows for path, rows in reads.unmatched.items() if path not in gone}
     return replace(
-        attempt,
-        reads=replace(reads, paths=(reads.paths - gone) | came.keys(), unmatched={**unmatched, **came}),
+        attempt, reads=replace(reads, paths=(reads.paths - gone) | came.keys(), unmatched={**unmatched, **came})
     )
 
 
@@ -373,11 +367,14 @@ def _rows_in_file(add: Add) -> int | None:
 
 
 def _path(action: Add | Remove, attempt: Attempt) -> str:
-    return canonical_path(action.path, attempt.table)
+    return attempt.canonical(action)
 
 
 def rebase(attempt: Attempt, winner: Commit) -> Attempt:
-    """The attempt as it must read to follow `winner` directly."""
+    """Return the attempt as it must read to follow a winner that does not conflict.
+
+    Source: protocol, "Row Tracking" and "In-Commit Timestamps"; delta-spark, ConflictChecker.reassignOverlappingRowIds.
+    """
     return after_winner(_after_row_ids(attempt, winner), winner)
 
 
@@ -393,7 +390,7 @@ C = TypeVar("C", bound=CommitConflict)
 
 
 def conflict(kind: type[C], attempt: Attempt, winner: Commit, what: str, hint: str = "", **facts: Any) -> C:
-    """A conflict of this kind: which version did what, at which version we had read, and what to do now.
+    """Return a conflict of this kind: which version did what, at which version we had read, and what to do now.
 
     `what` continues the sentence "version 18 of s3://lake/orders (DELETE) …"; `hint` is one more sentence.
     """
@@ -412,7 +409,7 @@ def conflict(kind: type[C], attempt: Attempt, winner: Commit, what: str, hint: s
 
 
 def file_facts(attempt: Attempt, action: Add | Remove) -> dict[str, Any]:
-    """The facts that name one file: its path and its partition, by the names that the table's readers know."""
+    """Return the path and the partition of a file, by the names that the table's readers know."""
     return {"path": action.path, "partition": _partition(attempt, action) or None}
 
 
@@ -431,7 +428,7 @@ def _partition(attempt: Attempt, action: Add | Remove) -> dict[str, str | None]:
 
 
 def file_text(attempt: Attempt, action: Add | Remove) -> str:
-    """The file, and the partition that it belongs to where it has one."""
+    """Return the file, with its partition if it has one."""
     values = _partition(attempt, action)
     if not values:
         return action.path

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from airflow_txlog.clock import Clock
 from airflow_txlog.datafiles.staged_files import is_staged_name
+from airflow_txlog.engine.commit.content.metadata import check_change_names
 from airflow_txlog.engine.commit.content.row_tracking import materialized_columns
-from airflow_txlog.engine.commit.content.validation import check_change_names
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.paths import Visibility
 from airflow_txlog.engine.table.schema.column_mapping import (
@@ -28,7 +28,7 @@ from airflow_txlog.engine.table.schema.features import (
     check_writable,
     protocol_for,
 )
-from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_MS, TableProperties
 from airflow_txlog.engine.table.schema.schema import from_arrow, schema_to_json
 from airflow_txlog.engine.table.schema.types import ArrayType, MapType, StructType
 from airflow_txlog.errors import FolderNotEmpty, InvalidProperty, SchemaMismatch
@@ -51,10 +51,10 @@ def new_table(
     description: str | None,
     clock: Clock,
 ) -> tuple[Protocol, Metadata]:
-    """The lowest protocol that the table needs, and its metadata.
+    """Return the lowest protocol that the table needs, and its metadata.
 
-    Raises SchemaMismatch where the schema is empty or cannot be partitioned so, InvalidProperty for a property whose
-    value cannot be read, UnsupportedFeature where it would need what this engine cannot write.
+    Raises SchemaMismatch if the schema is empty or cannot be partitioned so, InvalidProperty for a malformed property,
+    UnsupportedFeature if the table would need a feature that this engine cannot write.
     """
     asked = {**CREATED_TABLE_PROPERTIES, **{key: str(value) for key, value in (properties or {}).items()}}
     _check_feature_properties(uri, asked)
@@ -80,7 +80,6 @@ def new_table(
 
 
 def _check_feature_properties(uri: str, properties: Mapping[str, str]) -> None:
-    """Raises InvalidProperty where `delta.feature.<name>` says something else than that the feature is wanted."""
     for name, value in properties.items():
         if name.startswith(FEATURE_PREFIX) and value.lower() not in ("supported", "enabled"):
             raise InvalidProperty(
@@ -94,9 +93,9 @@ def _check_feature_properties(uri: str, properties: Mapping[str, str]) -> None:
 def _mapped(
     uri: str, schema: StructType, properties: Mapping[str, str], clock: Clock
 ) -> tuple[StructType, dict[str, str]]:
-    """The schema with ids and physical names where the properties ask for column mapping, and what to note of them.
+    """Return the schema, with ids and physical names if the properties ask for column mapping, and its properties.
 
-    Raises InvalidProperty for a mode that there is none of, SchemaMismatch for a name that only mapped tables may have.
+    Raises InvalidProperty for an unknown mode, SchemaMismatch for a name that only mapped tables may have.
     """
     mode = properties.get(MODE_PROPERTY, NO_MAPPING).lower()
     if mode not in MODES:
@@ -121,7 +120,7 @@ def _mapped(
 
 
 def _partition_columns(uri: str, schema: StructType, partition_by: Sequence[str]) -> list[str]:
-    """The names in the schema's own case. Raises SchemaMismatch."""
+    """Return the names in the schema's own case. Raises SchemaMismatch."""
     if not schema.fields:
         raise SchemaMismatch(f"{uri}: a table needs at least one column.", table=uri, columns=[])
     columns: list[str] = []
@@ -152,13 +151,12 @@ def _partition_columns(uri: str, schema: StructType, partition_by: Sequence[str]
 
 _EXAMPLES = 3
 # A try may stage files and die. Its retry comes within days; what is older, another VACUUM would call an orphan too.
-_LEFTOVER_MS = 7 * 24 * 3_600_000
 
 
 def holds_files_of_others(
     store: Store, partition_columns: Iterable[str], clock: Clock, *, allow_non_empty: bool
 ) -> bool:
-    """Return whether the folder holds visible files that no try of ours has staged. One request where it is empty.
+    """Return whether the folder holds visible files that we have not staged. One request if it is empty.
 
     Raises FolderNotEmpty, which names some of them, unless `allow_non_empty`.
     """
@@ -179,7 +177,7 @@ def _files_of_others(store: Store, partition_columns: Iterable[str], now_ms: int
     visibility = Visibility(partition_columns)
     unreadable: list[str] = []
     for info in store.walk(unreadable.append, lazily=True):
-        is_leftover = is_staged_name(info.path) and info.modified_ms > now_ms - _LEFTOVER_MS
+        is_leftover = is_staged_name(info.path) and info.modified_ms > now_ms - ORPHAN_RETENTION_MS
         if visibility.is_visible(info.path) and not is_leftover and not info.path.startswith(PRIVATE_PREFIX):
             # A name that is not UTF-8 must not break the log that shows it.
             yield info.path.encode("utf-8", "backslashreplace").decode()

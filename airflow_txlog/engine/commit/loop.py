@@ -1,12 +1,11 @@
-"""The commit loop: put the next version if it is absent; when the race is lost, rebase and try the one after.
+"""The commit loop: put the next version if it is absent; after a lost race, rebase and try the one after.
 
 Two invariants:
 
-* A lost answer is not a lost race. Every attempt writes bytes that hold an id of their own, and whatever the store says
-  but a plain success, the version is read back: our bytes mean committed, others mean lost, nothing means that the same
-  bytes are put again at the same version. An attempt at the next version starts only after this one was *read* as
-  another's.
-* What cannot be known is raised as CommitStateUnknown, never guessed, and nothing staged is deleted after it.
+* A lost answer is not a lost race. Every attempt writes bytes with an id of their own, and after any answer but a plain
+  success the version is read back: our bytes mean committed, others mean lost, nothing means that the same bytes are
+  put again at the same version. An attempt at the next version starts only after this one was *read* as another's.
+* An unknown outcome is raised as CommitStateUnknown, never guessed, and nothing staged is deleted after it.
 
 Source: protocol, "Commit files"; delta-spark, OptimisticTransaction.doCommitRetryIteratively.
 """
@@ -46,7 +45,7 @@ from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
 
-# How much of the commits that were checked against is kept for the next look at the log.
+# How much of the winners is kept for the next look at the log.
 _KEPT_BYTES = 4 * 1024 * 1024
 
 
@@ -57,14 +56,14 @@ class CommitPolicy:
     max_attempts: int = 1000
     """Races that may be lost before CommitContention is raised. Another writer has committed in each of them."""
     race_wait_s: float = 0.02
-    """The wait after the second lost race and on, drawn evenly from half of it up to the whole. It does not grow: a
-    growing one leaves the table to the last winner, which does not wait."""
+    """The wait from the second lost race on, drawn evenly from half of it up to the whole. It does not grow: a growing
+    one leaves the table to the last winner, which does not wait."""
     first_backoff_s: float = 0.01
     max_backoff_s: float = 1.0
-    """Bounds of the growing wait before a put that was not answered is repeated."""
+    """Bounds of the growing wait before an unanswered put is repeated."""
     unknown_deadline_s: float = 60.0
-    """For how long an unanswered put is read back and put again before CommitStateUnknown is raised. Each of these
-    requests is made once; those that are under way at the end are waited for."""
+    """For how long an unanswered put is read back and repeated before CommitStateUnknown is raised. Each request is
+    made once; the loop waits for those under way at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ class Landed:
     """As it was written, after every rebase."""
     attempts: int
     own: OwnCommit
-    """What to remember of it, so that a later look shows whether it was replaced."""
+    """Shows a later look at the log whether the commit was replaced."""
     rebased_over: list[int] = field(default_factory=list)
     """Versions of other writers that landed between the read version and this one."""
     contents: Mapping[FileInfo, bytes] = field(default_factory=dict)
@@ -85,6 +84,75 @@ class Landed:
 
 CommitInfo = Callable[[Attempt, str], dict[str, Any]]
 """Builds commitInfo for an attempt and the id of its bytes."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """A commit on its way: the attempt behind all winners so far, and the file by which we know the log."""
+
+    store: Store
+    attempt: Attempt
+    anchor: FileInfo | None
+    rebased_over: list[int] = field(default_factory=list)
+    contents: dict[FileInfo, bytes] = field(default_factory=dict)
+
+    @property
+    def next_version(self) -> int:
+        return (self.rebased_over or [self.attempt.read_version])[-1] + 1
+
+    def check_same_log(self) -> None:
+        """Raise unless the log that we are about to extend is the one that we read (soundness A20).
+
+        A table may be dropped and made again. And if log cleanup has passed the read version, the names after it are
+        free: a put would land beneath a checkpoint, and no reader would ever see it.
+        """
+        if self.anchor is not None:
+            found = self.store.stat(self.anchor.path)
+            if found != self.anchor:
+                raise _moved(self.store, self.attempt, self.anchor, found)
+
+    def rebase(self, theirs: bytes | None = None) -> None:
+        """Move the attempt behind the commits that have landed from the next version on.
+
+        `theirs` are the bytes that the put met at that version: that commit exists, whatever a listing shows. Without
+        them, if the anchor is a commit, there may be no winner. Raises CommitConflict, TableReplaced,
+        ConcurrentLogCleanup.
+        """
+        for winner in self._winners(theirs):
+            self.attempt = check_winner(self.attempt, winner)
+            self.rebased_over.append(winner.version)
+
+    def _winners(self, theirs: bytes | None) -> list[Commit]:
+        """Return the commits from the next version on, ascending; the file of the last one becomes the anchor.
+
+        One listing, from the version that was checked last, shows whether it is still the same log, and who else has
+        landed. It may lag behind, so a file that it lacks is looked up by its name. Small winners that the listing
+        proves are kept in `contents`. What cannot be read is never taken for "no conflict".
+        """
+        store, version, anchor = self.store, self.next_version, self.anchor
+        is_commit = _is_commit(anchor, version - 1)
+        tail = list_tail(store, version - 1 if is_commit else version)
+        if is_commit and tail.commits.get(version - 1) != anchor:
+            # The listing may lag behind.
+            self.check_same_log()
+        files: list[FileInfo] = []
+        for each in range(version, max(version if theirs is not None else 0, tail.latest) + 1):
+            info = tail.commits.get(each) or store.stat(commit_name(each))
+            if info is None:
+                is_gone = tail.latest < version
+                raise _vanished(self.attempt, commit_name(version)) if is_gone else _cleaned(self.attempt, version)
+            files.append(info)
+        winners: list[Commit] = []
+        found = read_files(store, files) if theirs is None else chain([theirs], read_files(store, files[1:]))
+        try:
+            for info, data in zip(files, found, strict=True):
+                winners.append(decode_commit(version + len(winners), data, info.path))
+                if sum(map(len, self.contents.values())) + len(data) <= _KEPT_BYTES and is_etag_of(info.etag, data):
+                    self.contents[info] = data
+        except FileNotFoundError as error:
+            raise _cleaned(self.attempt, version) from error
+        self.anchor = files[-1] if files else anchor
+        return winners
 
 
 def commit(
@@ -99,141 +167,55 @@ def commit(
     """Make the attempt the next version of the table, behind every commit that lands first and does not forbid it.
 
     `anchor` is the file by which the read snapshot knows its log (`Snapshot.anchor`), None for a new table. Without
-    contention two requests: one that finds the anchor unchanged, and the put. A lost race costs one listing and one
-    read for each winner, which on S3 the next look at the log is spared. Who waited for a turn looks before the put.
+    contention this takes two requests: one that finds the anchor unchanged, and the put. A lost race costs one listing
+    and one read for each winner, which on S3 the next look at the log is spared. After waiting for a turn, the log is
+    listed before the put.
 
     Raises CommitConflict, CommitStateUnknown, CommitContention, TableReplaced, UnsupportedFeature, DuplicateActions,
     LimitExceeded, and what the store raised (UnsupportedStore, an OSError). Only after CommitStateUnknown may the
     commit be in the log: every other error proves that it is not.
     """
-    with commit_turn(store, clock) as waited:
-        return _commit(store, attempt, commit_info, anchor, clock, policy, looks_first=waited)
-
-
-def _commit(
-    store: Store,
-    attempt: Attempt,
-    commit_info: CommitInfo,
-    anchor: FileInfo | None,
-    clock: Clock,
-    policy: CommitPolicy,
-    *,
-    looks_first: bool,
-) -> Landed:
-    rebased_over: list[int] = []
-    contents: dict[FileInfo, bytes] = {}
-    version = attempt.read_version + 1
-    if looks_first and _is_commit(anchor, attempt.read_version):
-        attempt, anchor = _rebase(store, attempt, version, None, anchor, rebased_over, contents)
-        version += len(rebased_over)
-    else:
-        _check_same_log(store, attempt, anchor)
-    for number in range(1, policy.max_attempts + 1):
-        data = encode_commit(commit_info(attempt, clock.unique_id()), attempt.actions())
-        # What no reader would take in again must not become a version.
-        LOG_FILE.check(len(data), f"the commit of version {version}", attempt.table)
-        theirs = put_commit(store, commit_name(version), data, attempt, clock, policy, anchor)
-        if theirs is None:
-            return Landed(
-                version=version,
-                attempt=attempt,
-                attempts=number,
-                rebased_over=rebased_over,
-                contents=contents,
-                own=own_commit(version, data),
-            )
-        # The first loss is answered at once; a crowd is spread out.
-        if number > 1:
-            clock.sleep(policy.race_wait_s * (1 + clock.random()) / 2)
-        attempt, anchor = _rebase(store, attempt, version, theirs, anchor, rebased_over, contents)
-        version = rebased_over[-1] + 1
+    course = _Course(store, attempt, anchor)
+    with commit_turn(store, clock) as has_waited:
+        if has_waited and _is_commit(anchor, attempt.read_version):
+            course.rebase()
+        else:
+            course.check_same_log()
+        for number in range(1, policy.max_attempts + 1):
+            version = course.next_version
+            data = encode_commit(commit_info(course.attempt, clock.unique_id()), course.attempt.actions())
+            # No reader would accept a larger version.
+            LOG_FILE.check(len(data), f"the commit of version {version}", attempt.table)
+            theirs = _put_commit(course, commit_name(version), data, clock, policy)
+            if theirs is None:
+                return Landed(
+                    version=version,
+                    attempt=course.attempt,
+                    attempts=number,
+                    rebased_over=course.rebased_over,
+                    contents=course.contents,
+                    own=own_commit(version, data),
+                )
+            # The first loss is answered at once; a crowd is spread out.
+            if number > 1:
+                clock.sleep(policy.race_wait_s * (1 + clock.random()) / 2)
+            course.rebase(theirs)
     raise CommitContention(
         f"{attempt.table}: {attempt.operation} lost {policy.max_attempts} races in a row, none of them to a conflict. "
-        f"It was read at version {attempt.read_version}, and the table is now past {version - 1}. Nothing was "
-        "committed. Run it again, or let fewer tasks write to this table at a time (an Airflow pool does that).",
+        f"It was read at version {attempt.read_version}, and the table is now past {course.next_version - 1}. Nothing "
+        "was committed. Run it again, or let fewer tasks write to this table at a time (an Airflow pool does that).",
         table=attempt.table,
         read_version=attempt.read_version,
         attempts=policy.max_attempts,
     )
 
 
-# --- is it still the log that we read? ------------------------------------------------------------------------------
-
-
-def _check_same_log(store: Store, attempt: Attempt, anchor: FileInfo | None) -> None:
-    """The log that we are about to extend must be the one that we read (soundness A20).
-
-    A table may be dropped and made again. And where log cleanup has passed the read version, the names after it are
-    free: a put would land beneath a checkpoint, and no reader would ever see it.
-    """
-    if anchor is not None:
-        found = store.stat(anchor.path)
-        if found != anchor:
-            raise _moved(store, attempt, anchor, found)
-
-
 def _is_commit(anchor: FileInfo | None, version: int) -> bool:
     return anchor is not None and anchor.path == commit_name(version)
 
 
-def _rebase(
-    store: Store,
-    attempt: Attempt,
-    version: int,
-    theirs: bytes | None,
-    anchor: FileInfo | None,
-    rebased_over: list[int],
-    contents: dict[FileInfo, bytes],
-) -> tuple[Attempt, FileInfo | None]:
-    """The attempt behind the commits that landed from `version` on, which `rebased_over` is given, and its anchor."""
-    winners, anchor = _read_winners(store, version, theirs, attempt, anchor, contents)
-    for winner in winners:
-        attempt = check_winner(attempt, winner)
-        rebased_over.append(winner.version)
-    return attempt, anchor
-
-
-def _read_winners(
-    store: Store,
-    version: int,
-    theirs: bytes | None,
-    attempt: Attempt,
-    anchor: FileInfo | None,
-    contents: dict[FileInfo, bytes],
-) -> tuple[list[Commit], FileInfo | None]:
-    """The commits from `version` on, ascending, and the file of the last one: the anchor of the next attempt.
-
-    `theirs` are the bytes that the put met at `version`: that commit is there, whatever a listing shows. Without them,
-    for an anchor that is a commit, there may be none, and the anchor stays. One listing, from the version that was
-    checked last, shows whether it is still the same log, and who else has landed. A listing may lag behind, so a file
-    that it lacks is asked for by its name. What was read is added to `contents`, where it is little and the listing
-    proves it. Raises TableReplaced, ConcurrentLogCleanup: what cannot be read is never taken for "no conflict".
-    """
-    is_commit = _is_commit(anchor, version - 1)
-    tail = list_tail(store, version - 1 if is_commit else version)
-    if is_commit and tail.commits.get(version - 1) != anchor:
-        # The listing may lag behind.
-        _check_same_log(store, attempt, anchor)
-    files: list[FileInfo] = []
-    for each in range(version, max(version if theirs is not None else 0, tail.latest) + 1):
-        info = tail.commits.get(each) or store.stat(commit_name(each))
-        if info is None:
-            raise _vanished(attempt, commit_name(version)) if tail.latest < version else _cleaned(attempt, version)
-        files.append(info)
-    winners: list[Commit] = []
-    found = read_files(store, files) if theirs is None else chain([theirs], read_files(store, files[1:]))
-    try:
-        for info, data in zip(files, found, strict=True):
-            winners.append(decode_commit(version + len(winners), data, info.path))
-            if sum(map(len, contents.values())) + len(data) <= _KEPT_BYTES and is_etag_of(info.etag, data):
-                contents[info] = data
-    except FileNotFoundError as error:
-        raise _cleaned(attempt, version) from error
-    return winners, files[-1] if files else anchor
-
-
 def _moved(store: Store, attempt: Attempt, anchor: FileInfo, found: FileInfo | None) -> TxlogError:
-    """Why the file by which we know the log is not there any more: the log was cleaned, or the table made again."""
+    """Return why the anchor is not there any more: the log was cleaned, or the table made again."""
     if found is None and attempt.current_metadata is not None:
         with suppress(TableNotFound):
             head = load_snapshot(store)
@@ -291,31 +273,24 @@ _REFUSALS = frozenset(
         errno.ELOOP,
         errno.EISDIR,
         errno.EFBIG,
-        errno.EREMOTEIO,  # an object store's answer that is none of the others: the request was not what it takes
+        errno.EREMOTEIO,  # an object store's answer that is none of the others: it does not accept the request
     }
 )
 
 
 def _is_refusal(failure: Exception) -> bool:
-    """Whether the put made nothing and nothing is under way that could still land; to be borne out by a read-back."""
+    """Return whether the put made nothing and nothing can still land; a read-back must confirm it."""
     return isinstance(failure, UnsupportedStore) or (isinstance(failure, OSError) and failure.errno in _REFUSALS)
 
 
-def put_commit(
-    store: Store,
-    path: str,
-    data: bytes,
-    attempt: Attempt,
-    clock: Clock,
-    policy: CommitPolicy,
-    anchor: FileInfo | None = None,
-) -> bytes | None:
-    """Put a commit, and read back what is not plainly answered: None where our bytes are at `path`, else another's.
+def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: CommitPolicy) -> bytes | None:
+    """Put a commit, and read it back unless the put plainly succeeds. Return None for our bytes, else the bytes there.
 
-    Raises CommitStateUnknown when neither is known, also where the `anchor` is not there any more: what is put again
-    must follow the log that was read. Raises TableReplaced where the version was taken and then vanished. Raises what
-    the store raised (UnsupportedStore, an OSError) where every put so far was refused and nothing is at `path`.
+    Raises CommitStateUnknown if neither is known, also if the anchor is gone: a repeated put must follow the log that
+    was read. Raises TableReplaced if the version was taken and then vanished. Raises what the store raised
+    (UnsupportedStore, an OSError) if every put so far was refused and nothing is at `path`.
     """
+    store, attempt = course.store, course.attempt
     deadline_ms = clock.now_ms() + int(policy.unknown_deadline_s * 1000)
     tries = 0
     failure: Exception | None = None
@@ -336,11 +311,11 @@ def put_commit(
             if isinstance(error, OutsideTable | CredentialsUnavailable | NothingSent) and is_refused:
                 raise  # before anything was made
             failure = error
-            # One put that was not answered may land later, whatever the next one returns.
+            # One unanswered put may land later, whatever the next one returns.
             is_refused = is_refused and _is_refusal(error)
             if tries == 1 and not is_refused:
                 log.warning("%s: the put of %s was not answered; it is read back", attempt.table, path)
-        # A put that was refused is not made again: reading it back may take the store's own deadline.
+        # A refused put is not repeated: reading it back may take the store's own deadline.
         outcome, found = _read_back(store if failure is not None and is_refused else once, path, data)
         if outcome is _Put.OURS:
             return None
@@ -350,8 +325,8 @@ def put_commit(
             raise _vanished(attempt, path)
         if outcome is _Put.ABSENT and failure is not None and is_refused:
             raise failure
-        is_same_log = _is_there(once, anchor)
-        # What was refused is refused again, and what may not be read now proves nothing: waiting would not help.
+        is_same_log = _is_there(once, course.anchor)
+        # A refused put is refused again, and a forbidden read proves nothing: waiting would not help.
         is_hopeless = is_same_log is False or (failure is not None and is_refused)
         if clock.now_ms() >= deadline_ms or is_hopeless:
             raise _unknown(path, attempt, outcome, failure) from failure
@@ -360,9 +335,9 @@ def put_commit(
 
 
 def _is_there(store: Store, anchor: FileInfo | None) -> bool | None:
-    """Whether the file by which we know the log is still there; None where the store does not say.
+    """Return whether the anchor is still there; None if the store does not say.
 
-    False also where it is refused: without the right to list, S3 answers so for what is gone.
+    A refusal is False: without the right to list, S3 refuses a file that is gone.
     """
     try:
         return anchor is None or store.stat(anchor.path) == anchor

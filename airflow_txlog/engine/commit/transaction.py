@@ -24,25 +24,22 @@ from airflow_txlog.engine.commit.content.attempt import (
 )
 from airflow_txlog.engine.commit.content.clustering import check_clustered_files, check_clustering, clustering_columns
 from airflow_txlog.engine.commit.content.info import commit_info, with_in_commit_timestamp
-from airflow_txlog.engine.commit.content.metadata import check_rows_are_none, completed, evolve, new_rules
+from airflow_txlog.engine.commit.content.metadata import (
+    check_change_names,
+    check_rows_are_none,
+    completed,
+    evolve,
+    new_rules,
+)
 from airflow_txlog.engine.commit.content.row_tracking import with_row_ids
 from airflow_txlog.engine.commit.content.validation import (
-    check_change_names,
     check_has_next_version,
     check_new_files,
     check_paths_are_free,
     validate,
 )
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed, commit
-from airflow_txlog.engine.log.actions import (
-    Add,
-    Cdc,
-    DomainMetadata,
-    Metadata,
-    Protocol,
-    Remove,
-    SetTransaction,
-)
+from airflow_txlog.engine.log.actions import Add, Cdc, DomainMetadata, Metadata, Protocol, Remove, SetTransaction
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_removes
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
@@ -63,7 +60,7 @@ _LOOKED_UP_ONE_BY_ONE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOutcome:
-    """What `commit` came to."""
+    """The result of `commit`."""
 
     version: int
     """The version that holds the commit; the read version where there was nothing to record."""
@@ -74,10 +71,7 @@ class CommitOutcome:
 
 
 class Transaction:
-    """Reads and changes on top of `snapshot`, which is None for a table that does not exist yet.
-
-    Made by `Table.begin`, which raises UnsupportedFeature where the table may not be written by this engine.
-    """
+    """Reads and changes on top of `snapshot`, None for a table that does not exist yet. Made by `Table.begin`."""
 
     def __init__(
         self,
@@ -117,12 +111,12 @@ class Transaction:
 
     @property
     def metadata(self) -> Metadata | None:
-        """The table's metadata as this transaction leaves it; None for a new table that was given none."""
+        """The table's metadata as this transaction leaves it; None for a new table without any yet."""
         return self._metadata or (None if self.snapshot is None else self.snapshot.metadata)
 
     @property
     def protocol(self) -> Protocol | None:
-        """The table's protocol as this transaction leaves it; None for a new table that was given none."""
+        """The table's protocol as this transaction leaves it; None for a new table without any yet."""
         return self._protocol or (None if self.snapshot is None else self.snapshot.protocol)
 
     # --- what was read ----------------------------------------------------------------------------------------------
@@ -134,10 +128,10 @@ class Transaction:
         parameters: Mapping[str, object] | None = None,
         time_zone: str = "UTC",
     ) -> pa.Table:
-        """The live files that may hold a row satisfying the predicate (None: every file), as a table `FILES`.
+        """Return the live files that may hold a row satisfying the predicate (None: every file), as a table `FILES`.
 
-        From now on a commit that adds rows which may satisfy it, or removes one of these files, conflicts.
-        Raises InvalidPredicate, UnknownColumn.
+        From now on a commit that adds rows which may satisfy it, or removes one of these files, conflicts. Raises
+        InvalidPredicate, UnknownColumn.
         """
         if self.snapshot is None:
             return FILES.empty_table()
@@ -148,9 +142,9 @@ class Transaction:
         return files
 
     def read_partitions(self, partitions: Sequence[Mapping[str, str | None]]) -> pa.Table:
-        """The live files of these partitions (wire values by column), as dynamic partition overwrite reads them.
+        """Return the live files of these partitions (wire values by column), for a dynamic partition overwrite.
 
-        Only added files of these partitions conflict from now on; a removed one conflicts if this transaction removes
+        From now on only files added to these partitions conflict; a removed one conflicts if this transaction removes
         it too. Source: delta-spark, dynamic partition overwrite.
         """
         if self.snapshot is None:
@@ -160,9 +154,9 @@ class Transaction:
         return self.snapshot.files(read)
 
     def read_files(self, files: pa.Table | Iterable[str], *, matched: bool = True) -> None:
-        """Note that these files were read; `matched=False`: and held no row that the operation is about.
+        """Record that these files were read; `matched=False`: and hold no row that the operation is about.
 
-        A commit that removes one of them conflicts, but for a compaction of files that held nothing of ours.
+        A commit that removes one of them conflicts, unless it compacts files that held nothing of ours.
         """
         table = files if isinstance(files, pa.Table) else self._live(list(files))
         if matched:
@@ -172,19 +166,19 @@ class Transaction:
         self._reads = self._reads.with_unmatched(counts)
 
     def read_whole_table(self) -> pa.Table:
-        """Every live file; from now on any commit that adds or removes a file conflicts."""
+        """Return every live file; from now on any commit that adds or removes a file conflicts."""
         self._reads = self._reads.reading_whole_table()
         return FILES.empty_table() if self.snapshot is None else self.snapshot.files()
 
     def read_application(self, app_id: str) -> int | None:
-        """The recorded version of an application transaction; a commit that moves it conflicts from now on."""
+        """Return the recorded version of an application transaction; a commit that moves it conflicts from now on."""
         self._reads = self._reads.with_application(app_id)
         return None if self.snapshot is None else self.snapshot.application_version(app_id)
 
     # --- what shall change ------------------------------------------------------------------------------------------
 
     def add(self, actions: Add | Mapping[str, Any] | Iterable[Add] | None = None, /, **fields: Any) -> None:
-        """Staged files become part of the table: Add actions, or the fields of one.
+        """Add staged files to the table: Add actions, or the fields of one.
 
         `path` is URL-encoded and relative to the table; `partition_values` default to none, `modification_time` to now
         and `data_change` to True.
@@ -210,11 +204,11 @@ class Transaction:
         path: str | None = None,
         data_change: bool = True,
     ) -> None:
-        """Live files leave the table: rows of a table `FILES`, an Add, or paths as the log has them.
+        """Remove live files from the table: rows of a table `FILES`, an Add, or paths as the log has them.
 
-        All removes of a commit share one deletion timestamp. Raises InvalidCommit where a path is not live, or is live
-        with another deletion vector than is named here: the remove would name a file that is not in the table,
-        and its rows would stay (soundness A1).
+        All removes of a commit share one deletion timestamp. Raises InvalidCommit if a path is not live, or is live
+        with another deletion vector: the remove would name a file that is not in the table, and its rows would stay
+        (soundness A1).
         """
         if (files is None) == (path is None):
             raise TypeError("remove takes files, or the path of one.")
@@ -230,10 +224,7 @@ class Transaction:
         self._removes.extend(table_to_removes(table, self._removed_ms, data_change))
 
     def add_changes(self, files: Iterable[Cdc]) -> None:
-        """Staged files of change rows: where there is one, the commit's changes are what they say, and nothing else.
-
-        So either all changes of the commit stand in them or none does. See `content.change_files`.
-        """
+        """Add staged files of change rows, which then state all changes of the commit; see `content.validation`."""
         self._changes.extend(files)
 
     def set_application(self, app_id: str, version: int) -> None:
@@ -250,11 +241,7 @@ class Transaction:
         self._metadata, self._is_metadata_checked = metadata, is_checked
 
     def evolve_schema(
-        self,
-        rows: StructType | pa.Schema,
-        *,
-        fixed: Collection[str] = (),
-        new_name: Callable[[int], str] | None = None,
+        self, rows: StructType | pa.Schema, *, fixed: Collection[str] = (), new_name: Callable[[int], str] | None = None
     ) -> Evolution:
         """The table takes rows of this schema: columns it lacks are added, narrower ones widened where it allows that.
 
@@ -285,7 +272,7 @@ class Transaction:
         self._domains.append(DomainMetadata(domain=domain, configuration=configuration, removed=removed))
 
     def keep_row_ids(self) -> None:
-        """Say that every row that moves to an added file has its id and version in the materialized columns there."""
+        """State that rows that move to added files carry their ids and versions in the materialized columns."""
         self._keeps_row_ids = True
 
     # --- the commit -------------------------------------------------------------------------------------------------
@@ -303,12 +290,12 @@ class Transaction:
     ) -> int:
         """Make the changes the next version of the table, and return that version.
 
-        Where there is nothing to record, and the isolation level allows leaving it out, no version is made:
-        `outcome.committed` is False and the read version is returned. `record_empty` makes one all the same.
-        `never_rebases`: any commit that lands first is a ConcurrentWrite.
+        Without anything to record, if the isolation level allows it, no version is made: `outcome.committed` is False
+        and the read version is returned. `record_empty` makes one all the same. `never_rebases`: any commit that lands
+        first is a ConcurrentWrite.
 
-        Raises InvalidCommit and its siblings before anything is written; CommitConflict where a commit that landed
-        first forbids this one; CommitStateUnknown, CommitContention, TableReplaced.
+        Raises InvalidCommit and its siblings before anything is written; CommitConflict if a commit that landed first
+        forbids this one; CommitStateUnknown, CommitContention, TableReplaced.
         """
         if self.outcome is not None:
             raise InvalidCommit(
@@ -343,7 +330,7 @@ class Transaction:
         return landed.version
 
     def _has_nothing_to_record(self, attempt: Attempt) -> bool:
-        """An application transaction alone is nothing: a later run finds nothing to do either."""
+        """Return whether the commit may be left out. An application transaction alone is nothing to record."""
         changes = [action for action in attempt.actions() if not isinstance(action, SetTransaction)]
         return self.snapshot is not None and not changes and may_skip_empty(attempt.operation, attempt.isolation)
 
@@ -382,7 +369,7 @@ class Transaction:
         return replace(unlevelled, isolation=effective_isolation(level, operation, unlevelled.actions()))
 
     def _complete_metadata(self) -> None:
-        """Make new metadata of a table that exists mean what it says, or raise: see `content.new_metadata`."""
+        """Complete and check new metadata of a table that exists: see `content.metadata`."""
         if self.snapshot is None or self._metadata is None or self._is_metadata_checked:
             return
         before, protocol = self.snapshot.metadata, self._protocol or self.snapshot.protocol
@@ -407,7 +394,7 @@ class Transaction:
         return paths
 
     def _check_live(self, files: pa.Table) -> None:
-        """Raises InvalidCommit for the first of these files that is not live as it is given, vector included."""
+        """Raise InvalidCommit for the first file that is not live as given, vector included."""
         root = self._store.root
         if self.snapshot is not None and files.num_rows > _LOOKED_UP_ONE_BY_ONE:
             live = self.snapshot.files()
@@ -424,7 +411,7 @@ class Transaction:
             )
 
     def _live(self, paths: list[str]) -> pa.Table:
-        """The rows of these live files. Raises InvalidCommit for a path that is not live."""
+        """Return the rows of these live files. Raises InvalidCommit for a path that is not live."""
         wanted = [canonical_path(path, self._store.root) for path in paths]
         live = FILES.empty_table() if self.snapshot is None else self.snapshot.state.files.at_paths(set(wanted))
         missing = sorted(set(wanted) - set(self._paths(live)))

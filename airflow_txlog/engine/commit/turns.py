@@ -32,8 +32,8 @@ _LOOK_EVERY_S = 0.004
 def commit_turn(store: Store, clock: Clock) -> Iterator[bool]:
     """Wait for a place among those that try to commit to the store's table, and leave it at the end.
 
-    Gives whether it waited: others have probably committed meanwhile. It waits some five seconds at most, and not at
-    all where commits cost no request, or where no folder for temporary files is this user's or has file locks.
+    Yields whether it waited: others have probably committed meanwhile. It waits about five seconds at most, and not at
+    all if commits cost no request, or no folder for temporary files is this user's or has file locks.
     """
     with ExitStack() as stack:
         try:
@@ -53,7 +53,7 @@ def commit_turn(store: Store, clock: Clock) -> Iterator[bool]:
 
 
 def _files(store: Store) -> list[Path]:
-    """The files of the table's places; empty where their folder is another user's."""
+    """Return the files of the table's places; none if their folder belongs to another user."""
     folder = Path(tempfile.gettempdir(), f"airflow-txlog-turns-{os.geteuid()}")
     if make_own_folder(folder) is not None:
         return []
@@ -68,7 +68,7 @@ def _opened(path: Path, stack: ExitStack) -> int:
 
 
 def _take_one(places: Sequence[int], stack: ExitStack) -> bool:
-    """Whether one of these was free; the stack leaves it. Raises OSError where places cannot be locked."""
+    """Return whether a place was free; the stack leaves it. Raises OSError if places cannot be locked."""
     for place in places:
         with suppress(BlockingIOError):
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,7 +23,7 @@ COMMITS_ASKED = 5
 
 
 def overwriting_engine(kind: str, engines: Iterable[str | None]) -> str | None:
-    """The first of these engines whose commits replace others on this kind of store, or None.
+    """Return the first of these engines whose commits replace others on this kind of store, or None.
 
     On S3 that is Delta Lake for Spark: its default log store looks and then puts, and the one over DynamoDB keeps
     commits where we cannot see them. An engine that does not name itself is not suspected.
@@ -38,9 +38,9 @@ def _is_delta_on_spark(engine: str) -> bool:
 
 
 def check_writers(store: Store, version: int, *, strict: bool) -> None:
-    """Warn where one of the last commits up to `version` names an engine that would replace ours on this store.
+    """Warn if one of the last commits up to `version` names an engine that would replace ours on this store.
 
-    Raises OverwritingWriter instead where `strict`, and CorruptCommit. Asks the store nothing where no engine would.
+    Raises OverwritingWriter instead if `strict`, and CorruptCommit. Sends no request to stores without such engines.
     """
     kind = store_kind(store.root)
     if kind != "s3":
@@ -62,7 +62,7 @@ def check_writers(store: Store, version: int, *, strict: bool) -> None:
 
 
 def last_engines(store: Store, version: int) -> list[str | None]:
-    """Who wrote the last commits up to `version`, newest first; fewer where the log no longer holds them."""
+    """Return the engines of the last commits up to `version`, newest first, as far as the log holds them."""
     engines: list[str | None] = []
     for number in range(version, max(-1, version - COMMITS_ASKED), -1):
         try:

@@ -1,28 +1,31 @@
-"""The actions of the Delta protocol, and their wire form.
+"""The actions of the Delta protocol, and the commit files that hold them.
 
-One frozen value an action; fields in our spelling inside, in the protocol's on the wire. Unknown fields and unknown
-actions are skipped when read. `encode_commit` and `decode_commit` are the only ways in and out of a commit file.
-Source: protocol, "Actions".
+An action is one frozen value; fields have our spelling inside and the protocol's on the wire. `encode_commit` and
+`decode_commit` are the only ways in and out of a commit file, which is newline-delimited JSON, one action a line.
+Reading is strict about known actions (a wrong type or a missing field is a corrupt commit, never a guess) and skips
+unknown actions and fields, as the protocol demands.
+Source: protocol, "Actions" and "Delta Log Entries".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, NoReturn, TypeVar
+from operator import attrgetter
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 
 from airflow_txlog.errors import CorruptCommit, InvalidCommit
 from airflow_txlog.storage.limits import LOG_LINE
 
-# JSON knows no sizes. A number that the columns of a snapshot and of a checkpoint cannot hold makes a corrupt commit,
-# found while its line is still known.
+# JSON has no sizes. A number that no column of a snapshot or checkpoint can hold makes a corrupt commit, found while
+# its line is still known.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-# No action can be part of a reference cycle, so the collector need not look at them (gc=False): with 300,000 adds that
-# is most of the time of opening a log.
+# No action is part of a reference cycle, so the collector need not visit them (gc=False): with 300,000 adds that is
+# most of the time of opening a log.
 class _Action(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A value on the wire: camelCase names, absent where None."""
 
@@ -45,7 +48,7 @@ class DeletionVector(_Action, frozen=True):
 
 
 class Add(_Action, frozen=True):
-    """A data file becomes part of the table. `path` is URL-encoded and relative to the root, or an absolute URI."""
+    """A data file joins the table. `path` is URL-encoded and relative to the root, or an absolute URI."""
 
     path: str
     partition_values: dict[str, str | None]
@@ -87,7 +90,7 @@ class Cdc(_Action, frozen=True):
 
 
 class Format(_Action, frozen=True, omit_defaults=False):
-    """The encoding of the data files; always Parquet."""
+    """The encoding of the data files: always Parquet."""
 
     provider: str = "parquet"
     options: dict[str, str] = msgspec.field(default_factory=dict)
@@ -96,13 +99,13 @@ class Format(_Action, frozen=True, omit_defaults=False):
 class Metadata(_Action, frozen=True, omit_defaults=False):
     """The table's identity, schema (as a JSON string), partitioning and properties.
 
-    Every field is written, absent ones as null: other readers demand `configuration` and `format.options` even empty.
+    Absent fields are written as null: other readers demand `configuration` and `format.options` even if empty.
     """
 
     id: str
     partition_columns: list[str]
     schema_string: str | None = None
-    """None where a writer left it out, which the protocol forbids: such a log can be looked at, its rows cannot."""
+    """None if a writer left it out, which the protocol forbids: such a log can be inspected, but not read."""
     format: Format = msgspec.field(default_factory=Format)
     configuration: dict[str, str] = msgspec.field(default_factory=dict)
     name: str | None = None
@@ -135,8 +138,8 @@ class DomainMetadata(_Action, frozen=True):
     removed: bool
 
 
-class _Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One line of a commit: exactly one of these is set, or none where the action is unknown."""
+class Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One line of a commit: exactly one field is set, or none if the action is unknown."""
 
     add: Add | None = None
     remove: Remove | None = None
@@ -152,7 +155,7 @@ Action = Add | Remove | Metadata | Protocol | SetTransaction | DomainMetadata | 
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """One version's commit file, read. Lists keep the order of the file."""
+    """The actions of one commit file. Lists keep the order of the file."""
 
     version: Int64
     adds: list[Add]
@@ -163,14 +166,13 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     transactions: list[SetTransaction]
     domains: list[DomainMetadata]
     info: dict[str, Any] | None
-    """commitInfo as written, or None where the commit has none."""
+    """commitInfo as written."""
 
 
-_decoder = msgspec.json.Decoder(_Line)
-# What the decoder raises: of what is no JSON, no UTF-8, or nested deeper than anybody can follow.
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_decoder = msgspec.json.Decoder(Line)
+# What the decoder raises for text that is no JSON, no UTF-8, or nested too deep.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
-T = TypeVar("T")
 
 _KEYS: dict[type[Action], str] = {
     Add: "add",
@@ -184,28 +186,45 @@ _KEYS: dict[type[Action], str] = {
 
 
 def decode_commit(version: int, data: bytes, path: str) -> Commit:
-    """The actions of one commit file; lists keep the order of the file.
+    """Return the actions of one commit file; `path` only occurs in errors.
 
-    `path` is named in errors only. A last line without a newline is read like any other; a line that stops in the
-    middle is corrupt.
+    A last line without a newline is read like any other; a line that stops in the middle is corrupt.
 
     Raises CorruptCommit (path, line) if the file is empty, is not UTF-8 or JSON, holds a known action of a wrong
-    shape, or holds two protocol, metaData or commitInfo actions; LimitExceeded for a line beyond `limits.LOG_LINE`.
+    shape, or two protocol, metaData or commitInfo actions; LimitExceeded for a line beyond `limits.LOG_LINE`.
     """
-    lines = _decode_lines(data, path)
+    try:
+        check_text(data, path)
+        lines = _decoder.decode_lines(data)
+    except UNREADABLE as error:
+        _raise_with_line(data, path, error)
     if not lines:
         raise CorruptCommit(f"CorruptCommit: {path} is empty; a commit holds at least one action.", path=path)
+
+    def only(name: str) -> Any:
+        found = all_of(lines, name)
+        if len(found) > 1:
+            raise CorruptCommit(
+                f"CorruptCommit: {path} holds {len(found)} {name} actions; a commit holds at most one.", path=path
+            )
+        return found[0] if found else None
+
     return Commit(
         version=version,
-        adds=[line.add for line in lines if line.add is not None],
-        removes=[line.remove for line in lines if line.remove is not None],
-        cdc=[line.cdc for line in lines if line.cdc is not None],
-        metadata=_at_most_one([line.metaData for line in lines if line.metaData is not None], "metaData", path),
-        protocol=_at_most_one([line.protocol for line in lines if line.protocol is not None], "protocol", path),
-        transactions=[line.txn for line in lines if line.txn is not None],
-        domains=[line.domainMetadata for line in lines if line.domainMetadata is not None],
-        info=_at_most_one([line.commitInfo for line in lines if line.commitInfo is not None], "commitInfo", path),
+        adds=all_of(lines, "add"),
+        removes=all_of(lines, "remove"),
+        cdc=all_of(lines, "cdc"),
+        metadata=only("metaData"),
+        protocol=only("protocol"),
+        transactions=all_of(lines, "txn"),
+        domains=all_of(lines, "domainMetadata"),
+        info=only("commitInfo"),
     )
+
+
+def all_of(lines: Iterable[Line], name: str) -> list[Any]:
+    """Return the actions of one kind, by their name on the wire, in order."""
+    return [action for action in map(attrgetter(name), lines) if action is not None]
 
 
 class _InfoLine(msgspec.Struct, frozen=True):
@@ -216,12 +235,11 @@ _info_decoder = msgspec.json.Decoder(_InfoLine)
 
 
 def decode_commit_info(data: bytes, path: str) -> dict[str, Any]:
-    """commitInfo alone, as written; empty where the commit has none. The other actions are not looked at.
+    """Return commitInfo alone, as written; empty if the commit has none. Other actions are not decoded.
 
-    Raises CorruptCommit where the line that holds it is no JSON, or commitInfo is no object; LimitExceeded.
+    Raises CorruptCommit if the line that holds it is no JSON, or commitInfo is no object; LimitExceeded.
     """
-    info: dict[str, Any] | None = _first_of("commitInfo", _info_decoder, data, path)
-    return {} if info is None else info
+    return _first_of("commitInfo", _info_decoder, data, path) or {}
 
 
 class _MetadataLine(msgspec.Struct, frozen=True):
@@ -232,16 +250,13 @@ _metadata_decoder = msgspec.json.Decoder(_MetadataLine)
 
 
 def decode_metadata(data: bytes, path: str) -> Metadata | None:
-    """The metaData of a commit alone; None where it has none. The other actions are not looked at.
-
-    Raises CorruptCommit where the line that may hold it is no JSON, or metaData has another shape.
-    """
+    """Return the metaData of a commit alone; None if it has none. Raises as `decode_commit_info` does."""
     metadata: Metadata | None = _first_of("metaData", _metadata_decoder, data, path)
     return metadata
 
 
 def _first_of(action: str, decoder: Any, data: bytes, path: str) -> Any:
-    """The action of this name, None where no line has it; only lines that hold the name are decoded."""
+    """Return the first action of this name, None without one; only lines that contain the name are decoded."""
     LOG_LINE.check_lines(data, path)
     for line in data.split(b"\n"):
         if action.encode() not in line:
@@ -249,7 +264,7 @@ def _first_of(action: str, decoder: Any, data: bytes, path: str) -> Any:
         try:
             line.decode("utf-8")
             found = getattr(decoder.decode(line), action)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise CorruptCommit(f"CorruptCommit: {action} of {path} cannot be read: {error}.", path=path) from error
         if found is not None:
             return found
@@ -257,10 +272,10 @@ def _first_of(action: str, decoder: Any, data: bytes, path: str) -> Any:
 
 
 def encode_commit(info: dict[str, Any] | None, actions: Iterable[Action]) -> bytes:
-    """The bytes of a commit file: commitInfo first, then the actions in the order given, each line ended by "\\n".
+    """Return the bytes of a commit file: commitInfo first, then the actions in the order given.
 
-    commitInfo stands first because tables with in-commit timestamps demand it and history readers look there.
-    Raises InvalidCommit where there is neither, and for a text that is not Unicode.
+    commitInfo comes first because tables with in-commit timestamps demand it and history readers look there.
+    Raises InvalidCommit if there is neither, and for a text that is not Unicode.
     """
     lines: list[dict[str, Any]] = [] if info is None else [{"commitInfo": info}]
     lines.extend({_KEYS[type(action)]: action} for action in actions)
@@ -269,22 +284,19 @@ def encode_commit(info: dict[str, Any] | None, actions: Iterable[Action]) -> byt
     try:
         return _encoder.encode_lines(lines)
     except UnicodeEncodeError as error:
-        # Its own text quotes the text.
+        # The message of the error itself would quote the text.
         raise InvalidCommit(
             "InvalidCommit: a text of the commit (a property, a tag, a comment or the id of a transaction) has half of "
             "a character in it, a lone surrogate, which UTF-8 cannot hold. Nothing was committed."
         ) from error
 
 
-def _decode_lines(data: bytes, path: str) -> list[_Line]:
+def check_text(data: bytes, path: str) -> None:
+    """Raise UnicodeDecodeError if the bytes are no UTF-8, LimitExceeded for a line beyond `limits.LOG_LINE`."""
     LOG_LINE.check_lines(data, path)
-    try:
-        # The decoder does not look into the strings that it skips; a file that is not UTF-8 is corrupt all the same.
-        if not data.isascii():
-            data.decode("utf-8")
-        return _decoder.decode_lines(data)
-    except _UNREADABLE as error:
-        _raise_with_line(data, path, error)
+    # The decoder does not look into the strings that it skips; a file that is not UTF-8 is corrupt all the same.
+    if not data.isascii():
+        data.decode("utf-8")
 
 
 def _raise_with_line(data: bytes, path: str, error: Exception) -> NoReturn:
@@ -293,18 +305,10 @@ def _raise_with_line(data: bytes, path: str, error: Exception) -> NoReturn:
         try:
             line.decode("utf-8")
             _decoder.decode_lines(line)
-        except _UNREADABLE as found:
+        except UNREADABLE as found:
             raise CorruptCommit(
                 f"CorruptCommit: line {number} of {path} cannot be read as an action: {found}. Nothing was changed.",
                 path=path,
                 line=number,
             ) from found
     raise CorruptCommit(f"CorruptCommit: {path} cannot be read: {error}.", path=path) from error
-
-
-def _at_most_one(found: list[T], name: str, path: str) -> T | None:
-    if len(found) > 1:
-        raise CorruptCommit(
-            f"CorruptCommit: {path} holds {len(found)} {name} actions; a commit holds at most one.", path=path
-        )
-    return found[0] if found else None

@@ -7,10 +7,11 @@ checkpoint or remove (soundness B8). Conversions walk column by column: never a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain, pairwise, repeat
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -63,120 +64,64 @@ _StringMap = dict[str, str | None]
 
 
 def adds_to_table(adds: Sequence[Add]) -> pa.Table:
-    """The adds as a table of schema FILES, in the same order. `data_change` is left behind: it belongs to a commit."""
-    return pa.table(
-        [
-            pa.array([add.path for add in adds], pa.string()),
-            _map_array([add.partition_values for add in adds]),
-            pa.array([add.size for add in adds], pa.int64()),
-            pa.array([add.modification_time for add in adds], pa.int64()),
-            pa.array([add.stats for add in adds], pa.string()),
-            _map_array([add.tags for add in adds]),
-            _vector_array([add.deletion_vector for add in adds]),
-            _often_absent([add.base_row_id for add in adds], pa.int64()),
-            _often_absent([add.default_row_commit_version for add in adds], pa.int64()),
-            _often_absent([add.clustering_provider for add in adds], pa.string()),
-        ],
-        schema=FILES,
-    )
+    """Return the adds as a table of schema FILES, in the same order, without `dataChange`: it belongs to a commit."""
+    return _table(adds, FILES)
 
 
 def removes_to_table(removes: Sequence[Remove]) -> pa.Table:
-    """The removes as a table of schema TOMBSTONES, in the same order."""
-    return pa.table(
-        [
-            pa.array([remove.path for remove in removes], pa.string()),
-            pa.array([remove.deletion_timestamp for remove in removes], pa.int64()),
-            pa.array([remove.data_change for remove in removes], pa.bool_()),
-            pa.array([remove.extended_file_metadata for remove in removes], pa.bool_()),
-            _map_array([remove.partition_values for remove in removes]),
-            pa.array([remove.size for remove in removes], pa.int64()),
-            _vector_array([remove.deletion_vector for remove in removes]),
-            _often_absent([remove.base_row_id for remove in removes], pa.int64()),
-            _often_absent([remove.default_row_commit_version for remove in removes], pa.int64()),
-        ],
-        schema=TOMBSTONES,
-    )
+    """Return the removes as a table of schema TOMBSTONES, in the same order."""
+    return _table(removes, TOMBSTONES)
+
+
+def _table(actions: Sequence[Add] | Sequence[Remove], schema: pa.Schema) -> pa.Table:
+    return pa.table([_array(list(map(attrgetter(each.name), actions)), each.type) for each in schema], schema=schema)
 
 
 def table_to_adds(files: pa.Table, data_change: bool) -> list[Add]:
-    """The rows of a FILES table as add actions of one commit, in the same order."""
-    rows = zip(
-        _values(files, "path"),
-        _maps(files, "partition_values"),
-        _values(files, "size"),
-        _values(files, "modification_time"),
-        _values(files, "stats"),
-        _maps(files, "tags"),
-        _vectors(files),
-        _values(files, "base_row_id"),
-        _values(files, "default_row_commit_version"),
-        _values(files, "clustering_provider"),
-        strict=True,
-    )
+    """Return the rows of a FILES table as add actions of one commit, in the same order."""
     return [
         Add(
             path=path,
-            partition_values=partition_values or {},
+            partition_values=partition or {},
             size=size,
-            modification_time=modification_time,
+            modification_time=modified,
             data_change=data_change,
             stats=stats,
             tags=tags,
             deletion_vector=vector,
-            base_row_id=base_row_id,
-            default_row_commit_version=row_commit_version,
-            clustering_provider=clustering_provider,
+            base_row_id=row_id,
+            default_row_commit_version=version,
+            clustering_provider=provider,
         )
-        for (
-            path,
-            partition_values,
-            size,
-            modification_time,
-            stats,
-            tags,
-            vector,
-            base_row_id,
-            row_commit_version,
-            clustering_provider,
-        ) in rows
+        for path, partition, size, modified, stats, tags, vector, row_id, version, provider in _rows(files, FILES.names)
     ]
 
 
 def table_to_removes(files: pa.Table, deletion_timestamp: int, data_change: bool) -> list[Remove]:
-    """What removes the rows of a FILES table, in the same order: everything that a tombstone may know of its file.
+    """Return the actions that remove the rows of a FILES table, in the same order, with all that a tombstone may hold.
 
     `deletion_timestamp` is in milliseconds since the epoch, one for the whole commit.
     """
-    rows = zip(
-        _values(files, "path"),
-        _maps(files, "partition_values"),
-        _values(files, "size"),
-        _maps(files, "tags"),
-        _vectors(files),
-        _values(files, "base_row_id"),
-        _values(files, "default_row_commit_version"),
-        strict=True,
-    )
+    kept = [name for name in FILES.names if name not in ("modification_time", "stats", "clustering_provider")]
     return [
         Remove(
             path=path,
             data_change=data_change,
             deletion_timestamp=deletion_timestamp,
             extended_file_metadata=True,
-            partition_values=partition_values or {},
+            partition_values=partition or {},
             size=size,
             tags=tags,
             deletion_vector=vector,
-            base_row_id=base_row_id,
-            default_row_commit_version=row_commit_version,
+            base_row_id=row_id,
+            default_row_commit_version=version,
         )
-        for path, partition_values, size, tags, vector, base_row_id, row_commit_version in rows
+        for path, partition, size, tags, vector, row_id, version in _rows(files, kept)
     ]
 
 
 def nulls(count: int, data_type: pa.DataType) -> pa.Array:
-    """So many nulls. Up to 131,072 of them share one block of memory: most tables leave half of the columns empty."""
+    """Return an array of nulls. Up to 131,072 share one block of memory: most tables leave half the columns empty."""
     return _null_block(data_type).slice(0, count) if count <= _NULL_BLOCK else pa.nulls(count, data_type)
 
 
@@ -191,19 +136,20 @@ def _null_block(data_type: pa.DataType) -> pa.Array:
 # --- Python values to columns ---------------------------------------------------------------------------------------
 
 
-def _all_absent(values: Sequence[Any]) -> bool:
-    return values.count(None) == len(values)
-
-
-def _often_absent(values: list[Any], data_type: pa.DataType) -> pa.Array:
-    return nulls(len(values), data_type) if _all_absent(values) else pa.array(values, data_type)
+def _array(values: list[Any], data_type: pa.DataType) -> pa.Array:
+    if values.count(None) == len(values):
+        return nulls(len(values), data_type)
+    if data_type == STRING_MAP:
+        return _map_array(values)
+    if data_type == DELETION_VECTOR:
+        names = [each.name for each in DELETION_VECTOR]
+        values = [value and {name: getattr(value, name) for name in names} for value in values]
+    return pa.array(values, data_type)
 
 
 def _map_array(maps: list[_StringMap] | list[_StringMap | None]) -> pa.Array:
     if not any(maps) and None not in maps:
         return pa.MapArray.from_arrays([0] * (len(maps) + 1), pa.array([], pa.string()), pa.array([], pa.string()))
-    if _all_absent(maps):
-        return nulls(len(maps), STRING_MAP)
     ends: list[int | None] = list(accumulate([len(entry) if entry else 0 for entry in maps], initial=0))
     if None in maps:
         # A null where a row's offset should stand makes the row null; the last offset belongs to no row.
@@ -215,29 +161,22 @@ def _map_array(maps: list[_StringMap] | list[_StringMap | None]) -> pa.Array:
     )
 
 
-def _vector_array(vectors: list[DeletionVector | None]) -> pa.Array:
-    if _all_absent(vectors):
-        return nulls(len(vectors), DELETION_VECTOR)
-    fields = [field.name for field in DELETION_VECTOR]
-    return pa.array(
-        [None if vector is None else {name: getattr(vector, name) for name in fields} for vector in vectors],
-        DELETION_VECTOR,
-    )
-
-
 # --- columns to Python values ---------------------------------------------------------------------------------------
 
 
-def _values(table: pa.Table, name: str) -> list[Any]:
-    values: list[Any] = table.column(name).to_pylist()
-    return values
+def _rows(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(_values(table.column(name)) for name in names), strict=True)
 
 
-def _maps(table: pa.Table, name: str) -> Iterator[_StringMap | None]:
-    column = table.column(name)
+def _values(column: pa.ChunkedArray) -> Iterable[Any]:
     if column.null_count == len(column):
         return repeat(None, len(column))
-    return chain.from_iterable(map(_chunk_maps, column.chunks))
+    if column.type == STRING_MAP:
+        return chain.from_iterable(map(_chunk_maps, column.chunks))
+    values: list[Any] = column.to_pylist()
+    if column.type == DELETION_VECTOR:
+        return [value and DeletionVector(**value) for value in values]
+    return values
 
 
 def _chunk_maps(chunk: pa.MapArray) -> list[_StringMap | None]:
@@ -255,20 +194,15 @@ def _chunk_maps(chunk: pa.MapArray) -> list[_StringMap | None]:
     ]
 
 
-def _vectors(table: pa.Table) -> Iterator[DeletionVector | None]:
-    column = table.column("deletion_vector")
-    if column.null_count == len(column):
-        return repeat(None, len(column))
-    return (None if value is None else DeletionVector(**value) for value in column.to_pylist())
-
+# --- statistics, compressed: of a large table they are most of the memory -------------------------------------------
 
 _STATS = FILES.get_field_index("stats")
-_SCHEMA = pa.schema([FILES.field(_STATS)])
+_PACKED = pa.schema([FILES.field(_STATS)])
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PackedBatch:
-    """Rows of a FILES table, or of another one, which has nothing to pack. Equal to itself alone."""
+    """Rows of a FILES table with packed statistics, or of any table as it is. Equal to itself alone."""
 
     light: pa.RecordBatch
     """All columns; but null for the statistics where these are packed."""
@@ -276,7 +210,7 @@ class PackedBatch:
     """The statistics as a compressed Arrow stream; None where `light` has them."""
 
     def full(self) -> pa.RecordBatch:
-        """All columns, the statistics among them."""
+        """Return all columns, the statistics included, to the byte as they were packed."""
         if self.packed is None:
             return self.light
         with pa.ipc.open_stream(self.packed) as reader:
@@ -285,7 +219,7 @@ class PackedBatch:
 
 
 def pack(batch: pa.RecordBatch, least_bytes: int = USUAL.packed_bytes) -> PackedBatch:
-    """Return the batch, with its statistics compressed if they have so many bytes."""
+    """Return the batch, with its statistics compressed if they have `least_bytes`."""
     if batch.schema is not FILES and batch.schema != FILES:
         return PackedBatch(batch)
     stats = batch.column(_STATS)
@@ -294,13 +228,12 @@ def pack(batch: pa.RecordBatch, least_bytes: int = USUAL.packed_bytes) -> Packed
     sink = pa.BufferOutputStream()
     # One thread: a process that opens many tables uses the others.
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-    with pa.ipc.new_stream(sink, _SCHEMA, options=options) as writer:
-        writer.write_batch(pa.record_batch([stats], schema=_SCHEMA))
+    with pa.ipc.new_stream(sink, _PACKED, options=options) as writer:
+        writer.write_batch(pa.record_batch([stats], schema=_PACKED))
     return PackedBatch(with_statistics(batch, nulls(batch.num_rows, pa.string())), sink.getvalue())
 
 
 def with_statistics(batch: pa.RecordBatch, stats: pa.Array) -> pa.RecordBatch:
-    """The batch of schema FILES with another column of statistics."""
     columns = list(batch.columns)
     columns[_STATS] = stats
     return pa.record_batch(columns, schema=FILES)

@@ -1,7 +1,6 @@
-"""The names of the files in `_delta_log`, made and understood.
+"""The names of the files in `_delta_log`, made and parsed; nothing else in the engine does either.
 
-Nothing else in the engine spells or parses such a name. A name that is not understood is no error: other writers keep
-files of their own in the log, and readers must step over them.
+An unknown name is no error: other writers keep files of their own in the log, and readers must skip them.
 Source: protocol, "File Types".
 """
 
@@ -17,7 +16,7 @@ MAX_VERSION = 2**63 - 1
 
 
 class LogKind(enum.Enum):
-    """What a file of the log holds."""
+    """The kinds of files in the log."""
 
     COMMIT = "commit"
     CLASSIC_CHECKPOINT = "classic checkpoint"
@@ -29,11 +28,11 @@ class LogKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """A name of the log, understood. Fields that its kind does not have are None."""
+    """A parsed name. Fields that its kind does not have are None."""
 
     kind: LogKind
     version: int
-    """The version that the file belongs to; the first one of compacted commits."""
+    """The version of the file; the first one of compacted commits."""
     end_version: int | None = None
     """The last version (inclusive) of compacted commits."""
     part: int | None = None
@@ -58,37 +57,33 @@ _NAME = re.compile(
 
 
 def commit_name(version: int) -> str:
-    """Path of a version's commit, relative to the table."""
     return f"{version_prefix(version)}.json"
 
 
 def checkpoint_name(version: int) -> str:
-    """Path of a version's classic checkpoint, relative to the table."""
     return f"{version_prefix(version)}.checkpoint.parquet"
 
 
 def v2_checkpoint_name(version: int, unique_id: str) -> str:
-    """Path of the top level, in Parquet, of one V2 checkpoint of a version, relative to the table."""
+    """Return the path of the top level of a V2 checkpoint, in Parquet."""
     return f"{version_prefix(version)}.checkpoint.{unique_id}.parquet"
 
 
 def checksum_name(version: int) -> str:
-    """Path of a version's checksum, relative to the table."""
     return f"{version_prefix(version)}.crc"
 
 
 def version_prefix(version: int) -> str:
-    """What every file of a version begins with, relative to the table: the place to start a listing from."""
+    """Return the prefix of every file of a version, relative to the table: a listing may start there."""
     if not 0 <= version <= MAX_VERSION:
         raise ValueError(f"a version lies between 0 and {MAX_VERSION}, not {version}")
     return f"{LOG_DIRECTORY}/{version:020d}"
 
 
 def parse_name(name: str) -> LogFile | None:
-    """What the name says, or None where it is no file that readers of the log know.
+    """Parse a base name, or a path relative to the table; None for a file that readers of the log do not know.
 
-    `name` is a base name or a path relative to the table. A file in a directory under the log is not of the log:
-    `_staged_commits/` holds commits that only a catalog may interpret.
+    Files in directories under the log are unknown: `_staged_commits/` holds commits that only a catalog may interpret.
     """
     match = _NAME.fullmatch(name.removeprefix(f"{LOG_DIRECTORY}/"))
     if match is None or int(match["version"]) > MAX_VERSION:

@@ -1,8 +1,8 @@
-"""The paths in add and remove actions: from the wire to the key that identifies a file, and back.
+"""The paths in add and remove actions: from the wire to the key that identifies a file; and which files are visible.
 
-On the wire a path is a URI reference: relative to the table and percent-encoded, or absolute. The *canonical path* is
-what two actions must share to mean the same file, and it is also what the store calls the file. It is decoded
-exactly once; decoding what was decoded before would turn the file `50%25.parquet` into another one.
+On the wire a path is a URI reference: relative to the table and percent-encoded, or absolute. Two actions mean the same
+file if they share the *canonical path*, which is also the store's name for it. It is decoded exactly once; a second
+decoding would turn the file `50%25.parquet` into another one.
 
     part-0.parquet            -> part-0.parquet
     day=2024%20a/f.parquet    -> day=2024 a/f.parquet
@@ -10,7 +10,7 @@ exactly once; decoding what was decoded before would turn the file `50%25.parque
     /lake/t/f, file:/lake/t/f, file:///lake/t/f           all `f` in a table at file:///lake/t
     /other/f, file:/other/f, file:///other/f              all file:///other/f
 
-`+` is a plus sign: this is not form encoding. Everything here works on text alone: no symlink is followed.
+`+` is a plus sign: this is not form encoding. Only text is processed: no symlink is followed.
 Source: protocol, "Add File and Remove File"; soundness C7.
 """
 
@@ -26,13 +26,13 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path, hive_directory
 from airflow_txlog.locations import LOCAL, is_inside, split, store_kind
 
-# What makes a wire path differ from its canonical form; everything else is its own key. RE2 and Python read it alike.
+# A wire path without a match is its own canonical form. RE2 and Python read the pattern alike.
 _NEEDS_WORK = r"%|:|//|^/|/$|^$|(^|/)\.{1,2}(/|$)"
 _needs_work = re.compile(_NEEDS_WORK)
 
 
 def canonical_path(wire_path: str, root: str) -> str:
-    """The key of a file: percent-decoded once; relative where it lies inside `root`, else an absolute URI.
+    """Return the key of a file: percent-decoded once; relative if it is inside `root`, else an absolute URI.
 
     `root` is the store's root: an absolute URI, decoded, without a trailing slash.
     """
@@ -53,7 +53,7 @@ def canonical_path(wire_path: str, root: str) -> str:
 
 
 def canonical_paths(wire_paths: pa.Array | pa.ChunkedArray, root: str) -> pa.Array:
-    """`canonical_path` of every element, as one string array; null stays null. Fast where few need work."""
+    """Return `canonical_path` of every element as one string array; null stays null. Fast if few need work."""
     if not isinstance(wire_paths, pa.ChunkedArray):
         return _canonical_chunk(wire_paths, root)
     if wire_paths.num_chunks == 1:
@@ -72,11 +72,11 @@ def _canonical_chunk(paths: pa.StringArray, root: str) -> pa.Array:
 
 
 def _all_plain(paths: pa.StringArray) -> bool:
-    """Whether certainly none needs work: a look at the bytes of all of them together, ten times as fast."""
+    """Return whether certainly none needs work, by the bytes of all paths together: ten times as fast."""
     text = paths.buffers()[2]
     if text is None or not len(paths):
         return False
-    # The bytes around a slice are looked at too: they can only make this more careful.
+    # The bytes around a slice are included: they can only make this more careful.
     letters = text.to_pybytes()
     if any(each in letters for each in (b"%", b":", b"//", b"/.")):
         return False
@@ -86,30 +86,20 @@ def _all_plain(paths: pa.StringArray) -> bool:
     return not pc.equal(pc.binary_length(paths), 0).true_count
 
 
-def store_path(wire_path: str, root: str) -> str:
-    """What the store calls the file: the canonical path, relative to the table or an absolute URI."""
-    return canonical_path(wire_path, root)
-
-
-def encode_path(path: str) -> str:
-    """The wire form of a path relative to the table: `canonical_path` gives `path` back."""
-    return encode_add_path(path)
-
-
 def misspelled(wire_paths: pa.ChunkedArray) -> pa.BooleanArray:
-    """Which relative paths are spelled otherwise than `encode_path` does: another engine's VACUUM does not know them.
+    """Return which relative paths are spelled unlike `encode_add_path` spells them.
 
-    delta-spark compares the texts of paths, so it would delete such a file although it is live.
+    delta-spark's VACUUM compares the texts of paths, so it would delete such a file although it is live.
     """
     found = [
-        path is not None and "%" in path and is_inside(path) and encode_path(decode_add_path(path)) != path
+        path is not None and "%" in path and is_inside(path) and encode_add_path(decode_add_path(path)) != path
         for path in wire_paths.to_pylist()
     ]
     return pa.array(found, pa.bool_())
 
 
 def _split(uri: str) -> tuple[str | None, str, str]:
-    """Scheme, authority and path; the path of an absolute URI begins with "/"."""
+    """Return scheme, authority and path; the path of an absolute URI begins with "/"."""
     scheme, authority, path = split(uri)
     if scheme is None:
         return None, "", path
@@ -123,7 +113,7 @@ def _join(scheme: str | None, authority: str, path: str) -> str:
 
 
 def _normalise(path: str) -> str:
-    """Without empty and "." segments; ".." takes the segment before it, and stays only where there is none."""
+    """Drop empty and "." segments; ".." removes the segment before it, and stays without one."""
     is_absolute = path.startswith("/")
     parts: list[str] = []
     for part in path.split("/"):
@@ -145,9 +135,9 @@ def _relative_to(absolute: str, root: str) -> str:
 
 
 class Visibility:
-    """Which paths under the root are the table's own: hidden is what other tools keep beside the data, the log first.
+    """Which paths under the root belong to the table; hidden are files that other tools keep there, and the log.
 
-    `_change_data` and `_delta_index` are the table's, and a directory of a partition column that begins with "_".
+    Visible are `_change_data`, `_delta_index`, and a directory of a partition column whose name begins with "_".
     """
 
     def __init__(self, partition_columns: Iterable[str], *, has_iceberg: bool = False) -> None:

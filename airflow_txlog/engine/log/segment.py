@@ -1,9 +1,13 @@
-"""Which files of the log make up one version: a checkpoint and the commits after it.
+"""Which files of the log make up one version: a checkpoint and the commits after it; and those commits, read.
 
-The one invariant: a segment is complete. It starts at version 0 or at a whole checkpoint, and no commit between there
-and its version is missing; what cannot be completed is an error, never a shorter table. Only names are looked at here;
-reading them is left to others. A cold open costs one small read (the hint) and one listing.
-Source: delta-spark, SnapshotManagement; protocol, "Checkpoints" and "Log Compaction Files".
+`_last_checkpoint` says where a listing may start. It is only a hint: it may be missing, stale, torn or wrong, and never
+decides what a table holds. Two invariants. A segment is complete: it starts at version 0 or at a whole checkpoint, and
+no commit between there and its version is missing; what cannot be completed is an error, never a shorter table. And a
+log compaction file never changes a replay: it is used whole or not at all, only inside the segment, and never instead
+of the last commit, which alone has the time of the version.
+A cold open costs one small read (the hint) and one listing.
+Source: protocol, "Last Checkpoint File", "File Types", "Checkpoints" and "Log Compaction Files"; delta-spark,
+SnapshotManagement.
 """
 
 from __future__ import annotations
@@ -17,13 +21,13 @@ from typing import Any
 
 import msgspec
 
-from airflow_txlog.engine.log.actions import Commit, decode_commit
+from airflow_txlog.engine.log.actions import UNREADABLE, Commit, decode_commit
 from airflow_txlog.engine.log.names import (
     LAST_CHECKPOINT,
     LOG_DIRECTORY,
     MAX_VERSION,
-    LogFile,
     LogKind,
+    commit_name,
     parse_name,
     version_prefix,
 )
@@ -39,21 +43,20 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.storage.base import FileInfo, Store
 
+log = logging.getLogger(__name__)
+
 _seen: set[tuple[str, str]] = set()
 
 
 def warn_once(log: logging.Logger, table: str, path: str, what: str) -> None:
-    """Log that the file `path` of the table is passed over; `what` says why, and what is done instead."""
+    """Log, once a process, that the file `path` is passed over; `what` says why, and what happens instead."""
     if (table, path) not in _seen:
         _seen.add((table, path))
         log.warning("%s: %s is passed over: %s", table, path, what)
 
 
 class V2Hint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the hint says of a V2 checkpoint, as delta-spark writes it: others need not read the top level then.
-
-    We never believe it: the checkpoint itself says the same.
-    """
+    """The content of a V2 checkpoint, as delta-spark repeats it in the hint. Written for others; we never read it."""
 
     path: str
     """The name of the top level, in the log."""
@@ -65,18 +68,17 @@ class V2Hint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What we write, and of what others write the part that is of use. Sizes are informative."""
+    """The hint as we write it. Sizes are informative."""
 
     version: int
     size: int | None = None
     """Number of actions in the checkpoint."""
-    parts: int | None = None
     size_in_bytes: int | None = None
     num_of_add_files: int | None = None
     v2_checkpoint: V2Hint | None = None
 
 
-# Of a hint only the version is used, so a wrong type anywhere else must not cost the hint.
+# Only the version is used, so a wrong type anywhere else must not cost the hint.
 class _VersionOnly(msgspec.Struct, frozen=True):
     version: int
 
@@ -85,25 +87,18 @@ _hint_decoder = msgspec.json.Decoder(_VersionOnly)
 
 
 def read_hint(store: Store) -> int | None:
-    """The version that `_last_checkpoint` names, or None where no such file is, or it is a link or makes no sense."""
+    """Return the version that `_last_checkpoint` names; None if there is no such file, or it is a link or malformed."""
     try:
         version = _hint_decoder.decode(store.read(LAST_CHECKPOINT)).version
-    except (
-        FileNotFoundError,
-        LimitExceeded,
-        OutsideTable,
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    ):
+    except (FileNotFoundError, LimitExceeded, OutsideTable, *UNREADABLE):
         return None
     return version if 0 <= version <= MAX_VERSION else None
 
 
 def write_hint(store: Store, hint: LastCheckpoint) -> None:
-    """Replace the hint, unless the one that is there names a later checkpoint.
+    """Replace the hint, unless the present one names a later checkpoint.
 
-    Two writers may still interleave and leave the older one: a stale hint costs a reader time, never an answer.
+    Two writers may still interleave and leave the older one: a stale hint costs a reader time, nothing else.
     """
     known = read_hint(store)
     if known is None or known <= hint.version:
@@ -112,17 +107,14 @@ def write_hint(store: Store, hint: LastCheckpoint) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFiles:
-    """A checkpoint that is complete by its names: one file, or all the parts in their order.
-
-    The file of a V2 checkpoint is its top level; which sidecars belong to it stands inside.
-    """
+    """A checkpoint that is complete by its names: one file (of V2 the top level), or all parts in order."""
 
     version: int
     files: tuple[FileInfo, ...]
 
     @property
     def path(self) -> str:
-        """The path of the (first) file, relative to the table: no two checkpoints share one."""
+        """The path of the (first) file, relative to the table, which identifies the checkpoint."""
         return self.files[0].path
 
 
@@ -137,31 +129,35 @@ class CompactedFile:
 
 @dataclass(slots=True)
 class Listing:
-    """What one listing of the log names."""
+    """The files that one listing of the log names. Nothing was opened.
+
+    Checkpoints that are incomplete by their names (a missing part, no bytes) are left out; all others of a version are
+    here: only reading shows which of them is sound.
+    """
 
     commits: dict[int, FileInfo] = field(default_factory=dict)
     checkpoints: dict[int, list[CheckpointFiles]] = field(default_factory=dict)
-    """By version; those of one version in the order in which a reader should try them."""
+    """By version, in the order in which a reader should try them: classic (one request), V2, in parts."""
     compactions: list[CompactedFile] = field(default_factory=list)
 
     @property
     def latest(self) -> int:
-        """The last version that any file of the log names, or -1."""
+        """The last version that any file names, or -1."""
         return max([*self.commits, *self.checkpoints], default=-1)
 
     @property
     def earliest(self) -> int | None:
-        """The first version that can be rebuilt, as far as is known without looking for gaps."""
+        """The first version that can be rebuilt, unless there are gaps."""
         return 0 if 0 in self.commits else min(self.checkpoints, default=None)
 
 
 def look(store: Store, start: int) -> Listing:
-    """What the log names of version `start` and later, from one request."""
+    """Return the files of version `start` and later, from one request."""
     listing = Listing()
     if start > MAX_VERSION:
         return listing
     parts: dict[tuple[int, int], dict[int, FileInfo]] = defaultdict(dict)
-    singles: dict[int, list[tuple[LogKind, FileInfo]]] = defaultdict(list)
+    whole: list[tuple[int, str, CheckpointFiles]] = []
     first = version_prefix(start).removeprefix(f"{LOG_DIRECTORY}/")
     for info in store.list(LOG_DIRECTORY, start_from=first):
         name = parse_name(info.path)
@@ -169,43 +165,29 @@ def look(store: Store, start: int) -> Listing:
             continue
         if name.kind is LogKind.COMMIT:
             listing.commits[name.version] = info
-        # What has no bytes was left by a writer on a store where half a file can be seen.
+        # A file without bytes was left by a writer on a store that shows unfinished files.
         elif info.size_bytes == 0:
             continue
-        elif name.kind is LogKind.COMPACTED and name.end_version is not None:
+        elif name.end_version is not None:
             listing.compactions.append(CompactedFile(start=name.version, end=name.end_version, info=info))
-        elif name.kind is LogKind.MULTIPART_CHECKPOINT:
-            _add_part(parts, name, info)
+        elif name.part is not None and name.parts is not None:
+            parts[name.version, name.parts][name.part] = info
         elif name.kind in (LogKind.CLASSIC_CHECKPOINT, LogKind.V2_CHECKPOINT):
-            singles[name.version].append((name.kind, info))
-    listing.checkpoints = _checkpoints(singles, parts)
-    return listing
-
-
-def _add_part(parts: dict[tuple[int, int], dict[int, FileInfo]], name: LogFile, info: FileInfo) -> None:
-    if name.part is not None and name.parts is not None:
-        parts[name.version, name.parts][name.part] = info
-
-
-def _checkpoints(
-    singles: dict[int, list[tuple[LogKind, FileInfo]]], parts: dict[tuple[int, int], dict[int, FileInfo]]
-) -> dict[int, list[CheckpointFiles]]:
-    """By version: a classic one first (one request reads it), then V2, then those in parts."""
-    found: dict[int, list[CheckpointFiles]] = defaultdict(list)
-    for version, files in singles.items():
-        for _, info in sorted(files, key=lambda each: (each[0] is not LogKind.CLASSIC_CHECKPOINT, each[1].path)):
-            found[version].append(CheckpointFiles(version=version, files=(info,)))
-    # Two writers may cut one version differently; only a set that is whole counts.
-    for (version, count), by_number in sorted(parts.items()):
+            rank = int(name.kind is LogKind.V2_CHECKPOINT)
+            whole.append((rank, info.path, CheckpointFiles(version=name.version, files=(info,))))
+    # Two writers may cut one version differently; only a complete set counts.
+    for (version, count), by_number in parts.items():
         if len(by_number) == count:
-            ordered = tuple(by_number[part] for part in range(1, count + 1))
-            found[version].append(CheckpointFiles(version=version, files=ordered))
-    return dict(found)
+            files = tuple(by_number[part] for part in range(1, count + 1))
+            whole.append((2, files[0].path, CheckpointFiles(version=version, files=files)))
+    for *_, checkpoint in sorted(whole, key=lambda each: each[:2]):
+        listing.checkpoints.setdefault(checkpoint.version, []).append(checkpoint)
+    return listing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSegment:
-    """What to read for `version`: the checkpoint, if any, and then every commit, ascending and without a gap."""
+    """The files of `version`: the checkpoint, if any, and then every commit, ascending and without a gap."""
 
     version: int
     checkpoint: CheckpointFiles | None
@@ -213,25 +195,25 @@ class LogSegment:
     compactions: tuple[CompactedFile, ...] = ()
     """Files that hold what several of `commits` hold together; using them is optional."""
     commit_file: FileInfo | None = None
-    """The commit of `version` itself as it was listed; None where log cleanup had taken it."""
+    """The commit of `version` itself; None if log cleanup had taken it."""
 
 
 def list_segment(store: Store, version: int | None = None, *, without: Collection[str] = ()) -> LogSegment:
-    """The files that make up `version`, or the latest version.
+    """Return the files that make up `version`, by default the latest.
 
-    `without` names checkpoints (`CheckpointFiles.path`) that turned out unreadable: the segment leads past them, from
-    another checkpoint of the version, an earlier one, or the first commit.
+    `without` names checkpoints (`CheckpointFiles.path`) that turned out unreadable: the segment starts at another
+    checkpoint of the version, an earlier one, or the first commit.
 
-    Raises TableNotFound where there is no log or nothing in it; VersionNotFound (earliest, latest) where the version
-    was never written or can no longer be rebuilt; LogGap where a commit is missing that the version needs.
+    Raises TableNotFound without a log or with an empty one; VersionNotFound (earliest, latest) if the version was never
+    written or can no longer be rebuilt; LogGap if the version needs a commit that is missing.
     """
     hint = None if without else read_hint(store)
     if hint and (version is None or hint <= version):
-        # A hint that leads nowhere (its checkpoint is gone or torn) is forgotten.
+        # A hint whose checkpoint is gone or torn is ignored.
         with suppress(TableError):
             return _segment_of(look(store, hint), version, store.root, without)
-    # A gap is believed when it is seen twice: a listing that runs beside writers may show commit 8 and not commit 7,
-    # and one that runs beside a log cleanup may miss a checkpoint and find the commits before it gone.
+    # A gap counts if it is seen twice: a listing beside writers may show commit 8 and not commit 7, and one beside a
+    # log cleanup may miss a checkpoint and find the commits before it gone.
     with suppress(LogGap):
         return _segment_of(look(store, 0), version, store.root, without)
     return _segment_of(look(store, 0), version, store.root, without)
@@ -244,7 +226,7 @@ def _segment_of(listing: Listing, wanted: int | None, table: str, without: Colle
             f"TableNotFound: {table} has no {LOG_DIRECTORY} with a commit in it. Nothing was read or written.",
             table=table,
         )
-    # What is left out still shows which version is the latest: a table never shrinks because a file cannot be read.
+    # Unreadable checkpoints still count for the latest version: a table never shrinks because a file cannot be read.
     version = latest if wanted is None else wanted
     if not 0 <= version <= latest:
         raise _not_found(table, version, listing)
@@ -259,7 +241,7 @@ def _segment_of(listing: Listing, wanted: int | None, table: str, without: Colle
             compactions=tuple(each for each in listing.compactions if start <= each.start and each.end <= version),
             commit_file=listing.commits.get(version),
         )
-    # What lies before a later checkpoint may be cleaned, and in any order: the table is sound, that version is gone.
+    # Files before a later checkpoint may be cleaned in any order: the table is sound, that version is gone.
     if wanted is not None and any(each > version for each in listing.checkpoints):
         raise _not_found(table, version, listing)
     if wanted is not None and checkpoint is None and 0 not in listing.commits and listing.earliest is not None:
@@ -268,7 +250,7 @@ def _segment_of(listing: Listing, wanted: int | None, table: str, without: Colle
 
 
 def _checkpoint_for(listing: Listing, version: int, without: Collection[str]) -> CheckpointFiles | None:
-    """The latest checkpoint up to `version`, and of that version the first one that may be tried."""
+    """Return the latest checkpoint up to `version`; of one version the first that may be tried."""
     for each in sorted((each for each in listing.checkpoints if each <= version), reverse=True):
         usable = [checkpoint for checkpoint in listing.checkpoints[each] if checkpoint.path not in without]
         if usable:
@@ -288,7 +270,7 @@ def _not_found(table: str, version: int, listing: Listing) -> VersionNotFound:
 
 
 def _gap(table: str, missing: int, needed_for: int) -> LogGap:
-    path = f"{version_prefix(missing)}.json"
+    path = commit_name(missing)
     return LogGap(
         f"LogGap: {path} of {table} is missing, and version {needed_for} cannot be rebuilt without it: the log was cut "
         "before a usable checkpoint, or a file of it was lost. Nothing was changed.",
@@ -298,19 +280,16 @@ def _gap(table: str, missing: int, needed_for: int) -> LogGap:
     )
 
 
-log = logging.getLogger(__name__)
-
-
 def read_commits(
     store: Store, segment: LogSegment, contents: Mapping[FileInfo, bytes] | None = None
 ) -> Iterator[Commit]:
-    """The commits of the segment, newest first; a run of them may be one `Commit` that bears the version of its last.
+    """Yield the commits of the segment, newest first; a run of them may be one `Commit` with the version of its last.
 
-    Few are in memory at a time. The first to come, the last one of the segment, is always there by itself. Where it
-    ends a compaction it comes twice, which changes nothing: its actions are the newest of that range. `contents` are
-    bytes of commits that were read before, by their files.
+    Few are in memory at a time. The last commit of the segment comes first and by itself; if it ends a compaction it
+    comes twice, which changes nothing: its actions are the newest of that range. `contents`: bytes of commits that
+    were read before, by their files.
 
-    Raises CorruptCommit for a commit that cannot be read, FileNotFoundError where log cleanup took one.
+    Raises CorruptCommit for a commit that cannot be read, FileNotFoundError if log cleanup took one.
     """
     first = segment.version - len(segment.commits) + 1
     held = contents or {}
@@ -339,10 +318,9 @@ _Step = tuple[int, int, CompactedFile | None]
 
 
 def _shortest(first: int, last: int, compactions: Iterable[CompactedFile]) -> list[_Step]:
-    """The fewest files that cover the versions `first` to `last`, each version once: (start, end, compaction)."""
+    """Return the fewest files that cover versions `first` to `last`, each once: (start, end, compaction)."""
     by_start: dict[int, list[CompactedFile]] = {}
     for each in compactions:
-        # One that begins before the segment or reaches beyond the version holds what does not belong there.
         if first <= each.start and each.end <= last:
             by_start.setdefault(each.start, []).append(each)
     if not by_start:
@@ -352,7 +330,7 @@ def _shortest(first: int, last: int, compactions: Iterable[CompactedFile]) -> li
     for version in range(last, first - 1, -1):
         cost[version], step[version] = 1 + cost[version + 1], (version, version, None)
         for each in by_start.get(version, ()):
-            # The last commit is read beside the compaction that holds it.
+            # The last commit is also read by itself.
             price = 1 + cost[each.end + 1] + (each.end == last)
             if price < cost[version]:
                 cost[version], step[version] = price, (version, each.end, each)
@@ -365,17 +343,21 @@ def _shortest(first: int, last: int, compactions: Iterable[CompactedFile]) -> li
 
 
 def _read_compacted(store: Store, compaction: CompactedFile) -> Commit | None:
-    """The actions of a compaction as one commit, or None where it is not what the protocol demands."""
+    """Return the actions of a compaction as one commit, None if it cannot be read or breaks the protocol.
+
+    Then the commits that it stands for are read: they are all listed, or there is no segment.
+    """
     path = compaction.info.path
     try:
         commit = decode_commit(compaction.end, store.read(path), path)
     except (CorruptCommit, FileNotFoundError, LimitExceeded) as error:
         warn_once(log, store.root, path, f"{error} The commits that it stands for are read.")
         return None
-    removed = {(each.path, each.deletion_vector and each.deletion_vector.unique_id) for each in commit.removes}
-    if removed and any(
-        (each.path, each.deletion_vector and each.deletion_vector.unique_id) in removed for each in commit.adds
-    ):
+    files = [
+        {(each.path, each.deletion_vector and each.deletion_vector.unique_id) for each in actions}
+        for actions in (commit.adds, commit.removes)
+    ]
+    if not files[0].isdisjoint(files[1]):
         # Which of the two came last cannot be known from one file.
         why = "it adds and removes one file, so it is not reconciled. The commits that it stands for are read."
         warn_once(log, store.root, path, why)

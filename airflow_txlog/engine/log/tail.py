@@ -26,7 +26,7 @@ _CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTail:
-    """The commits from the version `start` on, by version, as one listing showed them."""
+    """The commits from the version `start` on, by version, from one listing."""
 
     table: str
     start: int
@@ -35,14 +35,14 @@ class LogTail:
     """The last version that a commit or a checkpoint names; `start - 1` where nothing does."""
 
     def missing_after(self, version: int) -> int | None:
-        """The first version after `version` that has no commit here and lies at or below `latest`; None without one."""
+        """Return the first version after `version`, up to `latest`, that has no commit here; None without one."""
         return next((each for each in range(version + 1, self.latest + 1) if each not in self.commits), None)
 
     def after(self, version: int) -> list[FileInfo]:
-        """The commits after `version`, ascending and without a gap; empty where there are none.
+        """Return the commits after `version`, ascending and without a gap; empty if there are none.
 
-        Raises LogGap where one is missing that a later file presupposes: the log was cleaned while we stood at
-        `version`, or is broken. What happened in between cannot be known from the log then.
+        Raises LogGap if one is missing before a later file: the log was cleaned while we stood at `version`, or is
+        broken. The log no longer shows what happened in between.
         """
         missing = self.missing_after(version)
         if missing is not None:
@@ -58,10 +58,10 @@ class LogTail:
 
 
 def list_tail(store: Store, start: int, *, complete_after: int | None = None) -> LogTail:
-    """The log from the version `start` on, in one request; two where the first answer shows a gap after `start`, or
-    after `complete_after` where the log may have been cleaned before it.
+    """Return the log from the version `start` on, in one request; two if the first shows a gap after `start`, or after
+    `complete_after` if the log may have been cleaned before it.
 
-    A gap is believed when it is seen twice: a listing that runs beside writers may show commit 8 and not commit 7.
+    A gap counts if it is seen twice: a listing beside writers may show commit 8 and not commit 7.
     """
     tail = _look(store, start)
     after = start if complete_after is None else complete_after
@@ -91,7 +91,7 @@ _READ_AT_ONCE, _READ_BYTES = 8, 16 * 1024 * 1024
 
 
 def read_files(store: Store, files: Sequence[FileInfo]) -> Iterator[bytes]:
-    """What the files hold, in their order: a few at a time where each is a request over a network.
+    """Yield the content of the files, in order; on a network a few are read at a time.
 
     Raises what the store raises, in the place of the file that it raises it for.
     """
@@ -130,16 +130,14 @@ class OwnCommit:
 
 
 def own_commit(version: int, data: bytes) -> OwnCommit:
-    """What to remember of the bytes that were put as `version`."""
     kept = data if len(data) <= _KEPT_BYTES else None
     return OwnCommit(version, hashlib.sha256(data).digest(), _md5(data), kept)
 
 
 def is_etag_of(etag: str | None, data: bytes) -> bool:
-    """Whether the etag proves that a file holds these bytes.
+    """Return whether the etag proves that a file holds these bytes; otherwise the file must be read.
 
-    S3 gives what was put in one request the MD5 of its bytes, unless it encrypts them with a key of KMS. Where this is
-    False, on other stores too, the file is to be read.
+    On S3 it is the MD5 of bytes that were put in one request, unless a key of KMS encrypts them.
     """
     return etag == _md5(data)
 
@@ -149,7 +147,7 @@ def _md5(data: bytes) -> str:
 
 
 def up_to_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> LogTail:
-    """The tail, up to the last commit that was acknowledged to us: a listing may lag behind, and their names do not."""
+    """Return the tail up to the last commit that was acknowledged to us: a listing may lag behind their names."""
     last = max((commit.version for commit in own), default=-1)
     if last <= tail.latest:
         return tail
@@ -162,12 +160,12 @@ def up_to_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> 
 
 
 def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> dict[FileInfo, bytes]:
-    """The bytes of the own commits that were verified now, by their files; what was verified is not looked at again.
+    """Return the bytes of the own commits that were verified now, by their files; each is verified once.
 
-    `tail` comes from `up_to_own_commits`: a commit of ours that lies beyond it is not there.
+    `tail` comes from `up_to_own_commits`: a commit of ours beyond it is gone.
 
-    Raises CommitOverwritten where another's bytes stand at a version that was acknowledged to us, or the log ends
-    before it. A commit that log cleanup took is none of that: later versions are there.
+    Raises CommitOverwritten if another's bytes stand at a version that was acknowledged to us, or the log ends before
+    it. If log cleanup took the commit, later versions exist, and nothing is raised.
     """
     verified: dict[FileInfo, bytes] = {}
     for commit in own:

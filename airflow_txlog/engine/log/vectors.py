@@ -44,12 +44,12 @@ _Range = tuple[int, int]
 
 
 def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | None:
-    """The canonical path of the file that holds a vector, or None for one that is inline.
+    """Return the canonical path of the file that holds a vector, None for an inline one.
 
         u  ab^-aqEH.-t@S}K{vb[*k^   ->   ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin
         p  file:///lake/t/dv.bin    ->   dv.bin in a table at file:///lake/t
 
-    Raises CorruptTable for a storage type or a name that the protocol does not know.
+    Raises CorruptTable for an unknown storage type or a malformed name.
     """
     if storage_type == "i":
         return None
@@ -71,14 +71,14 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
 
 
 def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None]]) -> list[RowPositions]:
-    """What each of the vectors deletes, in the same order; beside each the rows of its data file, None where unknown.
+    """Return the deleted rows of each vector, in order; beside each the rows of its data file, None if unknown.
 
-    Each file of vectors is opened once, and neighbours in it are read together. Everything is checked: sizes,
-    checksums, the number of rows, their order, and that they lie in the data file.
+    Each file of vectors is opened once, and neighbours in it are read together. Sizes, checksums, the number of rows,
+    their order and their range are checked.
 
-    Raises CorruptDeletionVector (also where a file is missing), CorruptTable for one whose place is not known,
-    OutsideTable for one outside of the table that may not be read, LimitExceeded for one beyond `limits.VECTOR`,
-    UnsupportedStore for one in a file system that this installation does not know.
+    Raises CorruptDeletionVector (also for a missing file), CorruptTable for an unknown place, OutsideTable for a file
+    outside of the table that may not be read, LimitExceeded beyond `limits.VECTOR`, UnsupportedStore for an unknown
+    file system.
     """
     by_file: dict[str, set[_Range]] = {}
     for vector, _ in wanted:
@@ -134,7 +134,7 @@ def _decode_inline(vector: DeletionVector, source: str) -> bytes:
 
 
 def _decode_z85(text: str) -> bytes | None:
-    """Four bytes from every five characters; None where the text is not Z85. Source: ZeroMQ RFC 32."""
+    """Return four bytes for every five characters, None if the text is not Z85. Source: ZeroMQ RFC 32."""
     if len(text) % 5 or _Z85_TEXT.fullmatch(text) is None:
         return None
     try:
@@ -147,7 +147,7 @@ def _decode_z85(text: str) -> bytes | None:
 
 
 def _range(vector: DeletionVector) -> _Range:
-    """Offset and size of a vector's bitmap. Without an offset it is the first of its file, after the version."""
+    """Return offset and size of a bitmap. Without an offset it is the first of its file, after the version."""
     return (1 if vector.offset is None else vector.offset), vector.size_in_bytes
 
 
@@ -203,7 +203,7 @@ def _open(store: Store, path: str, source: str) -> Any:
 
 
 def _spans(pieces: Iterable[_Range]) -> Iterator[_Range]:
-    """Start and end of what is read at once, from ascending (start, length): each piece lies in one span."""
+    """Yield start and end of each read, from ascending (start, length); each piece lies in one span."""
     start, end = 0, 0
     for offset, length in pieces:
         if offset - end > _GAP_BYTES or (offset + length - start > _SPAN_BYTES and offset >= end):
@@ -214,7 +214,7 @@ def _spans(pieces: Iterable[_Range]) -> Iterator[_Range]:
 
 
 def _bitmap(data: bytes, at: int, size_bytes: int, source: str) -> bytes:
-    """The bitmap that begins at `at`, after its size and before its checksum."""
+    """Return the bitmap that begins at `at`, after its size and before its checksum."""
     stated = int.from_bytes(data[at : at + _SIZE_BYTES], "big")
     if stated != size_bytes:
         raise corrupt_vector(source, f"its file says that it has {stated} bytes, and its descriptor {size_bytes}")

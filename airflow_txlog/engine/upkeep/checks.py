@@ -27,7 +27,7 @@ MIN_RETENTION_MS = 24 * HOUR_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healthy:
-    """How much a table may have before it is a finding."""
+    """The most that a healthy table has."""
 
     applications: int = 10_000
     """Every snapshot and every checkpoint holds them all (soundness B4)."""
@@ -53,7 +53,7 @@ class Finding:
 
 
 def check(store: Store, snapshot: Snapshot, healthy: Healthy = Healthy()) -> list[Finding]:
-    """The findings about the table, of which `snapshot` is the latest version; empty where nothing is to be said.
+    """Return the findings about the table, of which `snapshot` is the latest version; empty if it is healthy.
 
     Reads the newest checkpoint and lists the log. Raises what the store raises at a listing.
     """
@@ -67,7 +67,6 @@ def check(store: Store, snapshot: Snapshot, healthy: Healthy = Healthy()) -> lis
 
 
 def _checkpoints(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo]) -> Iterator[Finding]:
-    """Is there a checkpoint, can it be read, and how many commits come after it?"""
     newest = -1
     try:
         checkpoint = list_segment(store, snapshot.version).checkpoint

@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 
 def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
-    """The commits that the log still holds, newest first, at most `limit` of them.
+    """Return the commits that the log still holds, newest first, at most `limit`.
 
-    Each is its commitInfo as it was written (operation, operationParameters, operationMetrics, …; nothing of it is
-    promised, other engines write what they like) with `version`, and with `timestamp` in milliseconds since the epoch:
-    the time that time travel goes by. Where the table's metadata cannot be read it is the time of the commit's file,
-    and a warning says so. Raises TableNotFound, CorruptCommit.
+    Each is its commitInfo as written (operation, operationParameters, operationMetrics, …; other engines may write
+    anything) with `version`, and with `timestamp` in milliseconds since the epoch: the time that time travel uses. If
+    the table's metadata cannot be read it is the time of the commit's file, and a warning says so. Raises
+    TableNotFound, CorruptCommit.
     """
     commits = list_commits(store)
     if not commits:
@@ -47,7 +47,7 @@ def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
 
 
 def _configuration(store: Store) -> dict[str, str]:
-    """The table's properties; none, with a warning, where the log does not give them."""
+    """Return the table's properties; none, with a warning, if the log does not give them."""
     try:
         return latest_metadata(store).configuration
     except CorruptTable as error:

@@ -44,13 +44,13 @@ class Inventory:
 
 
 def read_inventory(source: pa.Table | str | os.PathLike[str], root: str, access: Access) -> Inventory:
-    """The inventory as a table, or read from a Parquet or CSV file (by its ending; a path or a URI).
+    """Return the inventory from a table, or from a Parquet or CSV file (by its ending; a path or a URI).
 
-    Columns, whatever their case: `path`, relative to the table or absolute, as the store spells it (nothing in it is
-    percent-decoded); `modificationTime`, milliseconds since the epoch or a timestamp; `size` in bytes (may be missing);
-    `isDir` (may be missing: all are files). Other columns are not looked at.
+    Columns, in any case: `path`, relative to the table or absolute, as the store spells it (not percent-decoded);
+    `modificationTime`, milliseconds since the epoch or a timestamp; `size` in bytes (may be missing); `isDir` (may be
+    missing: all are files). Other columns are ignored.
 
-    Raises SourceNotFound where there is no such file, InvalidInput where it cannot be read, a column is missing or has
+    Raises SourceNotFound if there is no such file, InvalidInput if it cannot be read, a column is missing or has
     another type, or a path or a time is null.
     """
     table = source if isinstance(source, pa.Table) else _read(os.fspath(source), access)
@@ -97,7 +97,7 @@ def _read(path: str, access: Access) -> pa.Table:
 
 
 def _column(table: pa.Table, meaning: str, kind: pa.DataType, default: object = None) -> list[Any]:
-    """The values of a column, found by any of its names; without the column the default a row."""
+    """Return the values of a column, found by any of its names; without it the default for each row."""
     names = {name.lower(): name for name in table.column_names}
     found = next((names[name] for name in _COLUMNS[meaning] if name in names), None)
     if found is None:

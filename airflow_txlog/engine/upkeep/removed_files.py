@@ -40,10 +40,10 @@ class RemovedFiles:
 
 
 def removes_before(store: Store, version: int, delete_before_ms: int) -> RemovedFiles:
-    """The removes that no vacuum has gone through yet, of the commits up to `version` that are past the retention.
+    """Return the removes that no vacuum has covered yet, of commits up to `version` that are past the retention.
 
-    It stops before the first commit that is younger than `delete_before_ms`, by its file or by a tombstone in it, so
-    that a later vacuum begins there. Raises CannotVacuumLite where commits between the last vacuum and now are gone.
+    It stops before the first commit that is younger than `delete_before_ms`, by its file or by a tombstone in it: a
+    later vacuum begins there. Raises CannotVacuumLite if commits between the last vacuum and now are gone.
     """
     commits = [commit for commit in list_commits(store) if commit.version <= version]
     last = read_last_vacuum(store)
@@ -68,7 +68,7 @@ def removes_before(store: Store, version: int, delete_before_ms: int) -> Removed
 
 
 def removes_since(store: Store, since_ms: int) -> list[Remove]:
-    """The removes of every commit written since then that the log still has; files of change rows count as removed."""
+    """Return the removes of every commit written since then that the log still has."""
     removes: list[Remove] = []
     for info in store.list(LOG_DIRECTORY):
         name = parse_name(info.path)
@@ -83,7 +83,7 @@ def removes_since(store: Store, since_ms: int) -> list[Remove]:
 
 
 def read_last_vacuum(store: Store) -> int | None:
-    """The version through which a vacuum has gone, or None where there is no such file or it makes no sense."""
+    """Return the last version that a vacuum has covered, None if the file is missing or malformed."""
     try:
         version = _decoder.decode(store.read(LAST_VACUUM)).latestCommitVersionOutsideOfRetentionWindow
     except (FileNotFoundError, LimitExceeded, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -92,14 +92,14 @@ def read_last_vacuum(store: Store) -> int | None:
 
 
 def write_last_vacuum(store: Store, through: int) -> None:
-    """Remember how far a vacuum that is complete went through the log, unless another one went further."""
+    """Record the last version that a complete vacuum covered, unless another one went further."""
     known = read_last_vacuum(store)
     if through >= 0 and (known is None or known < through):
         store.put(LAST_VACUUM, msgspec.json.encode(_LastVacuum(latestCommitVersionOutsideOfRetentionWindow=through)))
 
 
 def last_version_before(commits: Sequence[ListedCommit], version: int, moment_ms: int) -> int:
-    """The last version up to `version` whose commit file is older than the moment; -1 for none."""
+    """Return the last version up to `version` whose commit file is older than the moment; -1 without one."""
     found = [each.version for each in commits if each.version <= version and each.file_time_ms < moment_ms]
     return found[-1] if found else -1
 

@@ -56,7 +56,7 @@ _OF_THE_LOG = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """The latest version after a restore, and the metrics of its commit; none where nothing was committed."""
+    """The latest version after a restore, and the metrics of its commit; no metrics if nothing was committed."""
 
     version: int
     metrics: Mapping[str, int] = field(default_factory=dict)
@@ -73,14 +73,13 @@ def restore(
 ) -> Restored:
     """Commit the content and the metadata of `target` on top of the transaction's snapshot.
 
-    Where the table is at that version already nothing is committed, and the version is returned. Files that come back
-    keep their statistics, tags, deletion vectors and row ids. `timestamp` is what the caller asked for, for the
-    history. With `ignore_missing`, files that are gone are left out, and their rows are lost. `tags` go into its
-    commitInfo.
+    If the table is at that version already nothing is committed. Files that come back keep their statistics, tags,
+    deletion vectors and row ids. `timestamp` is the requested moment, for the history. With `ignore_missing`, files
+    that are gone are left out, and their rows are lost. `tags` go into its commitInfo.
 
-    Raises FilesMissing where a file that must come back, or the file of its deletion vector, is gone or has another
-    size; UnsupportedFeature where the target needs what the table's protocol, or this engine, does not have;
-    ConcurrentWrite where any commit lands first.
+    Raises FilesMissing if a file that must come back, or the file of its deletion vector, is gone or has another size;
+    UnsupportedFeature if the target needs a feature that the protocol, or this engine, lacks; ConcurrentWrite if any
+    commit lands first.
     """
     head = tx.snapshot
     assert head is not None
@@ -120,7 +119,7 @@ def restore(
 
 
 def _restore_clustering(tx: Transaction, head: Snapshot, target: Snapshot) -> None:
-    """The clustering columns are part of how a version's files are laid out; every other domain is its owner's."""
+    """Restore the clustering columns, which belong to the layout of files; other domains are their owners'."""
     now, then = (each.state.domains.get(CLUSTERING_DOMAIN) for each in (head, target))
     if then is not None and then != now:
         tx.set_domain(CLUSTERING_DOMAIN, then.configuration)
@@ -129,7 +128,7 @@ def _restore_clustering(tx: Transaction, head: Snapshot, target: Snapshot) -> No
 
 
 def _without(files: pa.Table, others: pa.Table, root: str) -> pa.Table:
-    """The files that are not among the others, a file with another deletion vector being another file."""
+    """Return the files that are not among the others; with another deletion vector a file is another one."""
     if not files.num_rows or not others.num_rows:
         return files
     return files.filter(pc.invert(pc.is_in(file_keys(files, root), value_set=file_keys(others, root))))
@@ -140,7 +139,7 @@ def _size(files: pa.Table) -> int:
 
 
 def _metadata(head: Metadata, target: Metadata, table: str) -> Metadata:
-    """Return the target's metadata, with the identity and the counters of the table as it is."""
+    """Return the target's metadata, with the present identity and counters of the table."""
     kept = {name: head.configuration[name] for name in _OF_THE_LOG if name in head.configuration}
     configuration = {name: value for name, value in target.configuration.items() if name not in _OF_THE_LOG}
     restored = msgspec.structs.replace(
@@ -154,7 +153,7 @@ def _metadata(head: Metadata, target: Metadata, table: str) -> Metadata:
 
 
 def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table: str) -> None:
-    """Raises UnsupportedFeature, naming it, where the target needs a feature that the protocol of today lacks."""
+    """Raise UnsupportedFeature if the target needs a feature that the present protocol lacks."""
     check_writable(head.protocol, metadata, target.delta_schema, table)
     needs = needed_features(target.delta_schema, metadata.configuration)
     if target.state.live.column("deletion_vector").null_count < target.num_files:
@@ -177,7 +176,7 @@ def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table:
 
 
 def _missing(store: Store, files: pa.Table) -> list[str]:
-    """Wire paths of the files that are gone, have another size, or whose deletion vector's file is gone; ordered."""
+    """Return, ordered, the wire paths of files that are gone or have another size, or whose vector's file is gone."""
     paths = canonical_paths(files.column("path"), store.root).to_pylist()
     sizes = files.column("size").to_pylist()
     looked = look_up(store, paths, _PARALLELISM)

@@ -1,10 +1,9 @@
-"""VACUUM: delete what no version inside the retention needs.
+"""VACUUM: delete the files that no version inside the retention needs.
 
-Two clocks decide. A file that the log has removed goes once its tombstone is past the asked retention. A file that no
-action names may be one that a writer is staging right now, and goes only once it is older than the orphan retention,
-never under 24 hours, whatever is asked. This module finds the candidates, by a listing, an inventory or (lite) the
-removes of the log; which of them go is decided in `vacuum_plan`, by the same rules for all three. What an inventory
-or the log proposes is looked up in the store before it is deleted.
+Two clocks decide. A file that the log has removed goes once its tombstone is past the requested retention. A file that
+no action names may be one that a writer is staging right now: it goes once it is older than the orphan retention, never
+under 24 hours. Candidates come from a listing, an inventory or (lite) the removes of the log; `vacuum_plan` decides
+among them by the same rules. Candidates of an inventory or of the log are looked up in the store before they go.
 Source: delta-spark, VacuumCommand; soundness A16.
 """
 
@@ -19,17 +18,12 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_txlog.clock import Clock
+from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.log.actions import Remove
 from airflow_txlog.engine.log.columns import removes_to_table
 from airflow_txlog.engine.log.paths import Visibility
-from airflow_txlog.engine.many_files import (
-    PROGRESS_MS,
-    Deletion,
-    Progress,
-    delete_files,
-    look_up,
-    progress_log,
-)
+from airflow_txlog.engine.many_files import PROGRESS_MS, Deletion, Progress, delete_files, look_up, progress_log
+from airflow_txlog.engine.table.schema.properties import DAY_MS, ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.engine.table.snapshot.commit_times import list_commits
 from airflow_txlog.engine.upkeep.inventory import read_inventory
 from airflow_txlog.engine.upkeep.removed_files import (
@@ -39,8 +33,6 @@ from airflow_txlog.engine.upkeep.removed_files import (
     write_last_vacuum,
 )
 from airflow_txlog.engine.upkeep.vacuum_plan import (
-    HOUR_MS,
-    ORPHAN_RETENTION_FLOOR_MS,
     NamedFiles,
     VacuumMode,
     VacuumPlan,
@@ -59,25 +51,25 @@ from airflow_txlog.storage.local import NO_SPACE
 
 log = logging.getLogger(__name__)
 
-# How far the clocks of writers and of the store may be apart before a commit's age is misjudged.
-_CLOCK_SLACK_MS = 24 * HOUR_MS
+# The tolerated difference between the clocks of writers and of the store.
+_CLOCK_SLACK_MS = DAY_MS
 
 _SHOWN_FOLDERS = 10
 
-# Called with the parameters and the metrics of the commit that the history will show.
+# Called with the parameters and the metrics of a commit.
 Callback = Callable[[Mapping[str, Any], Mapping[str, Any]], object]
 OnProgress = Callable[[Progress], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumResult:
-    """What a vacuum deleted, or would delete."""
+    """The files that a vacuum deleted, or would delete."""
 
     files: list[str]
     """URIs of the files, ordered."""
     size_bytes: int
     deleted_files: int
-    """How many of them are gone; 0 for a dry run."""
+    """How many are gone; 0 for a dry run."""
     deleted_directories: int
     dry_run: bool
     mode: VacuumMode = "full"
@@ -105,11 +97,11 @@ def vacuum(
     """Delete the files of the table that nothing needs, and the directories that held no file.
 
     `on_start` and `on_end` record VACUUM START and VACUUM END; a dry run calls neither. `on_progress` is called now and
-    then while files are deleted. Nothing outside the table is deleted, and nothing through a symlink. A delete that
-    fails does not stop the others (up to 20 of them): then END is recorded as FAILED, with what is gone. On a full disk
-    files are deleted although START cannot be recorded. A dry run writes nothing, and goes by this machine's clock.
+    then while files are deleted. Nothing outside the table is deleted, and nothing through a symlink. Up to 20 deletes
+    may fail without stopping the others; then END is recorded as FAILED, with the files that are gone. On a full disk
+    files are deleted although START cannot be recorded. A dry run writes nothing, and uses this machine's clock.
 
-    Raises what `check_request` raises; CannotVacuumLite; whatever the store raised at the first delete that failed.
+    Raises what `check_request` raises; CannotVacuumLite; the first error of a delete.
     """
     check_request(store.root, request, state)
     times = _times(store, state, request, clock)
@@ -125,23 +117,61 @@ def vacuum(
         "vacuum of %s (%s): %d files to delete, %.1f MiB",
         store.root, request.mode, len(plan.files), plan.size_bytes / 2**20,
     )  # fmt: skip
-    if request.dry_run:
-        return _result(store, plan, request, deleted_files=0, deleted_directories=0)
-    if on_start is not None:
-        metrics = {"numFilesToDelete": len(plan.files), "sizeOfDataToDelete": plan.size_bytes}
-        with _going_on_without_room(store.root, "VACUUM START"):
-            on_start(_parameters(state, request), metrics)
-    deletion = Deletion()
-    directories = _delete(store, plan, request, deletion, clock, on_end, on_progress)
-    if request.mode == "full" and request.inventory is None:
-        _abort_unfinished(store, times)
-    with _going_on_without_room(store.root, "how far this vacuum went"):
-        write_last_vacuum(store, through)
-    return _result(store, plan, request, deleted_files=deletion.deleted_files, deleted_directories=directories)
+    deletion, directories = Deletion(), 0
+    if not request.dry_run:
+        if on_start is not None:
+            asked = {} if request.retention_ms is None else {"specifiedRetentionMillis": request.retention_ms}
+            parameters = {
+                "retentionCheckEnabled": request.check_retention,
+                "defaultRetentionMillis": state.retention_ms,
+                **asked,
+            }
+            metrics = {"numFilesToDelete": len(plan.files), "sizeOfDataToDelete": plan.size_bytes}
+            with _going_on_without_room(store.root, "VACUUM START"):
+                on_start(parameters, metrics)
+        directories = _delete(store, plan, request, deletion, clock, on_end, on_progress)
+        if request.mode == "full" and request.inventory is None:
+            _abort_unfinished(store, times)
+        with _going_on_without_room(store.root, "how far this vacuum went"):
+            write_last_vacuum(store, through)
+    return VacuumResult(
+        files=[f"{store.root}/{info.path}" for info in plan.files],
+        size_bytes=plan.size_bytes,
+        deleted_files=deletion.deleted_files,
+        deleted_directories=directories,
+        dry_run=request.dry_run,
+        mode=request.mode,
+    )
+
+
+def vacuum_table(
+    table: DeltaTable,
+    request: VacuumRequest,
+    *,
+    on_progress: OnProgress | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> VacuumResult:
+    """Vacuum the latest version of the table; VACUUM START and VACUUM END become commits, which carry `tags`.
+
+    Raises UnsupportedFeature if the table may not be written here, and what `vacuum` raises.
+    """
+    # What is only read need not be writable here.
+    snapshot = table.snapshot() if request.dry_run else table.begin().snapshot
+    assert snapshot is not None
+    return vacuum(
+        table.store,
+        VacuumState.of(snapshot),
+        request,
+        clock=table.clock,
+        on_progress=on_progress,
+        # Commits without a file: they only record in the history what was done.
+        on_start=lambda parameters, metrics: table.begin().commit("VACUUM START", parameters, metrics, tags=tags),
+        on_end=lambda parameters, metrics: table.begin().commit("VACUUM END", parameters, metrics, tags=tags),
+    )
 
 
 def _abort_unfinished(store: Store, times: _Times) -> None:
-    """Drop what killed writers began in parts. Not being allowed to is no failure: no reader sees it."""
+    """Drop the unfinished uploads of killed writers. A refusal is no failure: no reader sees them."""
     try:
         aborted = store.abort_unfinished(times.orphan_before_ms)
     except OSError as error:
@@ -153,10 +183,10 @@ def _abort_unfinished(store: Store, times: _Times) -> None:
 
 def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Clock) -> _Times:
     retention = state.retention_ms if request.retention_ms is None else request.retention_ms
-    # A dry run may not write, as the question for a local store's time does.
+    # A dry run may not write, and asking a local store for its time does.
     now_ms = clock.now_ms() if request.dry_run else store.now_ms()
-    # Tombstones were stamped by writers' clocks, files by the store's: of ours and the store's the slower counts. Where
-    # nothing is to be kept no clock decides: a file's time lags by a tick, and a writer's clock may be ahead.
+    # Writers' clocks stamp tombstones, the store's stamps files: the slower of ours and the store's counts. Without a
+    # retention no clock decides: a file's time lags by a tick, and a writer's clock may be ahead.
     delete_before_ms = now_ms + _CLOCK_SLACK_MS if retention == 0 else min(now_ms, clock.now_ms()) - retention
     return _Times(
         now_ms=now_ms,
@@ -166,17 +196,17 @@ def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Cloc
 
 
 # --- where candidates come from -------------------------------------------------------------------------------------
-# A checkpoint drops the tombstones that are past the table's retention. Two questions then need the commits themselves:
-# a file removed after `delete_before` although the table's retention is shorter than the asked one, which must stay;
-# and a young file that no action of the state names: either it is being staged, or it was committed and removed again
-# (or holds change rows), and then the asked retention rules it, or "forget this person now" would wait for a week.
+# A checkpoint drops the tombstones that are past the table's retention. So two questions need the commits themselves.
+# Was a file removed after `delete_before`, if the requested retention is longer than the table's? It must stay. And is
+# a young file that no action of the state names being staged, or was it committed and removed again (or holds change
+# rows)? Then the requested retention rules it, or "forget this person now" would wait for a week.
 
 
 def _full_plan(store: Store, state: VacuumState, request: VacuumRequest, times: _Times, clock: Clock) -> VacuumPlan:
     visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
     unreadable: list[str] = []
     if request.inventory is None:
-        # Directories first: what a writer makes from here on is not on the list.
+        # Directories first: those that a writer makes from here on are not on the list.
         directories = store.list_directories()
         listed = list(_walked(store, clock, unreadable))
     else:
@@ -200,7 +230,7 @@ def _full_plan(store: Store, state: VacuumState, request: VacuumRequest, times: 
 
 
 def _lite_plan(store: Store, state: VacuumState, request: VacuumRequest, times: _Times) -> tuple[VacuumPlan, int]:
-    """What the log removed since the last vacuum, and the version through which it was gone through."""
+    """Return the plan of what the log removed since the last vacuum, and the last version that it covers."""
     found = removes_before(store, state.version, times.delete_before_ms)
     forgotten: list[Remove] = []
     since_ms = _forgotten_since(state, request, times)
@@ -211,7 +241,7 @@ def _lite_plan(store: Store, state: VacuumState, request: VacuumRequest, times: 
         state.live.slice(0, 0), removes_to_table(found.removes), store.root, times.delete_before_ms
     ).expired
     visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
-    # By its letters a path of the log may lead anywhere; only what a listing of the table would show is looked at.
+    # A path of the log may lead anywhere; only those that a listing of the table would show are looked up.
     proposed = [
         FileInfo(path=path, size_bytes=0, modified_ms=times.now_ms)
         for path in sorted(candidates)
@@ -227,9 +257,9 @@ def _named(store: Store, state: VacuumState, times: _Times, removes: Sequence[Re
 
 
 def _looked_up(store: Store, plan: VacuumPlan, named: NamedFiles, times: _Times, parallelism: int) -> VacuumPlan:
-    """The plan with what the store itself says of each file: gone already, younger than listed, or to be deleted.
+    """Return the plan without files that the store shows to be gone already, or younger than listed.
 
-    A file that the log has removed and that this user may not look at stays in the plan: deleting it fails by name.
+    A removed file that this user may not look at stays in the plan: deleting it fails by name.
     """
     unreadable: list[str] = []
     paths = [info.path for info in plan.files]
@@ -242,10 +272,7 @@ def _looked_up(store: Store, plan: VacuumPlan, named: NamedFiles, times: _Times,
 
 
 def _walked(store: Store, clock: Clock, unreadable: list[str]) -> Iterator[FileInfo]:
-    """Every file under the root; how far the listing is, is logged now and then.
-
-    Directories that this user may not read are added to `unreadable`.
-    """
+    """Yield every file under the root, and log the progress; directories that cannot be read go to `unreadable`."""
     next_ms = clock.now_ms() + PROGRESS_MS
     number = 0
     for number, info in enumerate(store.walk(unreadable.append), start=1):
@@ -257,10 +284,10 @@ def _walked(store: Store, clock: Clock, unreadable: list[str]) -> Iterator[FileI
 
 
 def _removed_in_unreadable(table: str, unreadable: Sequence[str], named: NamedFiles, times: _Times) -> list[FileInfo]:
-    """The files that the log has removed from folders which could not be listed; those folders are logged, once.
+    """Return the files that the log has removed from folders that could not be listed, and log those folders.
 
-    Such a file is not passed over: deleting it succeeds, or fails by name. All else in such a folder stays, as in the
-    private one in which another user's job keeps its work.
+    Deleting such a file succeeds, or fails by name. Everything else in the folder stays: it may be the private folder
+    in which another user's job keeps its work.
     """
     _warn_of_unreadable(table, unreadable)
     folders = tuple(f"{path}/" for path in unreadable)
@@ -279,7 +306,7 @@ def _warn_of_unreadable(table: str, folders: Collection[str]) -> None:
 
 
 def _unclear_since(files: Iterable[FileInfo], named: NamedFiles, times: _Times) -> int:
-    """The age of the oldest file that no action of the state names and that is no orphan yet; `now_ms` for none."""
+    """Return the time of the oldest file that no action of the state names and that is no orphan; else `now_ms`."""
     return min(
         (
             info.modified_ms
@@ -293,7 +320,7 @@ def _unclear_since(files: Iterable[FileInfo], named: NamedFiles, times: _Times) 
 
 
 def _forgotten_since(state: VacuumState, request: VacuumRequest, times: _Times) -> int:
-    """Since when tombstones count that a checkpoint may have dropped; `now_ms` where none does."""
+    """Return the moment from which dropped tombstones count; `now_ms` if none does."""
     if request.retention_ms is None or request.retention_ms <= state.retention_ms:
         return times.now_ms
     return times.delete_before_ms - _CLOCK_SLACK_MS
@@ -311,7 +338,7 @@ def _delete(
     on_end: Callback | None,
     on_progress: OnProgress | None,
 ) -> int:
-    """Delete what the plan names, counting files into `deletion`, and record the end; how many directories went."""
+    """Delete the files of the plan, counted into `deletion`, and record the end. Return the number of directories."""
     directories = 0
 
     def record(status: str) -> None:
@@ -321,12 +348,12 @@ def _delete(
 
     report = progress_log(store, "vacuum", plan.files, deletion, clock, on_progress)
     try:
-        delete_files(store, plan.files, deletion, parallelism=request.parallelism, on_file=report)
+        delete_files(store, plan.files, deletion, parallelism=request.parallelism, on_batch=report)
         deletion.check()
         for directory in plan.directories:
             directories += _delete_directory(store, directory)
     except BaseException:
-        # The reason why deleting failed is what the caller must hear, even where it cannot be recorded either.
+        # The caller must see why deleting failed, even if that cannot be recorded either.
         with suppress(Exception):
             record("FAILED")
         raise
@@ -337,7 +364,7 @@ def _delete(
 
 @contextmanager
 def _going_on_without_room(table: str, what: str) -> Iterator[None]:
-    """A vacuum makes room, so a full disk must not keep it from deleting: what it could not record is logged."""
+    """Log an error of a full disk: a vacuum makes room, so it must delete even if it cannot record."""
     try:
         yield
     except OSError as error:
@@ -350,28 +377,5 @@ def _delete_directory(store: Store, path: str) -> bool:
     try:
         return store.delete_empty_directory(path)
     except (ValueError, OutsideTable, NotADirectoryError):
-        # What an inventory calls a directory may be a file or lie behind a symlink: then it is none of ours.
+        # A directory of an inventory may be a file, or lie behind a symlink.
         return False
-
-
-def _parameters(state: VacuumState, request: VacuumRequest) -> dict[str, Any]:
-    parameters: dict[str, Any] = {
-        "retentionCheckEnabled": request.check_retention,
-        "defaultRetentionMillis": state.retention_ms,
-    }
-    if request.retention_ms is not None:
-        parameters["specifiedRetentionMillis"] = request.retention_ms
-    return parameters
-
-
-def _result(
-    store: Store, plan: VacuumPlan, request: VacuumRequest, *, deleted_files: int, deleted_directories: int
-) -> VacuumResult:
-    return VacuumResult(
-        files=[f"{store.root}/{info.path}" for info in plan.files],
-        size_bytes=plan.size_bytes,
-        deleted_files=deleted_files,
-        deleted_directories=deleted_directories,
-        dry_run=request.dry_run,
-        mode=request.mode,
-    )

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
@@ -22,17 +23,12 @@ from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.many_files import PARALLELISM
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.features import features_in_use
-from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER
+from airflow_txlog.engine.table.schema.properties import HOUR_MS, ORPHAN_RETENTION_MS, SHARED_FOLDER
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import FolderNotEmpty, InvalidInput, RetentionTooShort
 from airflow_txlog.locations import is_inside
 from airflow_txlog.storage.base import FileInfo
 
-HOUR_MS = 3_600_000
-ORPHAN_RETENTION_MS = 7 * 24 * HOUR_MS
-"""How long a file that no action names is kept where nothing else is asked."""
-ORPHAN_RETENTION_FLOOR_MS = 24 * HOUR_MS
-"""How long it is kept whatever is asked: a write must have committed by then."""
 MAX_PARALLELISM = 256
 
 VacuumMode = Literal["full", "lite"]
@@ -41,7 +37,7 @@ InventorySource: TypeAlias = pa.Table | str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumState:
-    """Of a snapshot of the latest version, read before the vacuum begins, what the vacuum needs."""
+    """The latest version of a table, as a vacuum needs it, read before the vacuum begins."""
 
     version: int
     live: pa.Table
@@ -58,7 +54,7 @@ class VacuumState:
 
     @staticmethod
     def of(snapshot: Snapshot) -> VacuumState:
-        """Return the state of this snapshot, with every name that a directory of a partition column may bear."""
+        """Return the state of this snapshot, with every name that a directory of a partition column may have."""
         names = snapshot.partition_columns
         return VacuumState(
             version=snapshot.version,
@@ -77,7 +73,7 @@ class VacuumState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumRequest:
-    """What is asked of a vacuum."""
+    """The settings of a vacuum."""
 
     retention_ms: int | None = None
     """None is the table's own."""
@@ -91,8 +87,20 @@ class VacuumRequest:
     """Whether files that were in the folder before the table may go too, where the table shares its folder."""
 
 
+def milliseconds(duration: timedelta | float) -> int:
+    """Return the duration in milliseconds; a plain number is hours, as in VACUUM … RETAIN 168 HOURS.
+
+    Raises InvalidInput for one that is no length of time.
+    """
+    try:
+        whole = duration if isinstance(duration, timedelta) else timedelta(hours=duration)
+    except (OverflowError, ValueError) as error:
+        raise InvalidInput(f"A retention of {duration} hours is no length of time. Nothing was deleted.") from error
+    return whole // timedelta(milliseconds=1)
+
+
 def check_request(table: str, request: VacuumRequest, state: VacuumState) -> None:
-    """Raise InvalidInput for what cannot be meant, RetentionTooShort, or FolderNotEmpty."""
+    """Raise InvalidInput for impossible settings, RetentionTooShort, or FolderNotEmpty."""
     asked_ms, required_ms = request.retention_ms, state.retention_ms
     for name, value in (("a retention", asked_ms), ("an orphan retention", request.orphan_retention_ms)):
         if value is not None and value < 0:
@@ -132,7 +140,7 @@ def check_request(table: str, request: VacuumRequest, state: VacuumState) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumPlan:
-    """What to delete, by paths relative to the root."""
+    """The files and directories to delete, by paths relative to the root."""
 
     files: list[FileInfo]
     directories: list[str]
@@ -156,7 +164,7 @@ class NamedFiles:
 
 
 def files_named(live: pa.Table, tombstones: pa.Table, root: str, delete_before_ms: int) -> NamedFiles:
-    """The files that the state names, each needed or expired.
+    """Return the files that the state names, each needed or expired.
 
     A tombstone without a deletion timestamp counts as removed at the epoch. Raises CorruptTable for a deletion vector
     whose place is not known.
@@ -182,11 +190,11 @@ def plan_vacuum(
     directories: Iterable[str] = (),
     occupied: Iterable[str] = (),
 ) -> VacuumPlan:
-    """Which of the listed files and directories to delete; decides by its arguments alone.
+    """Return which of the listed files and directories to delete; a pure function.
 
-    `files` are the visible files with their times by the store's clock. `directories` come deepest first; one that is
-    above an `occupied` path or above a needed file, listed or not, stays. One that is emptied now goes next time: a
-    writer that made it a moment ago has then long put its file into it.
+    `files` are the visible files with their times by the store's clock. `directories` come deepest first; one above an
+    `occupied` path or a needed file, listed or not, stays. A directory that this vacuum empties goes next time: a
+    writer that has just made it puts its file there first.
     """
     doomed = [info for info in files if may_go(info, named, orphan_before_ms)]
     parents: set[str] = set()
@@ -200,7 +208,7 @@ def plan_vacuum(
 
 
 def may_go(info: FileInfo, named: NamedFiles, orphan_before_ms: int) -> bool:
-    """Whether one file inside the table may be deleted; `modified_ms` is its time by the store's clock."""
+    """Return whether one file inside the table may be deleted; `modified_ms` is its time by the store's clock."""
     if info.path in named.needed or info.path.rsplit("/", 1)[-1] in named.needed_elsewhere:
         return False
     # A name that is not UTF-8 has no spelling in the log that we could have compared.
@@ -214,7 +222,7 @@ _LEFTOVER = re.compile(rf"{LOG_DIRECTORY}/\.[^/]+\.[0-9a-f]{{8}}(?:-[0-9a-f]{{4}
 
 
 def is_leftover(path: str) -> bool:
-    """Whether a killed writer of ours left the file in the log; like any orphan it goes once it is old."""
+    """Return whether a killed writer of ours left the file in the log; it goes once it is old, like any orphan."""
     return _LEFTOVER.fullmatch(path) is not None
 
 
@@ -227,7 +235,7 @@ def _is_utf8(path: str) -> bool:
 
 
 def _paths(files: pa.Table, root: str) -> Iterator[str]:
-    """Canonical paths of the data files, and of the files of their deletion vectors."""
+    """Yield the canonical paths of the data files, and of the files of their deletion vectors."""
     if not files.num_rows:
         return
     yield from canonical_paths(files.column("path"), root).to_pylist()

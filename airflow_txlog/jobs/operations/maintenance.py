@@ -6,6 +6,8 @@ import dataclasses
 
 from airflow_txlog.contract.job import Details, JobResult
 from airflow_txlog.contract.operations import Vacuum
+from airflow_txlog.engine.upkeep.vacuum import vacuum_table
+from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, milliseconds
 from airflow_txlog.jobs.context import LogContext
 
 PATHS_SHOWN = 20
@@ -26,16 +28,16 @@ def vacuum(context: LogContext) -> JobResult:
     table, described = context.table, context.record(Vacuum)
     with context.step(context.spec.operation.name):
         before = table.snapshot().version
-        done = table.vacuum(
-            described.retention_hours,
+        request = VacuumRequest(
+            retention_ms=None if described.retention_hours is None else milliseconds(described.retention_hours),
             dry_run=described.dry_run,
             check_retention=described.check_retention,
             mode=described.mode,
             inventory=described.inventory,
             include_foreign=described.include_foreign,
             parallelism=described.parallelism,
-            tags=context.spec.commit_tags(),
         )
+        done = vacuum_table(table, request, tags=context.spec.commit_tags())
         after = before if done.dry_run else table.snapshot().version
     metrics = {"numFilesToDelete": len(done.files), "sizeOfDataToDelete": done.size_bytes}
     if not done.dry_run:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Restore
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.engine import Snapshot, Table, Transaction
+from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text, parse_moment
 from airflow_txlog.engine.upkeep.restore import Restored
 from airflow_txlog.engine.upkeep.restore import restore as commit_restore
@@ -73,11 +73,11 @@ def restore(context: LogContext) -> JobResult:
     )
 
 
-def _done(context: LogContext, table: Table, snapshot: Snapshot) -> JobResult | None:
+def _done(context: LogContext, table: DeltaTable, snapshot: Snapshot) -> JobResult | None:
     return None if context.spec.application is None else done_in(table.store, snapshot, context.spec)
 
 
-def _commit(context: LogContext, table: Table, tx: Transaction) -> Restored:
+def _commit(context: LogContext, table: DeltaTable, tx: Transaction) -> Restored:
     described = context.record(Restore)
     version, timestamp = described.version, described.timestamp
     with context.step("plan"):

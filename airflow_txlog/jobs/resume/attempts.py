@@ -22,7 +22,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.engine import Snapshot, Table, Transaction
+from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Add, Cdc
 from airflow_txlog.engine.table.schema.properties import SERIALIZABLE
 from airflow_txlog.engine.table.schema.schema import parse_schema
@@ -334,7 +334,7 @@ def predicate_parameter(texts: Sequence[str]) -> str:
     return json.dumps(list(texts), ensure_ascii=False)
 
 
-def _removed_meanwhile(error: CorruptTable, read: Iterable[tuple[Table, Snapshot]]) -> ConcurrentDeleteRead | None:
+def _removed_meanwhile(error: CorruptTable, read: Iterable[tuple[DeltaTable, Snapshot]]) -> ConcurrentDeleteRead | None:
     """Return the conflict that a missing file amounts to if its table no longer names it.
 
     `read` are the tables that the job reads, each with the version that it planned on.

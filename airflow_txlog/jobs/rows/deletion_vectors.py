@@ -20,6 +20,7 @@ import pyarrow as pa
 from airflow_txlog.datafiles.deletion_vectors.positions import union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.deletion_vectors import (
@@ -31,7 +32,6 @@ from airflow_txlog.engine.commit.content.deletion_vectors import (
     write_vector_files,
 )
 from airflow_txlog.engine.log.actions import Add
-from airflow_txlog.engine.log.paths import encode_path
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
@@ -157,7 +157,7 @@ def _record(context: JobContext, file: VectorFile) -> StagedFile:
     if found is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), readable(context.root, file.path))
     return StagedFile(
-        path=encode_path(file.path),
+        path=encode_add_path(file.path),
         partition_values={},
         size_bytes=found.size_bytes,
         modification_time_ms=found.modified_ms,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_txlog.contract.operations import TableView
-from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext
@@ -46,7 +46,7 @@ def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | No
     for a source that reads what the job is to create.
     """
     try:
-        table = Table.at(view.table, context.store.access)
+        table = DeltaTable.at(view.table, context.store.access)
         newest = table.snapshot()
     except TableNotFound as error:
         raise _not_there(view) from error
@@ -69,7 +69,7 @@ def check_table_is_there(context: JobContext, view: TableView, target: Snapshot 
 
     `target`: the job's table, which a source may read; None if the job is to make it.
     """
-    table = Table.at(view.table, context.store.access)
+    table = DeltaTable.at(view.table, context.store.access)
     if target is None and _canonical(table.uri) == _canonical(context.root):
         return
     try:

@@ -200,7 +200,7 @@ def test_a20_a_table_made_again_is_not_written_into(table: Table, store: FaultyS
 
 
 def commits_by_another(table: Table, count: int, *, checkpoint: bool = False) -> None:
-    other = Table(table.store, clock=table._clock)
+    other = Table(table.store, clock=table.clock)
     for _ in range(count):
         append(other, f"other-{other.latest_version()}")
     if checkpoint:

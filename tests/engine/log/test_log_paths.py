@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_txlog.engine.log.paths import canonical_path, canonical_paths, encode_path
+from airflow_txlog.datafiles.partitioning import encode_add_path
+from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.locations import is_inside
 
 ROOT = "file:///lake/t"
@@ -24,15 +25,15 @@ RELATIVE = st.lists(SEGMENTS, min_size=1, max_size=4).map("/".join)
 @example("file:/x")
 @example("%")
 @example("day=2024-01-01 10%3A00%3A00/é \U0001f600.parquet")
-def test_what_encode_path_writes_is_read_back_as_the_same_file(path: str) -> None:
+def test_what_encode_add_path_writes_is_read_back_as_the_same_file(path: str) -> None:
     """Protocol: "path ... should be interpreted as a URI-encoded path"."""
-    assert canonical_path(encode_path(path), ROOT) == path
+    assert canonical_path(encode_add_path(path), ROOT) == path
 
 
 @given(RELATIVE)
 def test_c7_a_file_has_one_key_whichever_way_its_path_is_written(path: str) -> None:
     """Protocol notes, section 5: "/x/y" equals "file:/x/y", percent-decoded."""
-    wire = encode_path(path)
+    wire = encode_add_path(path)
     ways = [
         wire,
         f"/lake/t/{wire}",
@@ -46,7 +47,9 @@ def test_c7_a_file_has_one_key_whichever_way_its_path_is_written(path: str) -> N
     assert is_inside(path) or path.startswith("/")
 
 
-@given(st.lists(st.one_of(RELATIVE, RELATIVE.map(encode_path), RELATIVE.map(lambda p: f"file:/lake/t/{p}"), st.none())))
+@given(
+    st.lists(st.one_of(RELATIVE, RELATIVE.map(encode_add_path), RELATIVE.map(lambda p: f"file:/lake/t/{p}"), st.none()))
+)
 def test_the_column_form_agrees_with_the_scalar_form(paths: list[str | None]) -> None:
     column = pa.chunked_array([pa.array(paths, pa.string())])
     assert canonical_paths(column, ROOT).to_pylist() == [p if p is None else canonical_path(p, ROOT) for p in paths]

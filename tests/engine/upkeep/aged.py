@@ -10,8 +10,9 @@ from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine.log.actions import Add, Cdc, DeletionVector, Remove, encode_commit
 from airflow_txlog.engine.log.columns import adds_to_table, removes_to_table
 from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.table.schema.properties import HOUR_MS
 from airflow_txlog.engine.upkeep.vacuum import VacuumResult, vacuum
-from airflow_txlog.engine.upkeep.vacuum_plan import HOUR_MS, VacuumRequest, VacuumState
+from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState
 from airflow_txlog.storage import MemoryStore
 
 NOW = 1_700_000_000_000

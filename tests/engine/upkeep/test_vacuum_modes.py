@@ -19,9 +19,10 @@ from airflow_txlog.engine import many_files
 from airflow_txlog.engine.log.actions import Cdc
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.many_files import Progress
+from airflow_txlog.engine.table.schema.properties import HOUR_MS
 from airflow_txlog.engine.upkeep.removed_files import LAST_VACUUM, read_last_vacuum
 from airflow_txlog.engine.upkeep.vacuum import vacuum
-from airflow_txlog.engine.upkeep.vacuum_plan import HOUR_MS, VacuumRequest, VacuumState
+from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState
 from airflow_txlog.errors import CannotVacuumLite, InvalidInput, SourceNotFound
 from tests.engine.upkeep.aged import NOW, VECTOR, VECTOR_FILE, WEEK, Table, remove
 from tests.engine.upkeep.faults import WITH_ITS_WORK_DONE, DyingStore, dying

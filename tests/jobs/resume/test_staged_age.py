@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.engine.upkeep.vacuum_plan import ORPHAN_RETENTION_FLOOR_MS
+from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.staged import check_not_swept

@@ -7,8 +7,9 @@ metadata) answers with another attempt.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from airflow_txlog.engine.log.actions import (
     Action,
@@ -20,14 +21,20 @@ from airflow_txlog.engine.log.actions import (
     Remove,
     SetTransaction,
 )
+from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.schema.column_mapping import table_schema
+from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.errors import TxlogError
+
+E = TypeVar("E", bound=TxlogError)
 
 ROW_TRACKING_DOMAIN = "delta.rowTracking"
 
 
 class IsolationLevel(enum.StrEnum):
-    """How much a commit must know of the commits that landed since it read; the values stand in commitInfo."""
+    """The isolation levels; the values stand in commitInfo."""
 
     SERIALIZABLE = "Serializable"
     WRITE_SERIALIZABLE = "WriteSerializable"
@@ -62,10 +69,10 @@ def operation_changes_data(operation: str) -> bool:
 
 
 def effective_isolation(table_level: str, operation: str, actions: Iterable[Action]) -> IsolationLevel:
-    """The level at which one commit is checked: the table's, or snapshot isolation where no row changes.
+    """Return the level at which a commit is checked: the table's, or snapshot isolation if no row changes.
 
     Any metadata, protocol, application transaction or domain (but the row-tracking one) forbids the downgrade. At
-    WriteSerializable the operation must besides be of a kind that never changes data.
+    WriteSerializable the operation must also be of a kind that never changes data.
     """
     level = IsolationLevel(table_level)
     if level is IsolationLevel.WRITE_SERIALIZABLE and operation_changes_data(operation):
@@ -80,9 +87,9 @@ def _moves_no_row(action: Action) -> bool:
 
 
 def may_skip_empty(operation: str, level: IsolationLevel) -> bool:
-    """Whether a commit of this operation that records nothing is left out.
+    """Return whether a commit of this operation that records nothing is left out.
 
-    Under WriteSerializable an empty data-changing commit is recorded: it marks where the operation stands in the order.
+    Under WriteSerializable an empty data-changing commit is recorded: it marks the operation's place in the order.
     """
     return operation in SKIPPED_WHEN_EMPTY and level is not IsolationLevel.WRITE_SERIALIZABLE
 
@@ -165,8 +172,31 @@ class Attempt:
     in_commit_timestamp_ms: int | None = None
     """The timestamp to write; None where the table has no in-commit timestamps."""
 
+    @property
+    def resulting_protocol(self) -> Protocol | None:
+        return self.new_protocol or self.protocol
+
+    @property
+    def resulting_properties(self) -> TableProperties | None:
+        metadata = self.new_metadata or self.current_metadata
+        return None if metadata is None else TableProperties(metadata.configuration, self.table)
+
+    @property
+    def resulting_layout(self) -> tuple[StructType, Sequence[str]]:
+        """The schema and the partition columns after the commit."""
+        if self.new_metadata is None:
+            return self.schema, self.partition_columns
+        return table_schema(self.new_metadata, self.table), self.new_metadata.partition_columns
+
+    def canonical(self, action: Add | Remove | Cdc) -> str:
+        return canonical_path(action.path, self.table)
+
+    def error(self, kind: type[E], what: str, **facts: Any) -> E:
+        """Return an error of this kind about the table."""
+        return kind(f"{self.table}: {what}", table=self.table, **facts)
+
     def actions(self) -> list[Action]:
-        """The actions to write, in the order of the reference writer: protocol and metadata first."""
+        """Return the actions to write, in the order of the reference writer: protocol and metadata first."""
         found: list[Action] = []
         if self.new_protocol is not None:
             found.append(self.new_protocol)

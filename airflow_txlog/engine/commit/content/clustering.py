@@ -15,7 +15,6 @@ import msgspec
 
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, DomainMetadata
-from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable, InvalidCommit, UnsupportedFeature
@@ -35,7 +34,7 @@ class _Stats(msgspec.Struct, rename="camel"):
 
 
 def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[Path, ...]:
-    """The clustering columns as paths of physical names; none where the table is not clustered. Raises CorruptTable."""
+    """Return the clustering columns as paths of physical names; none without clustering. Raises CorruptTable."""
     for domain in domains:
         if domain.domain == CLUSTERING_DOMAIN:
             if domain.removed:
@@ -52,7 +51,7 @@ def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[P
 
 
 def check_clustering(snapshot: Snapshot) -> None:
-    """Raises UnsupportedFeature where files written by the table's own properties would lack a needed statistic."""
+    """Raise UnsupportedFeature if the table's own properties would leave out a statistic that clustering needs."""
     wanted = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
     if not wanted:
         return
@@ -69,9 +68,9 @@ def check_clustering(snapshot: Snapshot) -> None:
 
 
 def without_statistics(snapshot: Snapshot, columns: Iterable[Path]) -> list[Path]:
-    """Of these leaves (paths of physical names) those of which the table's properties keep no bounds.
+    """Return those of the leaves (paths of physical names) whose bounds the table's properties leave out.
 
-    Names mean the same in any case, as they do to `StatisticsCollector`.
+    Names are compared regardless of case, as in `StatisticsCollector`.
     """
     leaves = list(_leaves(snapshot.delta_schema, (), ()))
     named = snapshot.table_properties.stats_columns
@@ -93,7 +92,7 @@ def _lower(path: Path) -> Path:
 
 
 def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
-    """Raises InvalidCommit for an added file without statistics of a clustering column."""
+    """Raise InvalidCommit for an added file without statistics of a clustering column."""
     for add, path in without_bounds(attempt, columns):
         raise InvalidCommit(
             f"{attempt.table} is clustered by {'.'.join(path)}, so the statistics of {add.path} must hold "
@@ -103,16 +102,16 @@ def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
 
 
 def without_bounds(attempt: Attempt, columns: Iterable[Path]) -> Iterator[tuple[Add, Path]]:
-    """Added files beside a clustering column of which their statistics say nothing.
+    """Yield added files, each with a clustering column that its statistics lack.
 
-    A file that comes again with another deletion vector is no new file: it keeps the statistics that it has.
+    A file that comes again with another deletion vector keeps the statistics that it has.
     """
     wanted = list(columns)
     if not wanted:
         return
-    removed = {canonical_path(remove.path, attempt.table) for remove in attempt.removes}
+    removed = {attempt.canonical(remove) for remove in attempt.removes}
     for add in attempt.adds:
-        if canonical_path(add.path, attempt.table) in removed:
+        if attempt.canonical(add) in removed:
             continue
         counts = _null_counts(add)
         yield from ((add, path) for path in wanted if counts is None or not _holds(counts, path))

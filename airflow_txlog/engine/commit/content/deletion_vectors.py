@@ -33,17 +33,17 @@ _FEATURE = "deletionVectors"
 
 
 def deletes_by_vectors(protocol: Protocol, metadata: Metadata, table: str) -> bool:
-    """Whether writers of the table delete rows by vectors: the feature is there, and switched on.
+    """Return whether rows of the table are deleted by vectors: the feature is listed and switched on.
 
-    Where it is off, vectors that are there stay until their file is rewritten, and no row is deleted by one any more.
+    If it is off, existing vectors stay until their file is rewritten, and no new ones are written.
     """
     return _FEATURE in reader_features(protocol) and TableProperties(metadata.configuration, table).deletion_vectors
 
 
 def adds_with_vectors(files: pa.Table, vectors: Sequence[DeletionVector], num_records: Sequence[int]) -> list[Add]:
-    """The files (rows of a table `FILES`) as they come again with these vectors, in order.
+    """Return the files (rows of a table `FILES`) as added again with these vectors, in order.
 
-    `num_records`: the rows of each data file, deleted ones too.
+    `num_records`: the rows of each data file, deleted ones included.
     """
     adds = table_to_adds(files, data_change=True)
     return [
@@ -53,10 +53,10 @@ def adds_with_vectors(files: pa.Table, vectors: Sequence[DeletionVector], num_re
 
 
 def wide_statistics(stats: str | None, num_records: int) -> str:
-    """The statistics of a file of which rows are deleted: `numRecords` is there, and `tightBounds` is false.
+    """Return statistics of a file with deleted rows: with `numRecords`, and `tightBounds` false.
 
-    Every other value stays as it was written, to the letter: a long decimal must not pass through a double. Statistics
-    that cannot be read are left out.
+    Other values stay as written, to the letter: a long decimal must not pass through a double. Malformed statistics are
+    dropped.
     """
     try:
         found = msgspec.json.decode(stats or "{}", type=dict[str, msgspec.Raw])
@@ -76,14 +76,14 @@ _STEM = "deletion_vector_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorFile:
-    """A file of vectors: `place` is what its descriptors call it, the directory's prefix and the encoded uuid."""
+    """A file of vectors. `place` is its name in descriptors: the directory's prefix and the encoded uuid."""
 
     place: str
     bitmaps: tuple[RowPositions, ...]
 
     @classmethod
     def at(cls, path: str, bitmaps: Sequence[RowPositions]) -> VectorFile:
-        """The file of these bitmaps that was written to `path` before. Raises ValueError for another file's path."""
+        """Return the file of these bitmaps that was written to `path`. Raises ValueError for another file's path."""
         prefix, _, name = path.rpartition("/")
         return cls(place=prefix + _encoded(name.removeprefix(_STEM).removesuffix(".bin")), bitmaps=tuple(bitmaps))
 
@@ -101,7 +101,7 @@ class VectorFile:
         return bytes([FILE_VERSION]) + b"".join(parts)
 
     def vectors(self) -> Iterator[DeletionVector]:
-        """The descriptor of each bitmap, in order."""
+        """Yield the descriptor of each bitmap, in order."""
         offset = 1
         for deleted in self.bitmaps:
             yield DeletionVector(
@@ -115,7 +115,7 @@ class VectorFile:
 
 
 def pack_vectors(bitmaps: Sequence[RowPositions], file_bytes: int = FILE_BYTES) -> list[tuple[RowPositions, ...]]:
-    """The bitmaps cut into the contents of files, in order; a file is full once it has so many bytes."""
+    """Return the bitmaps cut into the contents of files, in order; a file is full once it has `file_bytes`."""
     files: list[list[RowPositions]] = []
     size_bytes = file_bytes
     for deleted in bitmaps:
@@ -130,7 +130,7 @@ def pack_vectors(bitmaps: Sequence[RowPositions], file_bytes: int = FILE_BYTES) 
 def new_vector_file(
     bitmaps: Sequence[RowPositions], *, prefix_chars: int = 0, clock: Clock = SYSTEM_CLOCK
 ) -> VectorFile:
-    """A file of these bitmaps under a fresh name, not written yet.
+    """Return a file of these bitmaps under a fresh name, not written yet.
 
     `prefix_chars`: the length of the random directory that it lies in, 0 for the table's own folder.
     """
@@ -140,12 +140,11 @@ def new_vector_file(
 
 
 def _encoded(unique_id: str) -> str:
-    """A uuid as descriptors have it, in 20 characters."""
     return base64.b85encode(uuid.UUID(unique_id).bytes).translate(B85_TO_Z85).decode()
 
 
 def write_vector_files(store: Store, files: Sequence[VectorFile]) -> None:
-    """Write the files, several at a time. On an error those that were written are deleted: no commit names them."""
+    """Write the files, several at a time. On an error the written ones are deleted: no commit names them."""
     if not files:
         return
     try:

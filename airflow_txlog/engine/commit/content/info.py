@@ -32,9 +32,9 @@ def commit_info(
     user_metadata: str | None,
     tags: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """The commitInfo of one attempt, in the order in which the reference implementation writes it.
+    """Return the commitInfo of one attempt, in the order of the reference implementation.
 
-    `parameters` and `metrics` become strings: text stays, everything else is its JSON. Absent values are left out.
+    `parameters` and `metrics` become strings: text stays, everything else becomes JSON. Absent values are left out.
     """
     info: dict[str, Any] = {}
     if attempt.in_commit_timestamp_ms is not None:
@@ -71,19 +71,19 @@ ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
 def with_in_commit_timestamp(attempt: Attempt, before: Snapshot | None) -> Attempt:
-    """The attempt with its time, later than the version before it; none where the table has none."""
-    if not _is_enabled(attempt.new_metadata or attempt.current_metadata, attempt.table):
+    """Return the attempt with its time, later than the version before it; unchanged if the table has none."""
+    if not _is_timed(attempt):
         return attempt
     before_ms = -1 if before is None else before.timestamp_ms
     return _at(attempt, max(attempt.prepared_ms, before_ms + 1), attempt.read_version + 1)
 
 
 def after_winner(attempt: Attempt, winner: Commit) -> Attempt:
-    """The attempt with a time later than the winner's; the winner's metadata is adopted already.
+    """Return the attempt with a time later than the winner's, whose metadata is adopted already.
 
-    Raises CorruptTable where the winner owed a time and has none.
+    Raises CorruptTable if the winner owed a time and has none.
     """
-    if not _is_enabled(attempt.new_metadata or attempt.current_metadata, attempt.table):
+    if not _is_timed(attempt):
         # The winner, or this commit itself, switched them off.
         return replace(attempt, in_commit_timestamp_ms=None)
     info = winner.info or {}
@@ -91,10 +91,10 @@ def after_winner(attempt: Attempt, winner: Commit) -> Attempt:
     if not isinstance(theirs, int):
         if _is_enabled(attempt.current_metadata, attempt.table):
             # Guessing a time here would break the order that every later reader relies on.
-            raise CorruptTable(
-                f"{attempt.table}: version {winner.version} carries no inCommitTimestamp, though the table has "
-                "in-commit timestamps enabled. Another writer broke the rule; this commit was not made.",
-                table=attempt.table,
+            raise attempt.error(
+                CorruptTable,
+                f"version {winner.version} carries no inCommitTimestamp, though the table has in-commit timestamps "
+                "enabled. Another writer broke the rule; this commit was not made.",
             )
         # This commit is the one that switches them on: the winner owes none, and what it says of its time will do.
         theirs = info.get("timestamp") if isinstance(info.get("timestamp"), int) else -1
@@ -110,6 +110,11 @@ def _at(attempt: Attempt, timestamp_ms: int, version: int) -> Attempt:
     since = {ENABLEMENT_VERSION: str(version), ENABLEMENT_TIMESTAMP: str(timestamp_ms)}
     configuration = {**attempt.new_metadata.configuration, **since}
     return replace(timed, new_metadata=msgspec.structs.replace(attempt.new_metadata, configuration=configuration))
+
+
+def _is_timed(attempt: Attempt) -> bool:
+    properties = attempt.resulting_properties
+    return properties is not None and properties.in_commit_timestamps
 
 
 def _is_enabled(metadata: Metadata | None, table: str) -> bool:

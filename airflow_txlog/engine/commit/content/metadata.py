@@ -1,8 +1,13 @@
-"""New metadata of a table that exists: what it switches on is switched on, and no row is left that breaks its rules.
+"""New metadata of a table that exists: a schema that grows, properties with their features, new rules for rows.
 
-A property that needs a table feature does nothing without it, so the feature joins the protocol in the same commit. A
-rule for rows that are there already cannot be verified here, where no row is read, so it is refused unless the caller
-has verified it. Source: protocol, "Table Features", "CHECK Constraints"; delta-spark, ALTER TABLE SET TBLPROPERTIES.
+Three invariants. Columns keep their ids and physical names, and new ones begin above the highest id that any column
+ever had. A property whose feature is missing brings the feature along in the same commit. And facts that may only grow
+keep the furthest value: an id or a number that was handed out once is never handed out again (soundness A24). Rules for
+rows that are there already cannot be verified here, where no row is read, so they are refused unless the caller has
+verified them.
+Source: protocol, "Column Mapping", "Type Widening", "Table Features", "CHECK Constraints", "Identity Columns",
+"Checkpoint Protection", "Change Data Files"; delta-spark, ALTER TABLE SET TBLPROPERTIES and
+IdentityColumn.copySchemaWithMergedHighWaterMarks.
 """
 
 from __future__ import annotations
@@ -46,10 +51,13 @@ from airflow_txlog.engine.table.schema.types import (
 )
 from airflow_txlog.errors import InvalidCommit, SchemaMismatch, UnsupportedFeature
 
+Path = tuple[str, ...]
+Rules = Mapping[str, object]
+
 WIDENING_PROPERTY = "delta.enableTypeWidening"
 _WIDENING_FEATURES = frozenset({"typeWidening", "typeWidening-preview"})
-# Columns of the change feed's own, which a table with the feed may not have. Source: protocol, "Change Data Files".
-_FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+# The columns that the change feed adds, which a table with the feed may not have.
+RESERVED_NAMES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
 
 def evolve(
@@ -60,12 +68,12 @@ def evolve(
     fixed: Collection[str],
     new_name: Callable[[int], str],
 ) -> tuple[Metadata, Evolution]:
-    """The metadata under which the table takes rows of this schema, the same where it takes them already.
+    """Return the metadata under which the table takes rows of this schema; unchanged if it takes them already.
 
-    Raises SchemaMismatch and UnsupportedFeature, naming the column or the feature, before anything is staged.
+    Raises SchemaMismatch or UnsupportedFeature, which names the column or the feature, before anything is staged.
     """
     before = parse_schema(metadata.schema_string)
-    may_widen = _may_widen(metadata, protocol)
+    may_widen = _is_on(metadata, WIDENING_PROPERTY) and not _WIDENING_FEATURES.isdisjoint(reader_features(protocol))
     evolution = evolved(before, rows, may_widen=may_widen, fixed=[*fixed, *metadata.partition_columns])
     if evolution.changes_nothing:
         return metadata, evolution
@@ -89,17 +97,16 @@ def evolve(
     return changed, evolution
 
 
-def _may_widen(metadata: Metadata, protocol: Protocol) -> bool:
-    is_enabled = metadata.configuration.get(WIDENING_PROPERTY, "false").lower() == "true"
-    return is_enabled and not _WIDENING_FEATURES.isdisjoint(reader_features(protocol))
+def _is_on(metadata: Metadata, name: str) -> bool:
+    return metadata.configuration.get(name, "false").lower() == "true"
 
 
 def _check_names(metadata: Metadata, evolution: Evolution, table: str) -> None:
     wrong: list[str] = []
     if mapping_mode(metadata.configuration, table) == NO_MAPPING:
         wrong += forbidden_names(evolution.schema)
-    if metadata.configuration.get("delta.enableChangeDataFeed", "false").lower() == "true":
-        wrong += [name for name in evolution.added if name.lower() in _FEED_COLUMNS]
+    if _is_on(metadata, "delta.enableChangeDataFeed"):
+        wrong += [name for name in evolution.added if name.lower() in RESERVED_NAMES]
     if wrong:
         raise SchemaMismatch(
             f"{table}: the table cannot have columns named {wrong}: a space, a tab, a line end, or one of ,;{{}}()= "
@@ -111,10 +118,10 @@ def _check_names(metadata: Metadata, evolution: Evolution, table: str) -> None:
 
 
 def completed(before: Metadata, after: Metadata, protocol: Protocol, table: str) -> tuple[Metadata, Protocol]:
-    """Return the new metadata as it is kept, and the protocol with every feature that it newly switches on.
+    """Return the new metadata as it is kept, and the protocol with every feature that it switches on.
 
-    A property that another writer has left without its feature stays as it is. Raises InvalidProperty for a new value
-    that cannot be read, UnsupportedFeature if this engine could not write to the table any more.
+    A property that another writer has left without its feature stays as it is. Raises InvalidProperty for a malformed
+    new value, UnsupportedFeature if this engine could not write to the table any more.
     """
     changed = dict(after.configuration.items() - before.configuration.items())
     TableProperties(changed, table).validate()
@@ -136,26 +143,24 @@ def completed(before: Metadata, after: Metadata, protocol: Protocol, table: str)
 def new_rules(before: Metadata, after: Metadata) -> list[str]:
     """Return, in words, the rules for rows that the new metadata adds: constraints, and rules of single columns.
 
-    A type that does not hold what the column's files may hold is such a rule.
+    A type that cannot hold every value of the column's files is such a rule.
     """
     found = [
         f"the constraint {name.removeprefix(CONSTRAINT_PREFIX)!r}"
         for name, sql in sorted(after.configuration.items())
         if name.startswith(CONSTRAINT_PREFIX) and before.configuration.get(name) != sql
     ]
-    old, new = parse_schema(before.schema_string), parse_schema(after.schema_string)
-    old_rules, old_types = dict(_rules_of(old)), dict(_types_of(old))
-    found += [
-        rule for path, kind in _types_of(new) if path in old_types for rule in _stricter(old_types[path], kind, path)
-    ]
-    for path, rules in _rules_of(new):
-        known = old_rules.get(path, {})
+    old = {path: (kind, rules) for path, kind, rules in _parts(parse_schema(before.schema_string))}
+    new = list(_parts(parse_schema(after.schema_string)))
+    found += [rule for path, kind, _ in new if path in old for rule in _stricter(old[path][0], kind, path)]
+    for path, _, rules in new:
+        known = old[path][1] if path in old else {}
         found += [f"{rule} of column {'.'.join(path)!r}" for rule, text in rules.items() if known.get(rule) != text]
     return found
 
 
 def check_rows_are_none(rules: Sequence[str], num_files: int, table: str) -> None:
-    """Raise InvalidCommit, naming the new rules, if files stay live whose rows nothing has compared with them."""
+    """Raise InvalidCommit if files stay live whose rows nothing has compared with the new rules."""
     if num_files > 0:
         raise InvalidCommit(
             f"{table}: the new metadata adds {', '.join(rules)}, and rows of the table may break it: nothing has "
@@ -165,35 +170,23 @@ def check_rows_are_none(rules: Sequence[str], num_files: int, table: str) -> Non
         )
 
 
-def _rules_of(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, object]]]:
-    """Yield each member at any depth by the physical names of its path, with its rules: NOT NULL and `RULE_KEYS`."""
+def _parts(kind: DataType, path: Path = (), rules: Rules | None = None) -> Iterator[tuple[Path, DataType, Rules]]:
+    """Yield the types at every depth by the physical names of their paths; members with NOT NULL and `RULE_KEYS`."""
+    yield path, kind, rules or {}
     if isinstance(kind, StructType):
         for member in kind:
-            inside = (*path, member.physical_name)
-            yield inside, _rules(member)
-            yield from _rules_of(member.type, inside)
+            own = {key: member.metadata[key] for key in RULE_KEYS if key in member.metadata}
+            rules = own if member.nullable else {"NOT NULL": True, **own}
+            yield from _parts(member.type, (*path, member.physical_name), rules)
     elif isinstance(kind, ArrayType):
-        yield from _rules_of(kind.element, (*path, "element"))
+        yield from _parts(kind.element, (*path, "element"))
     elif isinstance(kind, MapType):
-        yield from _rules_of(kind.key, (*path, "key"))
-        yield from _rules_of(kind.value, (*path, "value"))
+        yield from _parts(kind.key, (*path, "key"))
+        yield from _parts(kind.value, (*path, "value"))
 
 
-def _types_of(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], DataType]]:
-    """Yield the type at every depth, by the physical names of its path."""
-    yield path, kind
-    if isinstance(kind, StructType):
-        for member in kind:
-            yield from _types_of(member.type, (*path, member.physical_name))
-    elif isinstance(kind, ArrayType):
-        yield from _types_of(kind.element, (*path, "element"))
-    elif isinstance(kind, MapType):
-        yield from _types_of(kind.key, (*path, "key"))
-        yield from _types_of(kind.value, (*path, "value"))
-
-
-def _stricter(old: DataType, new: DataType, path: tuple[str, ...]) -> Iterator[str]:
-    """Yield, in words, what of a type values of the old one may break, the types inside of it left out."""
+def _stricter(old: DataType, new: DataType, path: Path) -> Iterator[str]:
+    """Yield, in words, the rules of a type, without the types inside, that values of the old type may break."""
     match old, new:
         case (StructType(), StructType()):
             pass
@@ -208,10 +201,21 @@ def _stricter(old: DataType, new: DataType, path: tuple[str, ...]) -> Iterator[s
                 yield f"the type {new} of column {'.'.join(path)!r}"
 
 
-def _rules(member: StructField) -> dict[str, object]:
-    rules: dict[str, object] = {key: member.metadata[key] for key in RULE_KEYS if key in member.metadata}
-    return rules if member.nullable else {"NOT NULL": True, **rules}
+def check_change_names(metadata: Metadata | None, table: str) -> None:
+    """Raise SchemaMismatch if new metadata has the change feed on and a column with one of the feed's names."""
+    if metadata is None or not TableProperties(metadata.configuration, table).change_data_feed:
+        return
+    taken = [name for name in parse_schema(metadata.schema_string or "").names if name.lower() in RESERVED_NAMES]
+    if taken:
+        raise SchemaMismatch(
+            f"{table}: the columns {taken} bear names of the change data feed ({sorted(RESERVED_NAMES)}), "
+            "which delta.enableChangeDataFeed = true would switch on. Rename them, or leave the feed off.",
+            table=table,
+            columns=taken,
+        )
 
+
+# --- facts that may only grow ---------------------------------------------------------------------------------------
 
 # The highest column id; the version before which no checkpoint may be deleted.
 GROWING_PROPERTIES = (MAX_ID_PROPERTY, "delta.requireCheckpointProtectionBeforeVersion")
@@ -220,7 +224,7 @@ MARK_KEY = f"{IDENTITY_PREFIX}highWaterMark"
 
 
 def keep_furthest(now: Metadata, coming: Metadata, table: str) -> Metadata:
-    """Return `coming` with every growing fact at the furthest value of both; `coming` itself if it has them all."""
+    """Return `coming` with every growing fact at the furthest value of both, or `coming` itself if it has them."""
     configuration = dict(coming.configuration)
     for name in GROWING_PROPERTIES:
         before, after = _number(now.configuration.get(name)), _number(configuration.get(name))
@@ -235,7 +239,7 @@ def keep_furthest(now: Metadata, coming: Metadata, table: str) -> Metadata:
 
 
 def lowered_facts(now: Metadata, coming: Metadata, table: str) -> list[str]:
-    """Return the names of the facts that `coming` would lower: properties, and columns with an identity mark."""
+    """Return the properties, and the columns with an identity mark, that `coming` would lower."""
     kept = keep_furthest(now, coming, table)
     if kept is coming:
         return []
@@ -249,7 +253,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _with_furthest_marks(now: Metadata, coming: Metadata, table: str) -> str | None:
-    """Return the coming schema, in which a column is the same one as before if it has the same physical name."""
+    """Return the coming schema; columns with the same physical name are the same column."""
     marks = {member.physical_name.lower(): _int(member, "highWaterMark") for member in table_schema(now, table)}
     schema = parse_schema(coming.schema_string)
     names = [member.physical_name.lower() for member in table_schema(coming, table)]

@@ -18,9 +18,8 @@ import msgspec
 
 from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN, Attempt
 from airflow_txlog.engine.log.actions import Add, DeletionVector, DomainMetadata, Metadata
-from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
+from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.table.schema.features import writer_features
-from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.files import most_rows
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable, InvalidCommit, RowCountMissing
@@ -36,7 +35,7 @@ MATERIALIZED_COLUMNS = {
 
 
 def materialized_columns(configuration: Mapping[str, str], unique_id: Callable[[], str]) -> dict[str, str]:
-    """The properties that a new table with these needs besides; none where it does not enable row tracking."""
+    """Return the properties that a new table needs besides; none unless it enables row tracking."""
     if configuration.get("delta.enableRowTracking", "").lower() != "true":
         return {}
     return {name: configuration.get(name, f"{prefix}{unique_id()}") for name, prefix in MATERIALIZED_COLUMNS.items()}
@@ -47,29 +46,26 @@ class _Mark(msgspec.Struct, rename="camel"):
 
 
 def with_row_ids(attempt: Attempt, snapshot: Snapshot | None) -> Attempt:
-    """The attempt with every added file numbered, and the new mark; itself where the table does not track rows.
+    """Return the attempt with every added file numbered, and the new mark; unchanged if the table tracks no rows.
 
-    Raises RowCountMissing where a file's statistics lack the number of its rows, CorruptTable where the table's
-    mark cannot be read.
+    Raises RowCountMissing if a file's statistics lack numRecords, CorruptTable if the mark cannot be read.
     """
-    protocol = attempt.new_protocol or attempt.protocol
-    metadata = attempt.new_metadata or attempt.current_metadata
-    if protocol is None or metadata is None or "rowTracking" not in writer_features(protocol):
+    protocol = attempt.resulting_protocol
+    properties = attempt.resulting_properties
+    if protocol is None or properties is None or "rowTracking" not in writer_features(protocol):
         return attempt
-    if TableProperties(metadata.configuration, attempt.table).row_tracking_suspended:
+    if properties.row_tracking_suspended:
         return attempt
-    if snapshot is not None:
-        _check_enabling(snapshot, metadata)
+    if snapshot is not None and properties.row_tracking and not snapshot.table_properties.row_tracking:
+        _check_enabling(snapshot, attempt.new_metadata or snapshot.metadata)
     mark = NO_ROW_ID if snapshot is None else _mark_of(snapshot)
     known = _known_ids(attempt, snapshot)
-    adds = tuple(_with_ids(add, known.get(canonical_path(add.path, attempt.table))) for add in attempt.adds)
+    adds = tuple(_with_ids(add, known.get(attempt.canonical(add))) for add in attempt.adds)
     return number_rows(replace(attempt, adds=adds, row_id_high_water=mark), mark, attempt.read_version + 1)
 
 
 def _check_enabling(snapshot: Snapshot, metadata: Metadata) -> None:
-    """Row tracking may be enabled only where every live file has its ids already, and the columns are named."""
-    if not _is_enabled(metadata, snapshot.uri) or _is_enabled(snapshot.metadata, snapshot.uri):
-        return
+    """Raise InvalidCommit if row tracking is enabled before every live file has ids and the columns are named."""
     without = snapshot.files().column("base_row_id").null_count
     unnamed = [name for name in MATERIALIZED_COLUMNS if name not in metadata.configuration]
     if without or unnamed:
@@ -97,9 +93,9 @@ def _mark_of(snapshot: Snapshot) -> int:
 
 
 def number_rows(attempt: Attempt, mark: int, version: int) -> Attempt:
-    """The attempt with ids above `mark` for each file that has none of an earlier commit, to be written as `version`.
+    """Return the attempt with ids above `mark` for each file without an id of an earlier commit, as `version`.
 
-    An id above the mark that the attempt was last checked against is one that it handed out itself: handed out again.
+    An id above the mark of the last check was handed out by this attempt, and is handed out again.
     """
     assert attempt.row_id_high_water is not None
     next_id = mark + 1
@@ -117,7 +113,7 @@ def number_rows(attempt: Attempt, mark: int, version: int) -> Attempt:
 
 
 def high_water_mark(domains: Iterable[DomainMetadata], table: str) -> int | None:
-    """The highest row id handed out, by the row-tracking domain among these; None where it is not there."""
+    """Return the highest row id handed out, from the row-tracking domain; None without one."""
     for domain in domains:
         if domain.domain == ROW_TRACKING_DOMAIN and not domain.removed:
             try:
@@ -132,22 +128,17 @@ def high_water_mark(domains: Iterable[DomainMetadata], table: str) -> int | None
 
 
 def preserved_tags(attempt: Attempt) -> dict[str, str]:
-    """The commitInfo tag that says whether rows kept their ids; none where the table has row tracking not enabled.
+    """Return the commitInfo tag that says whether rows kept their ids; none unless row tracking is enabled.
 
-    Kept where no row was moved or updated: an append, the removal of whole files, files added again, rows deleted by
-    vectors. Where rows leave, with their files or by vectors, and rows of new files come, rows may have moved: their
-    ids are kept only where the job carried them along.
+    If rows leave, with their files or by vectors, and rows of new files come, rows may have moved: then their ids are
+    kept only if the job carried them along. In any other commit all rows keep their ids.
     """
-    metadata = attempt.new_metadata or attempt.current_metadata
-    if attempt.row_id_high_water is None or not _is_enabled(metadata, attempt.table):
+    properties = attempt.resulting_properties
+    if attempt.row_id_high_water is None or properties is None or not properties.row_tracking:
         return {}
     lost = paths_that_lost_rows(attempt)
     fresh = [add for add in attempt.adds if (add.base_row_id or 0) > attempt.row_id_high_water]
     return {PRESERVED_TAG: "false" if lost and fresh and not attempt.keeps_row_ids else "true"}
-
-
-def _is_enabled(metadata: Metadata | None, table: str) -> bool:
-    return metadata is not None and TableProperties(metadata.configuration, table).row_tracking
 
 
 def _with_ids(add: Add, known: tuple[int, int | None] | None) -> Add:
@@ -157,8 +148,8 @@ def _with_ids(add: Add, known: tuple[int, int | None] | None) -> Add:
 
 
 def _known_ids(attempt: Attempt, snapshot: Snapshot | None) -> Mapping[str, tuple[int, int | None]]:
-    """Base row id and commit version of the live files that the attempt adds again, by canonical path."""
-    wanted = [canonical_path(add.path, attempt.table) for add in attempt.adds if add.base_row_id is None]
+    """Return base row id and commit version of live files that the attempt adds again, by canonical path."""
+    wanted = [attempt.canonical(add) for add in attempt.adds if add.base_row_id is None]
     if snapshot is None or not wanted:
         return {}
     live = snapshot.state.files.at_paths(set(wanted))
@@ -183,10 +174,10 @@ def _num_records(add: Add, table: str) -> int:
 
 def paths_that_lost_rows(attempt: Attempt) -> set[str]:
     """Canonical paths of the files that leave, or come again with more rows deleted."""
-    again = {canonical_path(add.path, attempt.table): add.deletion_vector for add in attempt.adds}
+    again = {attempt.canonical(add): add.deletion_vector for add in attempt.adds}
     lost = set()
     for remove in attempt.removes:
-        path = canonical_path(remove.path, attempt.table)
+        path = attempt.canonical(remove)
         if path not in again or _num_deleted(again[path]) > _num_deleted(remove.deletion_vector):
             lost.add(path)
     return lost

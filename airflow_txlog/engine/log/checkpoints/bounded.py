@@ -1,9 +1,9 @@
-"""The batches of one Parquet file of a checkpoint, never decoded to more than a checkpoint may be.
+"""The batches of one Parquet file of a checkpoint, never decoded to more than the limit for checkpoints.
 
 A few kilobytes of Parquet can stand for gigabytes: pages compress a thousandfold, and a dictionary holds a long text
-once for a million rows. Two bounds hold both. What the footer claims is added up before anything is read. Of text that
-a file keeps in dictionaries, the longest entry bounds what a row takes. Where that bound is too much, the text is read
-as dictionaries first: that takes little memory, and shows what its rows will take.
+once for a million rows. Two bounds hold both. The sizes that the footer claims are added up before anything is read.
+For text in dictionaries, the longest entry bounds the size of a row; if that bound is too high, the text is first read
+as dictionaries, which takes little memory and shows the size of its rows.
 The invariant: a batch that is yielded is counted.
 """
 
@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.storage.limits import CHECKPOINT
 
 _BATCH_ROWS = 32_768
-# However few its bytes are, an action takes so much once it is read.
+# The least size of an action once it is read.
 _LEAST_ROW_BYTES = 64
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12, "BYTE_ARRAY": 4}
 _DICTIONARIES = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY"))
@@ -34,30 +34,25 @@ _BUFFER_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class Decoded:
-    """How much of one checkpoint was decoded so far, from all its files."""
+    """How many bytes of one checkpoint were claimed and decoded so far, from all its files."""
 
     path: str
     table: str
     is_remote: bool = False
-    """Whether its files lie where each request costs time."""
     claimed_bytes: int = 0
     decoded_bytes: int = 0
 
     def claim(self, size_bytes: int) -> None:
-        """Another file says that it takes so much."""
         self.claimed_bytes += size_bytes
         self._refuse_beyond(self.claimed_bytes)
 
     def check(self, size_bytes: int) -> None:
-        """So much is decoded next."""
         self._refuse_beyond(self.decoded_bytes + size_bytes)
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Whether so much more would not be too much."""
         return self.decoded_bytes + size_bytes <= CHECKPOINT.allowed
 
     def count(self, size_bytes: int) -> None:
-        """So much was decoded."""
         self.decoded_bytes += size_bytes
         self._refuse_beyond(self.decoded_bytes)
 
@@ -66,37 +61,36 @@ class Decoded:
 
 
 def open_parquet(source: Any, decoded: Decoded) -> pq.ParquetFile:
-    """`source` is a seekable binary file object. Raises ValueError for a footer that `check_footer` refuses."""
+    """Open a seekable binary file object. Raises ValueError for a footer that `check_footer` refuses."""
     file = pq.ParquetFile(source, **_options(decoded))
     check_footer(source, file)
     return file
 
 
 def _options(decoded: Decoded) -> dict[str, Any]:
-    # A pre-buffer holds the wanted columns of the whole file, and reads neighbouring ones in one request. On a local
-    # disk the pages are read as they are needed.
+    # A pre-buffer holds the wanted columns of the whole file and reads neighbours in one request. A disk needs none.
     return {**_OPTIONS, "pre_buffer": decoded.is_remote, "buffer_size": _BUFFER_BYTES}
 
 
 def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> Iterator[pa.RecordBatch]:
-    """The rows of these columns, each by its path or one above it; `file` is open on `source`. Raises LimitExceeded."""
+    """Yield the rows of these columns, each named by its path or one above it. Raises LimitExceeded."""
     decoded.claim(_claimed_bytes(file, columns))
     decoded.check(_bytes_of_texts(source, file, columns, decoded))
-    # By one thread: each that decodes keeps memory of its own, and to wait for both takes as long as one.
+    # By one thread: each thread that decodes keeps memory of its own, and two are no faster.
     for batch in file.iter_batches(_rows_at_once(file, columns), columns=columns, use_threads=False):
         decoded.count(batch.nbytes)
         yield batch
 
 
 def _bytes_of_texts(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> int:
-    """What the texts in dictionaries take once they are read; less than that where it is surely not too much."""
+    """Return the decoded size of the texts in dictionaries, or less if it is certainly within the limit."""
     texts = _texts_in_dictionaries(file, columns)
     if not texts:
         return 0
     as_dictionaries = pq.ParquetFile(
         source, metadata=file.metadata, read_dictionary=sorted({each.name for each in texts}), **_options(decoded)
     )
-    # How many texts stand in lists and maps, only they themselves show.
+    # Only the data shows how many texts there are in lists and maps.
     size_bytes = sum(_text_bytes(as_dictionaries, {each.name for each in texts if each.is_repeated}))
     flat = [each for each in texts if not each.is_repeated]
     most = _most_bytes(source, flat)
@@ -109,13 +103,13 @@ def _text_bytes(file: pq.ParquetFile, names: Collection[str]) -> Iterator[int]:
     if not names:
         return
     for group in range(file.num_row_groups):
-        # One at a time: Arrow cannot put the dictionaries of two row groups into one batch.
+        # One row group at a time: Arrow cannot put the dictionaries of two into one batch.
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=sorted(names), use_threads=False):
             yield from map(_decoded_bytes, batch.columns)
 
 
 def _most_bytes(source: Any, texts: Sequence[_Text]) -> int | None:
-    """What these take at most: each row the longest entry of the dictionary, or what is kept beside it."""
+    """Return the most that these can take: each row the longest entry of the dictionary, or a text outside of it."""
     longest = longest_texts(source, [each.chunk for each in texts])
     if None in longest:
         return None
@@ -124,9 +118,9 @@ def _most_bytes(source: Any, texts: Sequence[_Text]) -> int | None:
 
 
 def _rows_at_once(file: pq.ParquetFile, columns: Sequence[str]) -> int:
-    """So many that what is decoded before it is counted stays within the limit.
+    """Return how many rows a batch may have, so that a batch that is not counted yet is within the limit.
 
-    Where a text is kept as what differs from the text before it, any number of them may be as long as the whole chunk.
+    A text that is stored as its difference from the one before may be as long as the whole chunk.
     """
     wanted = _wanted(columns)
     longest = max(
@@ -142,7 +136,7 @@ def _rows_at_once(file: pq.ParquetFile, columns: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A column chunk of texts, which has a dictionary, in a row group of so many rows."""
+    """A column chunk of texts with a dictionary, and the number of rows of its row group."""
 
     chunk: Any
     rows: int
@@ -167,12 +161,12 @@ def _texts_in_dictionaries(file: pq.ParquetFile, columns: Sequence[str]) -> list
 
 
 def _has_dictionary(chunk: Any) -> bool:
-    # Arrow reads a dictionary whose place the footer lacks, as that of some old writers does.
+    # Arrow also reads a dictionary whose place the footer lacks, as some old writers leave it.
     return chunk.has_dictionary_page or not _DICTIONARIES.isdisjoint(chunk.encodings)
 
 
 def _wanted(columns: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a path is one of these, or below one."""
+    """Return a predicate: whether a path is one of these, or below one."""
     prefixes = tuple(f"{name}." for name in columns)
     return lambda path: f"{path}.".startswith(prefixes)
 
@@ -185,7 +179,7 @@ def _chunks(file: pq.ParquetFile) -> Iterator[Any]:
 
 
 def _claimed_bytes(file: pq.ParquetFile, columns: Sequence[str]) -> int:
-    """What the footer says that these columns take, each value of a known width at that width."""
+    """Return the size of these columns by the footer, each value of a known width at that width."""
     widths: dict[str, int] = {}
     for index in range(len(file.schema)):
         column = file.schema.column(index)
@@ -202,11 +196,11 @@ def _claimed_bytes(file: pq.ParquetFile, columns: Sequence[str]) -> int:
 
 
 def _decoded_bytes(array: pa.Array) -> int:
-    """What the array takes once each value stands by itself."""
+    """Return the size of the array once its dictionaries are decoded."""
     is_a = pa.types
     if is_a.is_dictionary(array.type):
         values = array.dictionary
-        # Without a value in it, what stands for a null may point anywhere.
+        # The index of a null may point anywhere if the dictionary is empty.
         lengths = pc.binary_length(values).take(array.indices) if len(values) else pa.array([], pa.int32())
         return int(pc.sum(lengths).as_py() or 0) + 4 * len(array)
     if is_a.is_struct(array.type):

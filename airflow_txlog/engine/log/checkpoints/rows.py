@@ -1,16 +1,20 @@
 """The rows of one Parquet file of a checkpoint, whatever shape its writer gave them.
 
-Reading is by column: a million adds become a few Arrow columns and no Python object each. The invariant: a column that
-is missing is null, one of another width is converted, and one that says something else, or a file action without what
-every one has, is corrupt; it is never left out.
-Source: protocol, "Checkpoint Schema".
+Columns are read as columns: a million adds become a few Arrow arrays, never Python objects. The invariant: a missing
+column is null, a column of another width is converted, and one of another kind, or a file action without a path or a
+size, is corrupt; it is never left out.
+
+`stats_parsed` and `partitionValues_parsed` come back as the texts of the log. Only tables with
+`delta.checkpoint.writeStatsAsJson=false` have statistics as structs alone. Values that JSON cannot state exactly (NaN,
+infinity, bytes) are left out, which costs pruning and never a row.
+Source: protocol, "Checkpoint Schema", "Per-file Statistics" and "Partition Value Serialization".
 """
 
 from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,15 +31,16 @@ from airflow_txlog.engine.log.checkpoints.schema import CHECKPOINT, CheckpointMe
 from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, STRING_MAP, TOMBSTONES, nulls
 from airflow_txlog.errors import SchemaMismatch
 
-_SIDECAR = ["sidecar.path", "sidecar.sizeInBytes", "sidecar.modificationTime"]
-_OTHERS = ["protocol", "metaData", "txn", "domainMetadata", "checkpointMetadata.version", *_SIDECAR]
-_DESCRIBING = ["protocol", "metaData", "checkpointMetadata.version"]
+SIDECARS = ("sidecar.path", "sidecar.sizeInBytes", "sidecar.modificationTime")
+DESCRIBING = ("protocol", "metaData", "checkpointMetadata.version")
+FILE_ACTIONS = ("add", "remove")
+_OTHERS = (*DESCRIBING, "txn", "domainMetadata", *SIDECARS)
 _STRUCTS = (*CHECKPOINT.names, "checkpointMetadata", "sidecar")
 
 
 @dataclass(slots=True)
 class Gathered:
-    """What the files of one checkpoint hold, gathered file by file."""
+    """The actions of one checkpoint, gathered file by file."""
 
     protocols: list[Protocol] = field(default_factory=list)
     metadata: list[Metadata] = field(default_factory=list)
@@ -45,47 +50,33 @@ class Gathered:
     sidecars: list[Sidecar] = field(default_factory=list)
     adds: list[pa.RecordBatch] = field(default_factory=list)
     keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
-    """What to keep of a batch of adds, where that is not all of it."""
+    """Returns what stays of a batch of adds in memory."""
     removes: list[pa.RecordBatch] = field(default_factory=list)
 
     def add_files(self, batch: pa.RecordBatch) -> None:
-        """A batch of adds, schema FILES."""
+        """Add a batch of adds, schema FILES."""
         self.adds.append(batch if self.keep is None else self.keep(batch))
 
 
-def gather(source: Any, found: Gathered, decoded: Decoded) -> None:
-    """Every action of one Parquet file into `found`. `source` is a seekable binary file object."""
+def gather(source: Any, found: Gathered, decoded: Decoded, only: Sequence[str] | None = None) -> None:
+    """Add the actions of one Parquet file to `found`. `source` is a seekable binary file object.
+
+    `only`: the columns to read, SIDECARS, DESCRIBING or FILE_ACTIONS. Raises ArrowInvalid if a file of FILE_ACTIONS,
+    a sidecar, has neither column.
+    """
     file = _opened(source, decoded)
+    there = set(file.schema_arrow.names)
+    if only is not None and there.isdisjoint(each.partition(".")[0] for each in only):
+        if only is FILE_ACTIONS:
+            raise pa.ArrowInvalid("it has no column for adds or removes")
+        return
+    with_files = only is None or only is FILE_ACTIONS
+    others = _OTHERS if only is None else () if with_files else only
     instants = _instants(file)
-    for batch in batches(source, file, [*_OTHERS, *_file_columns_of(file)], decoded):
-        _gather_files(batch, found, instants)
+    for batch in batches(source, file, [*others, *(_file_columns_of(file) if with_files else ())], decoded):
+        if with_files:
+            _gather_files(batch, found, instants)
         _gather_others(batch, found)
-
-
-def gather_files(source: Any, found: Gathered, decoded: Decoded) -> None:
-    """The adds and removes of one Parquet file; a sidecar holds nothing else. Raises ArrowInvalid where it has none."""
-    file = _opened(source, decoded)
-    if not {"add", "remove"} & set(file.schema_arrow.names):
-        raise pa.ArrowInvalid("it has no column for adds or removes")
-    instants = _instants(file)
-    for batch in batches(source, file, _file_columns_of(file), decoded):
-        _gather_files(batch, found, instants)
-
-
-def gather_sidecars(source: Any, found: Gathered, decoded: Decoded) -> None:
-    """Only what names the sidecars: a small part of the file."""
-    file = _opened(source, decoded)
-    if "sidecar" in file.schema_arrow.names:
-        for batch in batches(source, file, _SIDECAR, decoded):
-            found.sidecars += [msgspec.convert(row, Sidecar) for row in _rows(batch, "sidecar")]
-
-
-def gather_metadata(source: Any, found: Gathered, decoded: Decoded) -> None:
-    """Only what describes the table: a small part of the file."""
-    file = _opened(source, decoded)
-    if set(_DESCRIBING) & set(file.schema_arrow.names):
-        for batch in batches(source, file, _DESCRIBING, decoded):
-            _gather_others(batch, found)
 
 
 def _opened(source: Any, decoded: Decoded) -> pq.ParquetFile:
@@ -99,13 +90,13 @@ def _opened(source: Any, decoded: Decoded) -> pq.ParquetFile:
 
 
 def _instants(file: pq.ParquetFile) -> frozenset[str]:
-    """Members of `add` kept as INT96, which names no zone; writers keep only instants in it."""
+    """Return the members of `add` in INT96, which has no zone; writers store only instants in it."""
     columns = (file.schema.column(i) for i in range(len(file.schema)))
     return frozenset(each.path.removeprefix("add.") for each in columns if each.physical_type == "INT96")
 
 
 def _file_columns_of(file: pq.ParquetFile) -> list[str]:
-    """Of the adds and removes only the columns that are used: `stats_parsed` may be most of the file."""
+    """Return the columns of adds and removes that are used: `stats_parsed` may be most of the file."""
     schema = file.schema_arrow
     columns = [f"add.{wire_name(name)}" for name in FILES.names]
     columns += [f"remove.{wire_name(name)}" for name in TOMBSTONES.names]
@@ -119,9 +110,9 @@ def _file_columns_of(file: pq.ParquetFile) -> list[str]:
 
 
 def _statistics_columns(file: pq.ParquetFile) -> list[str]:
-    """The struct statistics, where a row group has an add without the JSON form; reading both doubles the work."""
-    stats = next((i for i in range(len(file.schema)) if file.schema.column(i).path == "add.stats"), None)
-    path = next((i for i in range(len(file.schema)) if file.schema.column(i).path == "add.path"), None)
+    """Return the struct statistics if a row group has an add without the JSON form; reading both doubles the work."""
+    positions = {file.schema.column(i).path: i for i in range(len(file.schema))}
+    stats, path = positions.get("add.stats"), positions.get("add.path")
     if stats is None or path is None:
         return ["add.stats_parsed"]
     for number in range(file.metadata.num_row_groups):
@@ -153,7 +144,7 @@ def _gather_others(batch: pa.RecordBatch, found: Gathered) -> None:
 
 
 def _valid(batch: pa.RecordBatch, name: str) -> pa.StructArray | None:
-    """The rows that hold this action, or None where there is none."""
+    """Return the rows that hold this action, None without one."""
     if name not in batch.schema.names:
         return None
     column = batch.column(name)
@@ -173,8 +164,7 @@ def _file_columns(rows: pa.StructArray, schema: pa.Schema, instants: frozenset[s
     for name in ("path", *(("size",) if schema is FILES else ())):
         if batch.column(name).null_count:
             raise pa.ArrowInvalid(f"a file action has no {name}")
-    # Arrow hands out text that is no UTF-8 until somebody makes it a Python string: it is found here, at a gigabyte in
-    # a tenth of a second, and not in the middle of whatever reads it.
+    # Arrow passes on text that is no UTF-8 until it becomes a Python string. This finds it, a gigabyte in 0.1 s.
     batch.validate(full=True)
     return batch
 
@@ -209,7 +199,7 @@ _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def _is_of_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a value of the one type says the same as the other: widths and encodings differ between writers."""
+    """Return whether both types state the same values: widths and encodings differ between writers."""
     is_a = pa.types
     if is_a.is_dictionary(found):
         found = found.value_type
@@ -240,7 +230,7 @@ def _has_field(struct: pa.DataType, name: str) -> bool:
 
 
 def _rows(batch: pa.RecordBatch, name: str) -> list[dict[str, Any]]:
-    """The few rows of an action that is no file's, as plain dicts, without what is null."""
+    """Return the rows of an action as dicts, without nulls."""
     found = _valid(batch, name)
     if found is None:
         return []
@@ -269,16 +259,16 @@ _UNITS_A_SECOND = {"s": 1, "ms": 1000, "us": SECOND_US, "ns": 1000 * SECOND_US}
 
 
 def statistics_json(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
-    """Return one JSON string a row, null where the struct is null; timestamps in UTC, to the microsecond below.
+    """Return one JSON string a row, null where the struct is null; timestamps in UTC, rounded down to microseconds.
 
-    `instants` are members (`minValues.t`) that hold instants although their type names no zone.
+    `instants` are members (`minValues.t`) that hold instants although their type has no zone.
     """
     rows = _with_texts(parsed, "", instants).to_pylist()
     return pa.array([None if row is None else _encoder.encode(_plain(row)).decode() for row in rows], pa.string())
 
 
 def _with_texts(array: pa.Array, path: str, instants: Collection[str]) -> pa.Array:
-    """Return the array with its dates and timestamps as texts: Python's know the years 1 to 9999 alone."""
+    """Return the array with dates and timestamps as texts: Python's end at the year 9999."""
     kind = array.type
     if pa.types.is_struct(kind):
         below = f"{path}." if path else ""
@@ -321,10 +311,9 @@ def _value(value: Any) -> Any:
 
 
 def partition_maps(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
-    """Return one map a row, null where the struct is null. Raises ValueError for a type that cannot partition a table.
+    """Return one map a row, null where the struct is null; a member that is missing is null.
 
-    Null and a member that the struct of a row lacks are null. `instants` are members that hold instants although their
-    type names no zone.
+    `instants`: as for `statistics_json`. Raises ValueError for a type that cannot partition a table.
     """
     names = [field.name for field in parsed.type]
     try:

@@ -1,12 +1,14 @@
-"""What the rows of a checkpoint are: the wire's actions as Arrow structs, one column an action.
+"""The rows of a checkpoint: actions as Arrow structs, one column an action; and the sidecars of a V2 checkpoint.
 
-The invariant: every field of FILES and TOMBSTONES has its place here under the name of the wire, so that what a
-snapshot holds can be written and read back without a loss.
-Source: protocol, "Checkpoint Schema".
+Two invariants. Every field of FILES and TOMBSTONES has its member here under its name on the wire, so that a snapshot
+is written and read back without loss. And a sidecar lies in `_delta_log/_sidecars/` of its own table: a name that leads
+elsewhere is corrupt, and is neither read nor deleted.
+Source: protocol, "Checkpoint Schema", "V2 Spec", "Sidecar File Information" and "Checkpoint Metadata".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from urllib.parse import unquote
 
 import msgspec
@@ -17,91 +19,65 @@ from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, STRING_MAP,
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import canonical_path
 
+SIDECAR_DIRECTORY = f"{LOG_DIRECTORY}/_sidecars"
+
 
 def wire_name(name: str) -> str:
-    """The spelling on the wire of one of our field names: `base_row_id` is `baseRowId`."""
+    """Return a field name of ours as the wire spells it: `base_row_id` is `baseRowId`."""
     head, *rest = name.split("_")
     return head + "".join(map(str.capitalize, rest))
 
 
-STRINGS = pa.list_(pa.string())
-VECTOR_TYPE = pa.struct([(wire_name(each.name), each.type) for each in DELETION_VECTOR])
+def _struct(**members: pa.DataType) -> pa.StructType:
+    return pa.struct(list(members.items()))
 
 
-def _wire_fields(schema: pa.Schema) -> list[pa.Field]:
-    """The columns of a table of files as the fields of an action."""
-    types = [VECTOR_TYPE if each.type == DELETION_VECTOR else each.type for each in schema]
-    return [pa.field(wire_name(name), type_) for name, type_ in zip(schema.names, types, strict=True)]
+def _wire_struct(schema: Iterable[pa.Field], **more: pa.DataType) -> pa.StructType:
+    types = {wire_name(each.name): VECTOR_TYPE if each.type == DELETION_VECTOR else each.type for each in schema}
+    return _struct(**types, **more)
 
 
+_TEXT, _LONG = pa.string(), pa.int64()
+_TEXTS = pa.list_(_TEXT)
+VECTOR_TYPE = _struct(**{wire_name(each.name): each.type for each in DELETION_VECTOR})
 # FILES has no dataChange: it belongs to a commit, and is false in every checkpoint.
-ADD = pa.struct([*_wire_fields(FILES), ("dataChange", pa.bool_())])
-REMOVE = pa.struct(_wire_fields(TOMBSTONES))
+ADD = _wire_struct(FILES, dataChange=pa.bool_())
+REMOVE = _wire_struct(TOMBSTONES)
 
 CHECKPOINT = pa.schema(
-    [
-        ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])),
-        ("add", ADD),
-        ("remove", REMOVE),
-        (
-            "metaData",
-            pa.struct(
-                [
-                    ("id", pa.string()),
-                    ("name", pa.string()),
-                    ("description", pa.string()),
-                    ("format", pa.struct([("provider", pa.string()), ("options", STRING_MAP)])),
-                    ("schemaString", pa.string()),
-                    ("partitionColumns", STRINGS),
-                    ("configuration", STRING_MAP),
-                    ("createdTime", pa.int64()),
-                ]
-            ),
+    {
+        "txn": _struct(appId=_TEXT, version=_LONG, lastUpdated=_LONG),
+        "add": ADD,
+        "remove": REMOVE,
+        "metaData": _struct(
+            id=_TEXT,
+            name=_TEXT,
+            description=_TEXT,
+            format=_struct(provider=_TEXT, options=STRING_MAP),
+            schemaString=_TEXT,
+            partitionColumns=_TEXTS,
+            configuration=STRING_MAP,
+            createdTime=_LONG,
         ),
-        (
-            "protocol",
-            pa.struct(
-                [
-                    ("minReaderVersion", pa.int32()),
-                    ("minWriterVersion", pa.int32()),
-                    ("readerFeatures", STRINGS),
-                    ("writerFeatures", STRINGS),
-                ]
-            ),
+        "protocol": _struct(
+            minReaderVersion=pa.int32(), minWriterVersion=pa.int32(), readerFeatures=_TEXTS, writerFeatures=_TEXTS
         ),
-        (
-            "domainMetadata",
-            pa.struct([("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]),
-        ),
-    ]
+        "domainMetadata": _struct(domain=_TEXT, configuration=_TEXT, removed=pa.bool_()),
+    }
 )
-
 # Only in the top level of a V2 checkpoint.
-CHECKPOINT_METADATA = pa.field("checkpointMetadata", pa.struct([("version", pa.int64()), ("tags", STRING_MAP)]))
-SIDECAR = pa.field(
-    "sidecar",
-    pa.struct(
-        [
-            ("path", pa.string()),
-            ("sizeInBytes", pa.int64()),
-            ("modificationTime", pa.int64()),
-            ("tags", STRING_MAP),
-        ]
-    ),
-)
-
-
-SIDECAR_DIRECTORY = f"{LOG_DIRECTORY}/_sidecars"
+CHECKPOINT_METADATA = pa.field("checkpointMetadata", _struct(version=_LONG, tags=STRING_MAP))
+SIDECAR = pa.field("sidecar", _struct(path=_TEXT, sizeInBytes=_LONG, modificationTime=_LONG, tags=STRING_MAP))
 
 
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Which version a V2 checkpoint is of."""
+    """The version of a V2 checkpoint."""
 
     version: Int64
 
 
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One sidecar as the top level names it: `path` is URL-encoded, a name in the directory or an absolute URI."""
+    """A sidecar as the top level names it: `path` is URL-encoded, a name in the directory or an absolute URI."""
 
     path: str
     size_in_bytes: Int64
@@ -109,7 +85,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 def sidecar_path(sidecar: Sidecar, root: str) -> str:
-    """Where the sidecar lies, relative to the table. Raises ValueError where that is not among its sidecars."""
+    """Return the path of the sidecar, relative to the table. Raises ValueError if it is not in the directory."""
     name = unquote(sidecar.path)
     # Only a bare name is relative to the directory; `/x` and `<table>/x` would come out as bare once they are resolved.
     found = f"{SIDECAR_DIRECTORY}/{name}" if "/" not in name else canonical_path(sidecar.path, root)

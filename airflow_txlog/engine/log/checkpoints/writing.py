@@ -1,8 +1,7 @@
-"""A checkpoint, written: classic in one file, or V2 with its files in sidecars.
+"""A checkpoint, written: classic in one file, or V2 with its file actions in sidecars.
 
-The invariant: it goes in slices, so that memory is bounded by the slice, and it appears whole or not at all. Of a V2
-checkpoint the top level, which alone makes it one, is written last: a writer that dies before leaves sidecars that
-nothing names, and a reader of the log sees nothing of them.
+The invariant: it is written in slices, which bound the memory, and appears whole or not at all. The top level of a V2
+checkpoint is written last: a writer that dies before leaves only sidecars that nothing names.
 Source: protocol, "Checkpoints", "V2 Spec" and "Checkpoint Schema"; delta-spark for the names of sidecars.
 """
 
@@ -33,13 +32,13 @@ from airflow_txlog.engine.log.names import checkpoint_name, v2_checkpoint_name, 
 from airflow_txlog.engine.log.segment import LastCheckpoint, V2Hint, write_hint
 from airflow_txlog.storage.base import FileInfo, Store
 
-# With more than so many actions the hint would cost its readers more than it saves them. Source: delta-spark.
+# With more actions the hint would cost its readers more than it saves them. Source: delta-spark.
 _HINT_ACTIONS = 30
 
 _Action = dict[str, msgspec.Struct]
 """An action under its name."""
 
-# Paths and statistics are different in every row: a dictionary of them is work for nothing.
+# Paths and statistics differ in every row: a dictionary of them is wasted work.
 _REPEATING = [
     "add.partitionValues.key_value.key",
     "add.partitionValues.key_value.value",
@@ -53,14 +52,14 @@ _REPEATING = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddForm:
-    """What an add says of its file in a checkpoint beside the fields of the log."""
+    """The members of `add` in a checkpoint."""
 
     with_json_statistics: bool = True
     """delta.checkpoint.writeStatsAsJson."""
     parsed: Sequence[pa.Field] = ()
     """Further members of `add`: `stats_parsed`, `partitionValues_parsed`."""
     parse: Callable[[pa.RecordBatch], Sequence[pa.Array]] | None = None
-    """The values of these members, in their order, for some rows of schema FILES."""
+    """Returns the values of these members, in their order, for some rows of schema FILES."""
 
     @property
     def type(self) -> pa.StructType:
@@ -68,14 +67,14 @@ class AddForm:
         return pa.struct([*kept, *self.parsed])
 
     def rows(self, files: pa.RecordBatch) -> pa.StructArray:
-        """Rows of schema FILES as add actions."""
+        """Return rows of schema FILES as add actions."""
         values = self.parse(files) if self.parse is not None else ()
         return _wire_rows(files, self.type, dict(zip((each.name for each in self.parsed), values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState:
-    """What is to be written: the reconciled state of a version, as far as a checkpoint keeps it."""
+    """The reconciled state of a version, as far as a checkpoint keeps it."""
 
     version: int
     protocol: Protocol
@@ -87,14 +86,14 @@ class CheckpointState:
     removes: pa.Table
     """The tombstones that are still kept, schema TOMBSTONES."""
     parquet: ParquetFormat = DEFAULT_FORMAT
-    """How the table wants its Parquet files."""
+    """The table's own Parquet format."""
 
 
 def write_checkpoint(store: Store, state: CheckpointState, form: AddForm = AddForm()) -> None:
-    """Write the classic checkpoint of the state's version, and then the hint to it.
+    """Write the classic checkpoint of the state's version, whose commit exists, and then the hint to it.
 
-    The commit of the version exists already. Two writers may write one version at the same time: both write the same
-    state, and one of the two files stays, whole. Raises what the store raises; then the old state of the log stands.
+    If two writers write one version at the same time, both write the same state, and one file stays. Raises what the
+    store raises; then the log is unchanged.
     """
     path = checkpoint_name(state.version)
     small = _small_actions(state)
@@ -118,10 +117,9 @@ def write_v2_checkpoint(
 ) -> None:
     """Write a V2 checkpoint of the state's version: sidecars, then the top level, and then the hint to it.
 
-    The protocol of the table has the feature v2Checkpoint. `unique_id` gives fresh UUIDs, so that two writers of one
-    version never meet: both checkpoints stay, and say the same. Raises what the store raises, and FileNotFoundError
-    where a sidecar was deleted meanwhile; then the old state of the log stands, and sidecars that nothing names remain
-    for the log cleanup.
+    The table's protocol must list the feature v2Checkpoint. `unique_id` returns fresh UUIDs, so that two writers of
+    one version both leave their checkpoint. Raises what the store raises, and FileNotFoundError if a sidecar was
+    deleted meanwhile; then the log is unchanged but for sidecars that nothing names, which the log cleanup removes.
     """
     sidecars = _write_sidecars(store, state, unique_id, form)
     about: _Action = {"checkpointMetadata": CheckpointMetadata(version=state.version)}
@@ -154,7 +152,7 @@ def write_v2_checkpoint(
 
 
 def _write_sidecars(store: Store, state: CheckpointState, unique_id: Callable[[], str], form: AddForm) -> list[Sidecar]:
-    """All adds and removes, in files of about as many as the limits say; none where there is no file action."""
+    """Write all adds and removes in files of about `checkpoint_sidecar_rows`; none without a file action."""
     limits = store.limits
     count = -(-(state.adds.num_rows + state.removes.num_rows) // limits.checkpoint_sidecar_rows)
     schema = _schema(form, ("add", "remove"))
@@ -163,7 +161,7 @@ def _write_sidecars(store: Store, state: CheckpointState, unique_id: Callable[[]
     rest = next(files, None)
     while rest is not None:
         number = len(infos) + 1
-        # The names are the reference writer's; the counts in them are for people.
+        # The reference writer's names; the counts are for people.
         name = f"{_base_name(version_prefix(state.version))}.checkpoint.{number:010d}.{max(count, number):010d}"
         path = f"{SIDECAR_DIRECTORY}/{name}.{unique_id()}.parquet"
         with store.open_output(path) as output, _writer(output, schema, state) as writer:
@@ -183,9 +181,8 @@ def _write_sidecars(store: Store, state: CheckpointState, unique_id: Callable[[]
 
 
 def _files(state: CheckpointState, group_rows: int) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Every file action in batches of one row group each, removes first, with the name of the action."""
+    """Yield every file action in batches of one row group, removes first, with the name of the action."""
     for name, files in (("remove", state.removes), ("add", state.adds)):
-        # However small the chunks are that commits left in the table.
         for start in range(0, files.num_rows, group_rows):
             for rows in files.slice(start, group_rows).combine_chunks().to_batches():
                 yield name, rows
@@ -211,7 +208,7 @@ def _wire_rows(rows: pa.RecordBatch, struct: pa.StructType, more: Mapping[str, p
 
 
 def _small_actions(state: CheckpointState) -> list[_Action]:
-    """Everything but the files."""
+    """Return all actions but those of files."""
     protocol = msgspec.structs.replace(
         state.protocol,
         # Lists where the version has feature lists, null where it does not: the protocol demands both.
@@ -225,7 +222,6 @@ def _small_actions(state: CheckpointState) -> list[_Action]:
 
 
 def _others(actions: Sequence[_Action], schema: pa.Schema) -> pa.Table:
-    """Actions that are no file's, one row each."""
     names = {name for action in actions for name in action}
     rows = [msgspec.to_builtins(action) for action in actions]
     columns = {name: pa.array([row.get(name) for row in rows], schema.field(name).type) for name in names}
@@ -245,7 +241,7 @@ def _writer(output: object, schema: pa.Schema, state: CheckpointState) -> pq.Par
 
 
 def _actions(count: int, columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
-    """Rows of the schema, all columns null but those given."""
+    """Return rows of the schema, null in all but the given columns."""
     arrays = [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in schema]
     return pa.table(arrays, schema=schema)
 

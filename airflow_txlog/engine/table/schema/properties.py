@@ -17,6 +17,11 @@ from airflow_txlog.errors import InvalidProperty
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
+ORPHAN_RETENTION_MS = 7 * DAY_MS
+"""How long a VACUUM keeps a file that no action names, unless it is asked for another time."""
+ORPHAN_RETENTION_FLOOR_MS = DAY_MS
+"""How long it keeps such a file whatever it is asked for: a write must have committed by then."""
+
 SERIALIZABLE = "Serializable"
 WRITE_SERIALIZABLE = "WriteSerializable"
 

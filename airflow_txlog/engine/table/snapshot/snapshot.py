@@ -18,7 +18,7 @@ from airflow_txlog.engine.log.actions import Metadata, Protocol, decode_commit, 
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, read_metadata
 from airflow_txlog.engine.log.checksum import read_checksum
 from airflow_txlog.engine.log.columns import FILES, PackedBatch, pack
-from airflow_txlog.engine.log.paths import store_path
+from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.log.segment import LogSegment, list_segment, read_commits, warn_once
 from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, up_to_own_commits, verify_own_commits
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
@@ -62,7 +62,7 @@ class Snapshot:
 
     def path_to_read(self, wire_path: str) -> str:
         """Return the store's path of an action's file. Raises OutsideTable unless opened with allow_absolute_paths."""
-        path = store_path(wire_path, self.uri)
+        path = canonical_path(wire_path, self.uri)
         check_may_read(self.uri, path, self.store.access)
         return path
 
@@ -360,4 +360,4 @@ def is_missing_from(snapshot: Snapshot, error: CorruptTable) -> bool:
         vectors = vectors_of(snapshot.files(columns=["deletion_vector"])).values()
         return error.path in {vector_file(each.storage_type, each.path_or_inline_dv, root) for each in vectors}
     paths = snapshot.files(columns=["path"]).column("path").to_pylist()
-    return any(readable(root, store_path(path, root)) == error.path for path in paths)
+    return any(readable(root, canonical_path(path, root)) == error.path for path in paths)

@@ -22,7 +22,7 @@ from airflow_txlog.contract.operations import Optimize
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
 from airflow_txlog.datafiles.tasks.zorder import ColumnPath
-from airflow_txlog.engine import Snapshot, Table, Transaction
+from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.clustering import clustering_columns, without_statistics
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.schema.types import ArrayType, MapType, StructField, StructType
@@ -187,7 +187,7 @@ class _Optimizing:
         )
         return None
 
-    def _again(self, table: Table) -> list[Bin]:
+    def _again(self, table: DeltaTable) -> list[Bin]:
         """Return bins of what is left of dropped ones. Raises JobError if a purge has run out of time."""
         if not self._left:
             return []

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit import transaction
-from airflow_txlog.engine.commit.content import validation
+from airflow_txlog.engine.commit.content import attempt
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.storage import MemoryStore
 
@@ -25,7 +25,7 @@ def test_the_paths_of_added_files_are_read_once_however_many_commits_land_first(
         read.append(path)
         return canonical_path(path, root)
 
-    for module in (transaction, validation):
+    for module in (transaction, attempt):
         monkeypatch.setattr(module, "canonical_path", counted)
 
     def reads_after(winners: int) -> int:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import checkpointing
-from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint
 from airflow_txlog.engine.log.checkpoints.rows import statistics_json
@@ -27,6 +26,7 @@ from airflow_txlog.engine.table.columns.typed_columns import TypedColumns
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
+from airflow_txlog.engine.table_api import Table
 from airflow_txlog.storage import MemoryStore
 from tests.helpers.checkpoints import list_checkpoints
 from tests.helpers.depth import depth

@@ -47,7 +47,7 @@ def table(store: InterruptedStore, clock: Any) -> Table:
 
 
 def append(table: Table, name: str) -> int:
-    clock: Any = table._clock
+    clock: Any = table.clock
     clock.time_ms += 1000
     tx = table.begin()
     tx.add(path=name, size=1)
@@ -77,7 +77,7 @@ def test_a_kept_table_shows_what_others_committed(table: Table, store: Interrupt
 
 def test_a_thread_that_looked_earlier_does_not_take_the_table_back(table: Table, store: InterruptedStore) -> None:
     def another_thread() -> None:
-        append(Table(store, clock=table._clock), "x")
+        append(Table(store, clock=table.clock), "x")
         assert table.snapshot().version == 4
 
     store.after_list = another_thread

@@ -11,10 +11,10 @@ import pytest
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import checkpointing
-from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.checkpoints.writing import write_checkpoint
 from airflow_txlog.engine.log.names import checkpoint_name, commit_name, version_prefix
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
+from airflow_txlog.engine.table_api import Table
 from airflow_txlog.errors import CorruptCheckpoint, CorruptCommit, VersionNotFound
 from airflow_txlog.storage import MemoryStore, Store
 from tests.helpers.checkpoints import list_checkpoints

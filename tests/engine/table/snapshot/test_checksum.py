@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.names import checksum_name
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
+from airflow_txlog.engine.table_api import Table
 from airflow_txlog.errors import CorruptTable
 from airflow_txlog.storage import MemoryStore
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog.engine import Table, delta_table
+from airflow_txlog.engine import Table, table_api
 from airflow_txlog.errors import CorruptDataFile, FilesMissing
 from tests.helpers.jobs import ids, rows
 from tests.helpers.rows import make_table
@@ -28,7 +28,7 @@ def forget(table: Table) -> None:
 def test_a_reader_of_the_latest_version_reads_the_one_that_overtook_it(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_rows, overtaken = delta_table.read_rows, []
+    read_rows, overtaken = table_api.read_rows, []
 
     def overtake(*arguments: object) -> object:
         if not overtaken:
@@ -36,7 +36,7 @@ def test_a_reader_of_the_latest_version_reads_the_one_that_overtook_it(
             forget(table)
         return read_rows(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(delta_table, "read_rows", overtake)
+    monkeypatch.setattr(table_api, "read_rows", overtake)
     assert ids(table) == [50, 51]
     assert overtaken
 

@@ -1,0 +1,230 @@
+"""`Table`, the front door for Python code: a Delta table with all of its operations.
+
+Each method puts parts of the engine together and decides nothing. Jobs use `DeltaTable` and call what they need of
+`upkeep` themselves, so that a task imports only that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Self
+
+import pyarrow as pa
+
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.engine.checkpointing import LogCleanup, clean_log
+from airflow_txlog.engine.commit.loop import CommitPolicy
+from airflow_txlog.engine.delta_table import DeltaTable, Uri
+from airflow_txlog.engine.many_files import PARALLELISM
+from airflow_txlog.engine.table.changes.versions import change_rows
+from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_MS
+from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.engine.table.snapshot.commit_times import Moment, moment_text, parse_moment
+from airflow_txlog.engine.table.snapshot.scan import read_rows
+from airflow_txlog.engine.table.snapshot.snapshot import is_missing_from
+from airflow_txlog.engine.upkeep.checks import Finding, check
+from airflow_txlog.engine.upkeep.history import history
+from airflow_txlog.engine.upkeep.restore import restore
+from airflow_txlog.engine.upkeep.vacuum import OnProgress, VacuumResult, vacuum_table
+from airflow_txlog.engine.upkeep.vacuum_plan import InventorySource, VacuumMode, VacuumRequest, milliseconds
+from airflow_txlog.errors import CorruptTable, FilesMissing, InvalidInput, ProtocolChanged, TableAlreadyExists
+from airflow_txlog.storage import Access
+
+
+class Table(DeltaTable):
+    """A Delta table at a URI. Made by `open`, `at` or `create`."""
+
+    @classmethod
+    def open(
+        cls,
+        uri: Uri,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        policy: CommitPolicy | None = None,
+        strict_writers: bool = False,
+        allow_absolute_paths: bool = False,
+    ) -> Self:
+        """Return the table at `uri`, which must exist and be readable here.
+
+        `strict_writers`: see `at`. `allow_absolute_paths`: rows of files outside of the table, which a shallow clone
+        names, can be read; without it they raise OutsideTable. A `Store` has its own setting.
+
+        Raises TableNotFound, UnsupportedStore, UnsupportedFeature, CorruptTable.
+        """
+        access = Access(storage_options=storage_options or {}, allow_absolute_paths=allow_absolute_paths)
+        table = cls.at(uri, access, clock=clock, policy=policy, strict_writers=strict_writers)
+        table.snapshot()
+        return table
+
+    @staticmethod
+    def exists(uri: Uri, storage_options: Mapping[str, Any] | None = None) -> bool:
+        """Return whether a Delta table is there, readable here or not."""
+        return DeltaTable.at(uri, Access(storage_options=storage_options or {})).is_there()
+
+    @classmethod
+    def create(
+        cls,
+        uri: Uri,
+        schema: pa.Schema | StructType,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        allow_non_empty: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+        policy: CommitPolicy | None = None,
+    ) -> Self:
+        """Create an empty table, at version 0, and return it.
+
+        Raises TableAlreadyExists (also if another writer creates it at the same moment), UnsupportedStore, and what
+        `begin_create` raises.
+        """
+        table = cls.at(uri, Access(storage_options=storage_options or {}), clock=clock, policy=policy)
+        there = TableAlreadyExists(
+            f"{table.uri} holds a Delta table already, so none was created. Open it with Table.open.", table=table.uri
+        )
+        if table.is_there():
+            raise there
+        tx = table.begin_create(
+            schema, partition_by, properties, name=name, description=description, allow_non_empty=allow_non_empty
+        )
+        try:
+            tx.commit("CREATE TABLE", {"partitionBy": list(partition_by), "properties": dict(properties or {})})
+        except ProtocolChanged as race:
+            raise there from race
+        return table
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def to_arrow(
+        self,
+        predicate: str | None = None,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+        *,
+        timestamp: Moment | None = None,
+        parameters: Mapping[str, object] | None = None,
+        time_zone: str = "UTC",
+    ) -> pa.Table:
+        """Return the rows that satisfy the predicate, with these columns, in no order, read in this process.
+
+        Without version and timestamp, if files are removed and vacuumed while they are read, the version that removed
+        them is read.
+
+        Raises what `snapshot` raises, InvalidPredicate, UnsupportedPredicate (outside the engine's closed grammar),
+        UnknownColumn, CorruptDataFile, OutsideTable; FilesMissing if a VACUUM has taken files of the version that
+        was asked for.
+        """
+        snapshot = self.snapshot(version, timestamp)
+        while True:
+            read = None
+            if predicate is not None:
+                read = snapshot.read_predicate(predicate, parameters=parameters, time_zone=time_zone)
+            try:
+                return read_rows(snapshot, read, columns)
+            except CorruptTable as error:
+                newest = self.snapshot()
+                if not is_missing_from(snapshot, error) or is_missing_from(newest, error):
+                    raise
+                if version is not None or timestamp is not None:
+                    raise FilesMissing(
+                        f"FilesMissing: version {snapshot.version} of {self.uri} cannot be read any more: {error.path} "
+                        f"is not there. A later version removed it and a VACUUM has deleted it; the latest version is "
+                        f"{newest.version}.",
+                        table=self.uri,
+                        version=snapshot.version,
+                        count=1,
+                        examples=[str(error.path)],
+                    ) from error
+                snapshot = newest
+
+    def changes(self, start: int, end: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows that versions `start` to `end` (inclusive; None: the latest) inserted, deleted and updated.
+
+        The table's columns (or these) as of `end`, then `_change_type` (insert, delete, update_preimage,
+        update_postimage), `_commit_version` and `_commit_timestamp` (UTC); versions ascending, read in this process.
+        Raises as `change_rows` does; VersionNotFound or LogGap if the log holds the versions no longer.
+        """
+        return change_rows(self.uri, self.snapshot, start, end, columns)
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the commits that the log still holds, newest first; see `upkeep.history`."""
+        return history(self.store, limit)
+
+    def check(self) -> list[Finding]:
+        """Return what is unhealthy about the table, each with advice; see `upkeep.checks`."""
+        return check(self.store, self.snapshot())
+
+    # --- upkeep -----------------------------------------------------------------------------------------------------
+
+    def restore(
+        self, version: int | None = None, timestamp: Moment | None = None, *, ignore_missing: bool = False
+    ) -> int:
+        """Make the content and metadata of an earlier version or moment the latest version; see `upkeep.restore`.
+
+        Returns the new version, or the present one if the table is at that version already. Raises what `snapshot`
+        raises for the version or moment, FilesMissing, UnsupportedFeature, and ConcurrentWrite if any commit lands
+        first: a restore is never rebased.
+        """
+        if version is None and timestamp is None:
+            raise InvalidInput(f"{self.uri}: restore needs a version or a timestamp. Nothing was changed.")
+        tx = self.begin()
+        target = self.snapshot(version, timestamp)
+        asked = None if timestamp is None else moment_text(parse_moment(timestamp))
+        return restore(tx, target, self.store, timestamp=asked, ignore_missing=ignore_missing).version
+
+    def clean_log(self) -> LogCleanup:
+        """Delete the commits and checkpoints that delta.logRetentionDuration has given up; see `checkpointing`.
+
+        The log is cut at a whole checkpoint that was read back, and only there. Nothing of it is recorded as a commit.
+        Raises UnsupportedFeature if the table may not be written here, and what the store raises at a delete.
+        """
+        snapshot = self.begin().snapshot
+        assert snapshot is not None
+        return clean_log(self.store, snapshot, self.clock)
+
+    def vacuum(
+        self,
+        retention: timedelta | float | None = None,
+        dry_run: bool = False,
+        *,
+        check_retention: bool = True,
+        orphan_retention: timedelta | float = timedelta(milliseconds=ORPHAN_RETENTION_MS),
+        mode: VacuumMode = "full",
+        inventory: InventorySource | None = None,
+        parallelism: int = PARALLELISM,
+        include_foreign: bool = False,
+        on_progress: OnProgress | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> VacuumResult:
+        """Delete the files under the table that no version inside the retention needs; `dry_run` only names them.
+
+        Two clocks: a file that the log removed goes once its tombstone is older than `retention` (a timedelta, or
+        hours; None: delta.deletedFileRetentionDuration); a file that no action names may be one being staged, and goes
+        only when it is older than `orphan_retention`, never under 24 hours. Recorded as VACUUM START and VACUUM END.
+
+        `mode` "lite" lists nothing: it deletes what the log removed since the last vacuum. `inventory` (a table, or a
+        Parquet or CSV file, of path, modificationTime, size, isDir) proposes files in place of a listing; each is
+        looked up before it goes. `parallelism` deletes run at once; `on_progress` is called now and then. Both
+        commits carry `tags`. `include_foreign`: in a table that was created beside files of others, those may go too.
+
+        Raises FolderNotEmpty for such a table without it, RetentionTooShort if `retention` is below the table's and
+        `check_retention` is on, InvalidInput for impossible values, CannotVacuumLite if the log lacks commits since
+        the last vacuum, UnsupportedFeature if the table may not be written here, and what the store raises at a
+        delete: the others go on.
+        """
+        request = VacuumRequest(
+            retention_ms=None if retention is None else milliseconds(retention),
+            check_retention=check_retention,
+            orphan_retention_ms=milliseconds(orphan_retention),
+            dry_run=dry_run,
+            mode=mode,
+            inventory=inventory,
+            parallelism=parallelism,
+            include_foreign=include_foreign,
+        )
+        return vacuum_table(self, request, on_progress=on_progress, tags=tags)
