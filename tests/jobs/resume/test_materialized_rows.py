@@ -41,13 +41,13 @@ def lenient(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(name)
 
 
-@pytest.mark.parametrize(("way", "value"), [("plain_inserts", "s.name"), ("inserted_rows", "upper(s.name)")])
+@pytest.mark.parametrize(("way", "value"), [("plain_inserts", "s.name"), ("inserts", "upper(s.name)")])
 def test_materialized_rows_that_are_gone_are_an_error_whatever_the_session_ignores(
     tmp_path: Path, spark: SparkSession, lenient: None, monkeypatch: pytest.MonkeyPatch, way: str, value: str
 ) -> None:
     table, given = make_table(tmp_path / "t", rows(3)), inserting(tmp_path / "s.parquet", "new", value)
-    module = merge_job if way == "plain_inserts" else by_spark
-    real = getattr(module, way)
+    owner = merge_job if way == "plain_inserts" else by_spark.JudgedMerge
+    real = getattr(owner, way)
 
     def swept(*arguments: Any, **more: Any) -> Any:
         frame = real(*arguments, **more)
@@ -55,7 +55,7 @@ def test_materialized_rows_that_are_gone_are_an_error_whatever_the_session_ignor
             shutil.rmtree(folder)
         return frame
 
-    monkeypatch.setattr(module, way, swept)
+    monkeypatch.setattr(owner, way, swept)
     error = error_of(run(spark, "merge", table, application=application(), **given))
     assert "keeps its source's rows, is gone" in error["message"]
     assert table.snapshot().version == 1
