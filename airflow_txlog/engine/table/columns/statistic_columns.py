@@ -104,9 +104,9 @@ def read_together(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ReadSt
         columns = {column.keys: _column(table, column) for column in asked}
     except (pa.ArrowException, _OddValue):
         return None
-    tight = _only_chunk(table.column("tightBounds"))
+    tight = only_chunk(table.column("tightBounds"))
     is_loose = pc.or_(has_none, pc.fill_null(pc.invert(tight), False))
-    return ReadStatistics(_count(_only_chunk(table.column("numRecords"))), is_loose, columns)
+    return ReadStatistics(_count(only_chunk(table.column("numRecords"))), is_loose, columns)
 
 
 def _lines(texts: pa.StringArray) -> bytes | None:
@@ -139,7 +139,7 @@ def _schema(asked: Sequence[AskedColumn]) -> pa.Schema:
 
 def _column(table: pa.Table, column: AskedColumn) -> ReadColumn:
     lowest, highest, nulls = (
-        _only_chunk(pc.struct_field(table.column(name), [table.schema.field(name).type.get_field_index(*column.keys)]))
+        only_chunk(pc.struct_field(table.column(name), [table.schema.field(name).type.get_field_index(*column.keys)]))
         for name in ("minValues", "maxValues", "nullCount")
     )
     lower, bad_lower = _side(lowest, column, 0)
@@ -192,7 +192,8 @@ def _count(counts: pa.Array) -> pa.Array:
     return pc.if_else(possible, counts, pa.scalar(None, pa.int64()))
 
 
-def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
+def only_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """Return the column as one array."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 

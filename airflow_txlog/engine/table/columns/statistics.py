@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.log.columns import PackedBatch
-from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, ReadColumn, read_statistics
+from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, ReadColumn, only_chunk, read_statistics
 from airflow_txlog.engine.table.columns.statistic_values import PYTHONS_SEPARATOR, bound_reader, defended
 from airflow_txlog.engine.table.schema.schema import arrow_type
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
@@ -95,10 +95,10 @@ def bounds(
     # At least once, so that no files give empty arrays of the right types.
     for start in range(0, max(len(files), 1), files_at_once):
         part = files.slice(start, files_at_once)
-        texts = _array(part.column("stats"))
+        texts = only_chunk(part.column("stats"))
         distinct = {column.keys: column for column in asked.values() if column.keys}
         read = read_statistics(texts, list(distinct.values()))
-        has_vector = _array(pc.is_valid(part.column("deletion_vector")))
+        has_vector = only_chunk(pc.is_valid(part.column("deletion_vector")))
         pythons = None
         if any(column.type is Primitive.STRING for column in asked.values()):
             # Python's writers skip row groups without bounds, as of a text longer than 4,096 bytes, and take the bounds
@@ -160,10 +160,6 @@ def _null_count(
     known = pc.or_(of_whole_file, pc.equal(counts, 0))
     possible = pc.fill_null(pc.less_equal(counts, num_records), True)
     return pc.if_else(pc.and_(known, possible), counts, pa.scalar(None, pa.int64()))
-
-
-def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 # --- kept between questions ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ value. Source: protocol, "Type Widening", "Column Mapping"; delta-spark, SchemaM
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from airflow_txlog.engine.table.schema.types import (
     StructField,
     StructType,
     nullable_inside,
+    parts_of,
     walk_fields,
 )
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
@@ -86,84 +87,76 @@ class Evolution:
         return not self.added and not self.widened
 
 
-@dataclass(kw_only=True)
-class _Merging:
-    may_change: Callable[[str], bool]
-    may_widen: Callable[[str], bool]
-    added: list[str] = field(default_factory=list)
-    widened: list[str] = field(default_factory=list)
-
-
 def evolved(table: StructType, rows: StructType, *, may_widen: bool = False, fixed: Collection[str] = ()) -> Evolution:
     """Return the table's schema with the additions of rows with the schema `rows`; names match in any case.
 
     `may_widen`: the table has type widening enabled. `fixed`: top-level columns whose type stays. Void columns of the
     rows add nothing. Source: delta-spark, TypeWidening (the automatic changes of schema evolution).
     """
-    keep = {name.lower() for name in fixed}
-    merging = _Merging(
-        may_change=lambda column: column.lower() not in keep,
-        may_widen=lambda column: may_widen and column.lower() not in keep,
-    )
-    schema = _struct(table, rows, "", merging, "")
-    return Evolution(schema=schema, added=tuple(merging.added), widened=tuple(merging.widened))
+    merger = _Merger(may_widen, frozenset(name.lower() for name in fixed))
+    schema = merger.struct(table, rows)
+    return Evolution(schema=schema, added=tuple(merger.added), widened=tuple(merger.widened))
 
 
-def _struct(table: StructType, rows: StructType, path: str, merging: _Merging, column: str) -> StructType:
-    """Return the merged struct. `column` is its top-level column, "" for the table itself."""
-    fields = []
-    for member in table:
-        found = rows.find(member.name)
-        fields.append(member if found is None else _member(member, found.type, path, merging, column or member.name))
-    for member in rows:
-        if table.find(member.name) is None and member.type is not Primitive.VOID:
-            merging.added.append(path + member.name)
-            fields.append(StructField(member.name, _nullable(member.type)))
-    return StructType(tuple(fields))
+@dataclass(slots=True)
+class _Merger:
+    may_widen: bool
+    fixed: frozenset[str]
+    added: list[str] = field(default_factory=list)
+    widened: list[str] = field(default_factory=list)
 
+    def struct(self, table: StructType, rows: StructType, path: str = "", is_fixed: bool = False) -> StructType:
+        """Return the merged struct. `path` ends with a dot; `is_fixed`: in a column whose type stays."""
+        fields = []
+        for member in table:
+            found = rows.find(member.name)
+            stays = is_fixed or (not path and member.name.lower() in self.fixed)
+            fields.append(member if found is None else self._member(member, found.type, path + member.name, stays))
+        for member in rows:
+            if table.find(member.name) is None and member.type is not Primitive.VOID:
+                self.added.append(path + member.name)
+                fields.append(StructField(member.name, _nullable(member.type)))
+        return StructType(tuple(fields))
 
-def _member(member: StructField, found: DataType, path: str, merging: _Merging, column: str) -> StructField:
-    changes: list[dict[str, str]] = []
-    name = path + member.name
-    merged = _type(member.type, found, name, "", merging, column, changes)
-    if not changes:
-        return member if merged == member.type else replace(member, type=merged)
-    before = member.metadata.get(TYPE_CHANGES_KEY) or []
-    return replace(member, type=merged, metadata={**member.metadata, TYPE_CHANGES_KEY: [*before, *changes]})
+    def _member(self, member: StructField, found: DataType, name: str, is_fixed: bool) -> StructField:
+        changes: list[dict[str, str]] = []
+        merged = self._type(member.type, found, name, (), is_fixed, changes)
+        if not changes:
+            return member if merged == member.type else replace(member, type=merged)
+        before = member.metadata.get(TYPE_CHANGES_KEY) or []
+        return replace(member, type=merged, metadata={**member.metadata, TYPE_CHANGES_KEY: [*before, *changes]})
 
-
-def _type(
-    table: DataType,
-    rows: DataType,
-    name: str,
-    inside: str,
-    merging: _Merging,
-    column: str,
-    changes: list[dict[str, str]],
-) -> DataType:
-    """Return the merged type; a widened leaf is noted in `changes`, with its path inside arrays and maps."""
-
-    def deeper(own: DataType, other: DataType, step: str) -> DataType:
-        return _type(own, other, f"{name}.{step}", f"{inside}.{step}".lstrip("."), merging, column, changes)
-
-    match table, rows:
-        case StructType(), StructType():
-            return _struct(table, rows, f"{name}.", merging, column)
-        case ArrayType(), ArrayType():
-            return replace(table, element=deeper(table.element, rows.element, "element"))
-        case MapType(), MapType():
-            return replace(
-                table, key=deeper(table.key, rows.key, "key"), value=deeper(table.value, rows.value, "value")
-            )
-    if table is Primitive.VOID and rows is not Primitive.VOID and merging.may_change(column):
-        # No file holds values of a void column, so it may get any type.
-        merging.added.append(name)
-        return _nullable(rows)
-    if table == rows or not _widens_by_itself(table, rows) or not merging.may_widen(column):
-        return table
-    merging.widened.append(f"{name}: {table} to {rows}")
-    changes.append({"fromType": str(table), "toType": str(rows), **({"fieldPath": inside} if inside else {})})
-    return rows
+    def _type(
+        self,
+        table: DataType,
+        rows: DataType,
+        name: str,
+        inside: tuple[str, ...],
+        is_fixed: bool,
+        changes: list[dict[str, str]],
+    ) -> DataType:
+        """Return the merged type and note a widened leaf in `changes`, with its path `inside` arrays and maps."""
+        match table, rows:
+            case StructType(), StructType():
+                return self.struct(table, rows, f"{name}.", is_fixed)
+            case (ArrayType(), ArrayType()) | (MapType(), MapType()):
+                assert isinstance(table, ArrayType | MapType)
+                pairs = zip(parts_of(table), parts_of(rows), strict=True)
+                merged: dict[str, Any] = {
+                    step: self._type(own, other, f"{name}.{step}", (*inside, step), is_fixed, changes)
+                    for (step, own), (_, other) in pairs
+                }
+                return replace(table, **merged)
+        if table is Primitive.VOID and rows is not Primitive.VOID and not is_fixed:
+            # No file holds values of a void column, so it may get any type.
+            self.added.append(name)
+            return _nullable(rows)
+        if table == rows or not _widens_by_itself(table, rows) or is_fixed or not self.may_widen:
+            return table
+        self.widened.append(f"{name}: {table} to {rows}")
+        path = {"fieldPath": ".".join(inside)} if inside else {}
+        changes.append({"fromType": str(table), "toType": str(rows), **path})
+        return rows
 
 
 def _widens_by_itself(before: DataType, after: DataType) -> bool:
