@@ -1,7 +1,6 @@
-"""Time, chance and identity: the only module that asks the machine for any of them (ruff's TID251 holds that).
+"""Time, chance and identity: the only module that takes them from the machine (enforced by ruff's TID251).
 
-A test passes its own `Clock`, and everything the engine does becomes repeatable. Imports the standard library alone:
-executors import it too.
+A test passes its own `Clock` and makes the engine repeatable. Standard library only, because executors import it.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What may be asked of the machine."""
+    """The time, chance and identity that the engine uses."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch, UTC."""
+        """Return milliseconds since the Unix epoch, UTC."""
 
     def monotonic_s(self) -> float:
-        """Seconds that never run backwards, for deadlines within one process."""
+        """Return seconds that never run backwards, for deadlines within one process."""
 
     def sleep(self, seconds: float) -> None:
         """Wait; a test's clock only moves its hands."""
 
     def random(self) -> float:
-        """A number in [0, 1), for jitter."""
+        """Return a number in [0, 1), for jitter."""
 
     def unique_id(self) -> str:
-        """A fresh UUID in its canonical text form."""
+        """Return a new UUID in its canonical text form."""
 
 
 class SystemClock:

@@ -1,8 +1,7 @@
-"""How a place is spelled: a path, a `file:` URI, the URI of another store; and how it is opened. The one parser of such
-texts.
+"""The spelling of places (a path, a `file:` URI, the URI of another store), parsed only here; and how they are opened.
 
-Nothing in a location is percent-decoded: a `%` is a percent sign. (The paths *in* a log are URI references, and are
-decoded once: `engine/log/paths`.) Nothing here touches a file. Standard library only.
+Locations are not percent-decoded: a `%` is a percent sign. (Paths *in* a log are URI references and are decoded once,
+in `engine/log/paths`.) Nothing here touches a file. Standard library only.
 
     /lake/t, file:/lake/t, file:///lake/t, file://localhost/lake/t     the folder /lake/t of this machine
     memory://name/t, s3://bucket/t                                     a table in another store
@@ -22,12 +21,12 @@ from typing import Any, NamedTuple
 LOCAL = "file"
 
 PRIVATE_PREFIX = "txlog-inputs-"
-"""Names the folders of what a job keeps beside a table's data: rows of sources, keys, saved work."""
+"""Prefix of the folders in which a job keeps rows of sources, keys and saved work next to a table's data."""
 
 ABSOLUTE = r"\A(?:/|[A-Za-z][A-Za-z0-9+.\-]*:/)"
-"""What `is_absolute` matches."""
+"""The pattern of `is_absolute`."""
 
-# A scheme counts only where a slash follows: a file name may hold a colon.
+# A scheme must be followed by a slash, because a file name may contain a colon.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?=/)")
 _SHOWN_CHARACTERS = 300
 GLOB = re.compile(r"[*?\[\]{}\\]")
@@ -36,7 +35,7 @@ _IN_CLASS, _ESCAPE = re.compile(r"([\[\]\\^&~|])"), r"\\\1"
 # What stands for more to Hadoop than the character itself.
 _ODD_ESCAPE = re.compile(r"\\[A-Za-z0-9]|\[[^\]]*\\")
 _AUTHORITY = re.compile(r"//([^/]*)")
-# Hadoop's names for one store differ in the client, not in the object.
+# Hadoop has several names for one store, one for each client.
 _ONE_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", **dict.fromkeys(("abfs", "wasbs", "wasb", "az"), "abfss")}
 
 
@@ -44,14 +43,12 @@ _ONE_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", **dict.fromkeys(("abfs", "w
 class Access:
     """How the store of a table is opened, the same in the task, in its job and on every executor.
 
-    `storage_options` name endpoints, profiles and the like (docs/stores.md). In a job they hold no secret, as they are
-    part of what is sent and shown. They are not in the `repr`.
-    `storage_conn_id`: the Airflow connection whose credentials open the store, by name alone: each process asks for
-    them itself (`storage.credentials`). None: the process's own identity.
-    `allow_absolute_paths`: data files and deletion vectors that the log names outside of the table, in the same kind
-    of store, can be read; also those behind a link inside it.
-    `single_writer`: the caller makes sure that no two processes write the table at the same time, so it may be on a
-    file system without a proven put-if-absent (docs/stores.md).
+    `storage_options`: endpoints, profiles and the like (docs/stores.md), without secrets in a job, because they are
+    sent and shown there; not in the `repr`. `storage_conn_id`: the Airflow connection with the store's credentials,
+    which each process fetches itself (`storage.credentials`); None: the process's own identity. `allow_absolute_paths`:
+    data files and deletion vectors outside of the table, or behind a link inside it, may be read from the same kind of
+    store. `single_writer`: the caller ensures that no two processes write the table at once, so a file system without a
+    proven put-if-absent will do (docs/stores.md).
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -61,7 +58,7 @@ class Access:
 
 
 PLAIN = Access()
-"""Without options, and confined to the table's own folder."""
+"""Without options and confined to the table's own folder."""
 
 
 class LocationParts(NamedTuple):
@@ -73,7 +70,7 @@ class LocationParts(NamedTuple):
 
 
 def split(text: str) -> LocationParts:
-    """The parts of a path or a URI, as they are spelled."""
+    """Return the parts of a path or a URI, as spelled."""
     match = _SCHEME.match(text)
     if match is None:
         return LocationParts(None, "", text)
@@ -90,7 +87,7 @@ def is_absolute(text: str) -> bool:
 
 
 def can_name_a_file(text: str) -> bool:
-    """Whether a text has no NUL, and surrogates only for bytes of a name that are not UTF-8 (PEP 383)."""
+    """Return whether a text has no NUL, and surrogates only for bytes that are not UTF-8 (PEP 383)."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -98,7 +95,7 @@ def can_name_a_file(text: str) -> bool:
 
 
 def local_path(text: str) -> str | None:
-    """The path on this machine that a text names, relative where it is; None for a place in another store or host."""
+    """Return the path on this machine, maybe relative; None for another store or host."""
     scheme, authority, path = split(text)
     if scheme is None:
         return text
@@ -107,23 +104,23 @@ def local_path(text: str) -> str | None:
 
 
 def scheme_of(text: str) -> str:
-    """The scheme of a location; that of a path is LOCAL."""
+    """Return the scheme of a location, LOCAL for a path."""
     return split(text).scheme or LOCAL
 
 
 def store_kind(text: str) -> str:
-    """What kind of store a location is in: its scheme, where one store has several the one that we use."""
+    """Return the scheme of a location's store, or our name for it if the store has several."""
     scheme = scheme_of(text)
     return _ONE_STORE.get(scheme, scheme)
 
 
 def is_inside(path: str) -> bool:
-    """Whether a canonical path is relative to its table's root, by its letters."""
+    """Return whether a canonical path is relative to its table's root."""
     return _SCHEME.match(path) is None and not path.startswith("/")
 
 
 def shown(text: str) -> str:
-    """A location in a message: without a user, a password or a signature that its author has put into it."""
+    """Return a location for a message, without user, password and signature."""
     place, question, _ = text.partition("?")
     head, at, rest = place.rpartition("@")
     place = f"***@{rest}" if at and ":" in head else place
@@ -131,7 +128,7 @@ def shown(text: str) -> str:
 
 
 def readable(root: str, path: str) -> str:
-    """What people call a file of a table: `root` is the table's URI, `path` is relative to it or an absolute URI."""
+    """Return a file of a table for people: `path` is relative to the URI `root`, or an absolute URI."""
     text = f"{root}/{path}" if is_inside(path) else path
     return text.removeprefix("file://") if text.startswith("file:///") else text
 
