@@ -397,3 +397,16 @@ def test_a_try_that_ended_without_spark_is_resumed_with_its_keys(
 
 def _dies(*_: Any) -> bool:
     raise KeyboardInterrupt
+
+
+def test_rows_of_a_file_whose_footer_notes_views_are_deleted_and_updated(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"id": pa.array([0], pa.int64()), "name": ["n"]}))
+    views = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": pa.array(["a", "b", None]).cast(pa.string_view())})
+    pq.write_table(views, tmp_path / "t" / "f.parquet")
+    transaction = table.begin()
+    size = (tmp_path / "t" / "f.parquet").stat().st_size
+    transaction.add(path="f.parquet", size=size, modification_time=0, stats='{"numRecords":3}')
+    transaction.commit("WRITE", {})
+    committed(run_job(spec_of(table, arguments={"predicate": "name = 'b'"}), None))
+    committed(run_job(spec_of(table, "update", arguments={"predicate": "id = 3", "set": {"name": "'c'"}}), None))
+    assert table.to_arrow().sort_by("id").to_pydict() == {"id": [0, 1, 3], "name": ["n", "a", "c"]}

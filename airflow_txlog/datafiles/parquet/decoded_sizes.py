@@ -49,8 +49,39 @@ class OpenParquet(pq.ParquetFile):  # type: ignore[misc]
 
     @cached_property
     def schema_arrow(self) -> pa.Schema:
-        """The file's schema, which pyarrow would make anew each time."""
-        return super().schema_arrow
+        """The file's schema, which pyarrow would make anew each time; texts instead of views of texts.
+
+        Writers in Rust note views in the footer, and Arrow neither filters nor compares them.
+        """
+        found: pa.Schema = super().schema_arrow
+        return pa.schema(map(_without_views, found), found.metadata) if self._may_have_views else found
+
+    def iter_batches(self, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the batches that pyarrow reads, without views."""
+        batches: Iterator[pa.RecordBatch] = super().iter_batches(*arguments, **options)
+        return map(_batch_without_views, batches) if self._may_have_views else batches
+
+    @property
+    def _may_have_views(self) -> bool:
+        return b"ARROW:schema" in (self.metadata.metadata or {})
+
+
+def _batch_without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    schema = pa.schema(map(_without_views, batch.schema))
+    return batch if schema == batch.schema else batch.cast(schema)
+
+
+def _without_views(field: pa.Field) -> pa.Field:
+    """Return the field with texts for views of texts, at any depth."""
+    kind, types = field.type, pa.types
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return field.with_type(pa.string() if types.is_string_view(kind) else pa.binary())
+    members = [_without_views(kind.field(number)) for number in range(kind.num_fields)]
+    if types.is_struct(kind):
+        return field.with_type(pa.struct(members))
+    if types.is_map(kind):
+        return field.with_type(pa.map_(*members[0].type))
+    return field.with_type(pa.list_(members[0])) if types.is_list(kind) else field
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,27 @@ def test_columns_are_found_without_regard_to_case(tmp_path: Path) -> None:
     assert batch.schema.names == ["UserId"]
 
 
+def test_views_of_texts_that_a_footer_notes_are_read_as_texts(tmp_path: Path) -> None:
+    """As writers in Rust note them; Arrow neither filters nor compares views."""
+    views, ends = pa.array(["a", "b"]).cast(pa.string_view()), pa.array([0, 1, 2], pa.int32())
+    columns = {
+        "s": views,
+        "b": pa.array([b"a", None]).cast(pa.binary_view()),
+        "struct": pa.StructArray.from_arrays([views], names=["member"]),
+        "list": pa.ListArray.from_arrays(ends, views),
+        "map": pa.MapArray.from_arrays(ends, views, views),
+    }
+    file = write(tmp_path / "f.parquet", pa.table(columns))
+    assert pq.read_schema(tmp_path / "f.parquet").field("s").type == pa.string_view()
+    [(_, batch)] = read(file)
+    with open_data_file(file) as parquet:
+        assert batch.schema == parquet.schema_arrow
+    assert "view" not in str(batch.schema)
+    assert batch.filter(pa.array([True, False])).to_pylist() == [
+        {"s": "a", "b": b"a", "struct": {"member": "a"}, "list": ["a"], "map": [("a", "a")]}
+    ]
+
+
 @pytest.mark.parametrize("positions", [[], [0], [4], [0, 1, 2, 3, 4], [1, 3], [7, 9]])
 def test_positions_split_batches_into_named_and_unnamed_rows(positions: list[int]) -> None:
     rows = list(range(10))
