@@ -15,7 +15,7 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.columns import table_to_adds
-from airflow_txlog.engine.table.snapshot.files import live_row_counts, vectors_of
+from airflow_txlog.engine.table.snapshot.files import live_row_counts, record_count, vectors_of
 from tests.helpers.rows import append
 from tests.helpers.vectors import Kind, allow_vectors, bitmap, file_of, inline, mask, stored
 
@@ -160,3 +160,14 @@ def test_a_copy_of_a_table_reads_its_own_vectors(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "t", tmp_path / "copy")
     shutil.rmtree(tmp_path / "t")
     assert ids(Table.open(str(tmp_path / "copy"))) == [0, *range(3, 10)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2**63 - 1])
+def test_the_number_of_rows_is_read(count: int) -> None:
+    assert record_count(json.dumps({"numRecords": count}), None) == count
+
+
+@pytest.mark.parametrize("count", [-1, 2**63, 2**200, 1.5, "1", True, None, [1]])
+def test_what_is_no_number_of_rows_is_not_known(count: object) -> None:
+    """Another writer's statistics are input: a job that takes them for a number fails on them."""
+    assert record_count(json.dumps({"numRecords": count}), None) is None
