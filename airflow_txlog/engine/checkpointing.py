@@ -19,7 +19,7 @@ from airflow_txlog.engine.log.checkpoints.writing import AddForm, CheckpointStat
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogFile, LogKind, parse_name
 from airflow_txlog.engine.log.segment import CheckpointFiles, list_segment, read_hint
 from airflow_txlog.engine.many_files import Deletion, delete_files, progress_log
-from airflow_txlog.engine.table.columns.typed_columns import TypedColumns
+from airflow_txlog.engine.table.columns.statistic_columns import TypedColumns
 from airflow_txlog.engine.table.schema.features import check_writable, reader_features, writer_features
 from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_time

@@ -1,16 +1,19 @@
-"""The statistics of many files, read from their JSON column by column.
+"""The statistics of many files as columns: those asked for, to prune by, and all as structs, for checkpoints.
 
 Arrow's JSON reader parses the texts of all files as one stream of lines, many times as fast as one by one. The
 invariant: reading together gives what reading each file by itself gives, or is not done. Every text must be one object
 on one line, and every value of the form that its type is written in. Anything else (an exponent in an integer, a
 duplicate key, a number in quotes, a line break, text that is not UTF-8) makes all files be read one by one. Numbers are
 read as the column's own type, never by way of a double; decimals are read one by one.
+
+A member of a struct for checkpoints holds exactly the value of the log's text, or null, which means not known.
+Source: protocol, "Per-file Statistics" and "Checkpoint Schema" (`stats_parsed`, `partitionValues_parsed`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,9 +22,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from airflow_txlog.engine.table.columns.statistic_values import Bound, Reader, first_after, string_bounds
+from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
+from airflow_txlog.engine.table.columns.statistic_values import (
+    PYTHONS_SEPARATOR,
+    Bound,
+    Reader,
+    bound_reader,
+    first_after,
+    string_bounds,
+    value_reader,
+)
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type
-from airflow_txlog.engine.table.schema.types import DataType, Primitive
+from airflow_txlog.engine.table.schema.types import DataType, Primitive, StructField, StructType
 
 Keys: TypeAlias = tuple[str, ...]
 """The physical names of a column and the structs around it, from the top."""
@@ -34,8 +46,7 @@ _LONG_EXPONENT = re.compile(rb"[eE][+-]?\d{5}")
 _MAX_COUNT_DIGITS = 18
 _BLOCK_BYTES = 2 << 20
 _MAX_BYTES = 1 << 30
-ABSENT = (b"", b"null")
-"""JSON texts of a value that is not stated."""
+_ABSENT = (b"", b"null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +268,9 @@ def _read_one_by_one(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> Rea
 
 
 def _read_side(texts: list[bytes], column: AskedColumn, side: int) -> tuple[pa.Array, pa.BooleanArray]:
-    distinct = list(dict.fromkeys(text for text in texts if text not in ABSENT))
+    distinct = list(dict.fromkeys(text for text in texts if text not in _ABSENT))
     no_bound: Bound = (None, None)
-    read: dict[bytes, Bound | None] = dict.fromkeys((*ABSENT, *distinct), no_bound)
+    read: dict[bytes, Bound | None] = dict.fromkeys((*_ABSENT, *distinct), no_bound)
     if column.reader is not None:
         read.update(zip(distinct, column.reader(distinct), strict=True))
     pairs = [read[text] for text in texts]
@@ -270,3 +281,142 @@ def _read_side(texts: list[bytes], column: AskedColumn, side: int) -> tuple[pa.A
 def _counts(texts: list[bytes]) -> pa.Array:
     counts = {text: int(text) if text.isdigit() and len(text) <= _MAX_COUNT_DIGITS else None for text in set(texts)}
     return pa.array([counts[text] for text in texts], pa.int64())
+
+
+# --- as structs ------------------------------------------------------------------------------------------------------
+
+_NO_FILES = {"stats": pa.nulls(0, pa.string()), "partition_values": pa.nulls(0, pa.map_(pa.string(), pa.string()))}
+
+
+class TypedColumns:
+    """The members that an add gets in a checkpoint, for the columns that have statistics by the table's properties."""
+
+    def __init__(
+        self,
+        schema: StructType,
+        partition_columns: Sequence[str],
+        *,
+        indexed_columns: Sequence[str] | None = None,
+        num_indexed_columns: int = -1,
+    ) -> None:
+        self._schema = schema
+        self._partition_columns = list(partition_columns)
+        partitions = {name.lower() for name in partition_columns}
+        leaves = list(_leaves(each for each in schema if each.name.lower() not in partitions))
+        if indexed_columns is not None:
+            named = [name.lower() for name in indexed_columns]
+            leaves = [leaf for leaf in leaves if any(leaf.is_below(name) for name in named)]
+        elif num_indexed_columns >= 0:
+            leaves = leaves[:num_indexed_columns]
+        self._leaves = leaves
+        self._decoder = StatisticsDecoder([leaf.keys for leaf in leaves])
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """`stats_parsed` and, if the table is partitioned, `partitionValues_parsed`."""
+        return [pa.field(name, array.type) for name, array in self._arrays(pa.table(_NO_FILES))]
+
+    def values(self, files: pa.RecordBatch) -> list[pa.Array]:
+        """Return the values of `fields`, in their order, for rows of schema FILES."""
+        return [array for _, array in self._arrays(pa.Table.from_batches([files]))]
+
+    def knows(self, files: pa.Table) -> bool:
+        """Return whether every partition value has a typed form, which a timestamp without a zone has not."""
+        typed = typed_partition_columns(files, self._schema, self._partition_columns)
+        return all(pc.all(each.known, min_count=0).as_py() for each in typed.values())
+
+    def _arrays(self, files: pa.Table) -> Iterator[tuple[str, pa.Array]]:
+        yield "stats_parsed", self._statistics(files.column("stats").combine_chunks())
+        if self._partition_columns:
+            typed = typed_partition_columns(files, self._schema, self._partition_columns)
+            members = [self._schema.find(name) for name in self._partition_columns]
+            named = [(each.physical_name, typed[each.name].values) for each in members if each is not None]
+            yield "partitionValues_parsed", _struct(named)
+
+    def _statistics(self, texts: pa.StringArray) -> pa.Array:
+        decoded = self._decoder.decode(texts)
+        # A struct does not show who wrote it, and strings of these writers are no bounds.
+        pythons = [text is not None and PYTHONS_SEPARATOR in text for text in texts.to_pylist()]
+        lower, upper, counts = [], [], []
+        for leaf in self._leaves:
+            least, greatest, nulls = (
+                self._decoder.texts(decoded, part, leaf.keys) for part in ("min_values", "max_values", "null_count")
+            )
+            counts.append((leaf.keys, _array(nulls, Primitive.LONG)))
+            if leaf.has_bounds:
+                sides = leaf.bounds(least, greatest, pythons)
+                lower.append((leaf.keys, sides[0]))
+                upper.append((leaf.keys, sides[1]))
+        records = [b"" if each is None else bytes(each.num_records) for each in decoded]
+        tight = [None if each is None else each.tight_bounds for each in decoded]
+        members = [
+            ("numRecords", _array(records, Primitive.LONG)),
+            ("minValues", _tree(lower)),
+            ("maxValues", _tree(upper)),
+            ("nullCount", _tree(counts)),
+            ("tightBounds", pa.array(tight, pa.bool_())),
+        ]
+        # Parquet has no struct without members.
+        kept = [(name, array) for name, array in members if array is not None]
+        return _struct(kept, is_null=pa.array([each is None for each in decoded], pa.bool_()))
+
+
+class _Leaf:
+    """A column, or a member of structs, that has statistics."""
+
+    def __init__(self, fields: tuple[StructField, ...]) -> None:
+        self._names = [field.name for field in fields]
+        self.keys: Keys = tuple(field.physical_name for field in fields)
+        self._type = fields[-1].type
+        self.has_bounds = value_reader(self._type) is not None
+        self._reader = bound_reader(fields[-1])
+
+    def is_below(self, named: str) -> bool:
+        """Return whether `named`, in lower case, is this leaf or a struct around it."""
+        return any(".".join(self._names[:size]).lower() == named for size in range(1, len(self._names) + 1))
+
+    def bounds(self, lower: list[bytes], upper: list[bytes], pythons: list[bool]) -> tuple[pa.Array, pa.Array]:
+        """Return both sides' bounds; null for strings of the files in `pythons`, and where a side is not believed."""
+        doubtful: set[bytes] = set()
+        if self._reader is not None:
+            # Texts that a reader of the log does not believe; without a reader it believes none anyway.
+            stated = [text for text in {*lower, *upper} if text not in _ABSENT]
+            doubtful = {text for text, bound in zip(stated, self._reader(stated), strict=True) if bound is None}
+        is_none = [one in doubtful or other in doubtful for one, other in zip(lower, upper, strict=True)]
+        if self._type is Primitive.STRING:
+            is_none = [one or other for one, other in zip(is_none, pythons, strict=True)]
+        kept = [[b"" if drop else text for text, drop in zip(texts, is_none, strict=True)] for texts in (lower, upper)]
+        return _array(kept[0], self._type), _array(kept[1], self._type)
+
+
+def _leaves(fields: Iterator[StructField], above: tuple[StructField, ...] = ()) -> Iterator[_Leaf]:
+    for field in fields:
+        if isinstance(field.type, StructType):
+            yield from _leaves(iter(field.type), (*above, field))
+        elif field.type is not Primitive.VOID:
+            yield _Leaf((*above, field))
+
+
+def _array(texts: list[bytes], data_type: DataType) -> pa.Array:
+    """Return the values of JSON texts; each distinct text is read once."""
+    read = value_reader(data_type)
+    assert read is not None
+    values = {text: read(text) for text in set(texts)}
+    return array_of([values[text] for text in texts], data_type)
+
+
+def _tree(leaves: list[tuple[Keys, pa.Array]]) -> pa.Array | None:
+    """Return the arrays as a struct of structs by their keys, in order; None for no arrays."""
+    if not leaves:
+        return None
+    groups: dict[str, list[tuple[Keys, pa.Array]]] = {}
+    for keys, array in leaves:
+        groups.setdefault(keys[0], []).append((keys[1:], array))
+    members = [(name, rest[0][1] if rest[0][0] == () else _tree(rest)) for name, rest in groups.items()]
+    return _struct([(name, array) for name, array in members if array is not None])
+
+
+def _struct(members: list[tuple[str, pa.Array]], is_null: pa.Array | None = None) -> pa.StructArray:
+    arrays = [array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for _, array in members]
+    fields = [pa.field(name, array.type) for (name, _), array in zip(members, arrays, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=is_null)
