@@ -11,9 +11,9 @@ DeleteCommand, UpdateCommand, MergeIntoCommand.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic
 
 import pyarrow as pa
 
@@ -28,17 +28,14 @@ from airflow_txlog.jobs.files.stage import NewRows, layout_of, stage
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, JOINED, VECTORS, Memory, Segment, log_reuse
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
-from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.rows.operation import Found, P, RowOperation, StagedWork
 from airflow_txlog.jobs.rows.tiny_files import joined_files
-
-if TYPE_CHECKING:
-    pass
 
 _CHANGE_ROWS = ", change rows"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeavingRows:
+class _LeavingRows:
     """The rows that leave their files: a plan with their positions, the files (rows of a table `FILES`), their keys.
 
     A file that leaves as a whole has no positions.
@@ -49,45 +46,7 @@ class LeavingRows:
     keys: list[str]
 
 
-def needs_change_rows(
-    operation: RowOperation[P], prepared: P, found: Found, *, copies_rows: bool, inserts_rows: bool
-) -> bool:
-    """Return whether the commit needs change files. `copies_rows`: a staged file holds rows that stay as they are.
-
-    Changed rows are written with their old and new images, and deletes and inserts of one commit together, as
-    delta-spark does.
-    """
-    if not prepared.snapshot.table_properties.change_data_feed:
-        return False
-    leaves = bool(found.removed.num_rows or prepared.whole.num_rows) or operation.records_inserts_alone
-    return copies_rows or found.updated.num_rows > 0 or (leaves and inserts_rows)
-
-
-def with_change_rows(fingerprint: str) -> str:
-    """Return the fingerprint of inserts with change rows, which differ from those without."""
-    return fingerprint + _CHANGE_ROWS
-
-
-def without_change_rows(fingerprint: str) -> str:
-    """Return the fingerprint without the suffix of `with_change_rows`."""
-    return fingerprint.removesuffix(_CHANGE_ROWS)
-
-
-def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> LeavingRows:
-    """Return all rows that leave their files in this attempt."""
-    touched = sorted(found.removed.positions)
-    files = prepared.candidates.take(pa.array(touched, pa.int64()))
-    tables = [found.removed.plan_with_clauses(found.plan, touched).table]
-    if prepared.whole.num_rows:
-        tables.append(
-            plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone, context.executor.instants).table
-        )
-        files = pa.concat_tables([files, prepared.whole])
-    plan = replace(found.plan, table=pa.concat_tables(tables))
-    return LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())
-
-
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Missing:
     """The work that no segment in memory holds: plan rows to copy, groups of plan rows with new images, buckets.
 
@@ -95,11 +54,11 @@ class _Missing:
     change rows.
     """
 
-    copies: list[int] = field(default_factory=list)
-    images: list[list[int]] = field(default_factory=list)
-    inserts: Mapping[int, str] = field(default_factory=dict)
-    leaving: LeavingRows | None = None
-    changes: list[list[int]] = field(default_factory=list)
+    copies: list[int]
+    images: list[list[int]]
+    inserts: Mapping[int, str]
+    leaving: _LeavingRows | None
+    changes: list[list[int]]
 
     @property
     def is_empty(self) -> bool:
@@ -116,6 +75,11 @@ class _Missing:
         return self.first_image + len(self.images)
 
 
+def without_change_rows(fingerprint: str) -> str:
+    """Return the fingerprint of inserts, whether they are written with change rows or without."""
+    return fingerprint.removesuffix(_CHANGE_ROWS)
+
+
 def stage_work(
     context: JobContext, operation: RowOperation[P], prepared: P, found: Found, memory: Memory
 ) -> StagedWork:
@@ -124,170 +88,211 @@ def stage_work(
     Raises PartitionMismatch for a new row outside of the scope, after deleting what was staged just now; and as
     `stage`.
     """
-    # What was joined of them is counted with its parts.
-    earlier = [segment for segment in memory.segments if segment.kind != JOINED]
-    num_dropped = len(memory.dropped)
-    numbers = sorted(found.removed.positions)
-    touched = prepared.candidates.take(pa.array(numbers, pa.int64()))
-    keys = dict(zip(numbers, file_keys(touched, context.root).to_pylist(), strict=True))
-    copied = [] if uses_deletion_vectors(prepared.snapshot) else found.removed.partly(found.plan)
-    missing = _missing(context, operation, prepared, found, memory, keys, copied)
-    staged = [] if missing.is_empty else _stage(context, operation, prepared, found, missing)
-    memory.add(_segments(missing, staged, keys))
-    vectors = _vectors(context, prepared, found, memory)
-    context.log(_summary(staged, vectors))
-    log_reuse(context, memory, earlier, memory.dropped[num_dropped:])
-    work = StagedWork(
-        copies=_files(memory, COPY),
-        images=_files(memory, IMAGES),
-        inserts=_files(memory, INSERTS),
-        removed=pa.concat_tables([prepared.whole, touched]),
-        vectors=vectors,
-        changes=[
-            file for segment in memory.segments if segment.kind != JOINED for file in segment.files if file.is_change
-        ],
-    )
-    return joined_files(context, prepared.snapshot, work, memory) if operation.joins_files else work
+    return _Staging(context, operation, prepared, found, memory).run()
 
 
-def _vectors(context: JobContext, prepared: Prepared, found: Found, memory: Memory) -> NewVectors:
-    if not uses_deletion_vectors(prepared.snapshot):
-        # It may have been switched off since the last attempt.
-        memory.keep(VECTORS, ())
-        return NewVectors()
-    return stage_vectors(context, prepared.snapshot, prepared.candidates, found.plan, found.removed, memory)
+class _Staging(Generic[P]):
+    """The staging of one attempt."""
 
+    def __init__(
+        self, context: JobContext, operation: RowOperation[P], prepared: P, found: Found, memory: Memory
+    ) -> None:
+        self._context, self._operation, self._prepared = context, operation, prepared
+        self._found, self._memory = found, memory
+        self._rows = sorted(found.removed.positions)
+        """The touched files, as rows of the plan."""
+        self._touched = prepared.candidates.take(pa.array(self._rows, pa.int64()))
+        self._keys = dict(zip(self._rows, file_keys(self._touched, context.root).to_pylist(), strict=True))
 
-def _missing(
-    context: JobContext,
-    operation: RowOperation[P],
-    prepared: P,
-    found: Found,
-    memory: Memory,
-    keys: Mapping[int, str],
-    copies: Sequence[int],
-) -> _Missing:
-    copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}))
-    imaged = _inputs(memory.keep(IMAGES, {keys[row] for row in found.updated.positions}))
-    new_images = [row for row in sorted(found.updated.positions) if keys[row] not in imaged]
-    wanted = operation.inserts_wanted(prepared, found.matches)
-    leaving = None
-    if needs_change_rows(operation, prepared, found, copies_rows=bool(copies), inserts_rows=bool(wanted)):
-        leaving = leaving_rows(context, prepared, found)
-        wanted = {bucket: with_change_rows(fingerprint) for bucket, fingerprint in wanted.items()}
-    inserted = {segment.fingerprint for segment in memory.keep(INSERTS, (), set(wanted.values()))}
-    return _Missing(
-        copies=[row for row in copies if keys[row] not in copied],
-        images=_grouped(context, prepared, prepared.candidates, new_images),
-        inserts={bucket: fingerprint for bucket, fingerprint in wanted.items() if fingerprint not in inserted},
-        leaving=leaving,
-        changes=_new_changes(context, prepared, memory, leaving),
-    )
+    def run(self) -> StagedWork:
+        context, prepared, memory = self._context, self._prepared, self._memory
+        # The parts of a joined file are counted, and not the file.
+        earlier = [segment for segment in memory.segments if segment.kind != JOINED]
+        num_dropped = len(memory.dropped)
+        missing = self._missing()
+        staged = [] if missing.is_empty else self._stage(missing)
+        memory.add(self._segments(missing, staged))
+        vectors = self._vectors()
+        rows, added = sum(file.num_records for file in staged), len(vectors.adds)
+        with_vector = f"; {plural(added, 'file')} with a new deletion vector" if added else ""
+        context.log(f"staged {plural(len(staged), 'file')} with {plural(rows, 'row')}{with_vector}")
+        log_reuse(context, memory, earlier, memory.dropped[num_dropped:])
+        held = [(segment.kind, file) for segment in memory.segments if segment.kind != JOINED for file in segment.files]
+        copies, images, inserts = (
+            [file for kind, file in held if kind == wanted and not file.is_change] for wanted in (COPY, IMAGES, INSERTS)
+        )
+        work = StagedWork(
+            copies=copies,
+            images=images,
+            inserts=inserts,
+            removed=pa.concat_tables([prepared.whole, self._touched]),
+            vectors=vectors,
+            changes=[file for _, file in held if file.is_change],
+        )
+        return joined_files(context, prepared.snapshot, work, memory) if self._operation.joins_files else work
 
+    def _vectors(self) -> NewVectors:
+        prepared, found = self._prepared, self._found
+        if not uses_deletion_vectors(prepared.snapshot):
+            # It may have been switched off since the last attempt.
+            self._memory.keep(VECTORS, ())
+            return NewVectors()
+        return stage_vectors(
+            self._context, prepared.snapshot, prepared.candidates, found.plan, found.removed, self._memory
+        )
 
-def _new_changes(
-    context: JobContext, prepared: Prepared, memory: Memory, leaving: LeavingRows | None
-) -> list[list[int]]:
-    """Return groups of files (rows of `leaving`) whose change rows no segment holds."""
-    known = _inputs(memory.keep(CHANGES, () if leaving is None else leaving.keys))
-    if leaving is None:
-        return []
-    rows = [row for row, key in enumerate(leaving.keys) if key not in known]
-    return _grouped(context, prepared, leaving.files, rows)
+    def _missing(self) -> _Missing:
+        prepared, found, memory, keys = self._prepared, self._found, self._memory, self._keys
+        copies = [] if uses_deletion_vectors(prepared.snapshot) else found.removed.partly(found.plan)
+        copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}))
+        imaged = _inputs(memory.keep(IMAGES, {keys[row] for row in found.updated.positions}))
+        wanted = self._operation.inserts_wanted(prepared, found.matches)
+        leaving = None
+        if self._needs_change_rows(copies_rows=bool(copies), inserts_rows=bool(wanted)):
+            leaving = self._leaving_rows()
+            # Inserts with change rows are others than those without.
+            wanted = {bucket: fingerprint + _CHANGE_ROWS for bucket, fingerprint in wanted.items()}
+        inserted = {segment.fingerprint for segment in memory.keep(INSERTS, (), set(wanted.values()))}
+        changed = _inputs(memory.keep(CHANGES, () if leaving is None else leaving.keys))
+        changes = [] if leaving is None else [row for row, key in enumerate(leaving.keys) if key not in changed]
+        new_images = [row for row in sorted(found.updated.positions) if keys[row] not in imaged]
+        return _Missing(
+            copies=[row for row in copies if keys[row] not in copied],
+            images=self._grouped(prepared.candidates, new_images),
+            inserts={bucket: fingerprint for bucket, fingerprint in wanted.items() if fingerprint not in inserted},
+            leaving=leaving,
+            changes=[] if leaving is None else self._grouped(leaving.files, changes),
+        )
+
+    def _needs_change_rows(self, *, copies_rows: bool, inserts_rows: bool) -> bool:
+        """Return whether the commit needs change files. `copies_rows`: a staged file holds rows that stay as they are.
+
+        Changed rows are written with their old and new images, and deletes and inserts of one commit together, as
+        delta-spark does.
+        """
+        prepared, found = self._prepared, self._found
+        if not prepared.snapshot.table_properties.change_data_feed:
+            return False
+        leaves = bool(found.removed.num_rows or prepared.whole.num_rows) or self._operation.records_inserts_alone
+        return copies_rows or found.updated.num_rows > 0 or (leaves and inserts_rows)
+
+    def _leaving_rows(self) -> _LeavingRows:
+        context, prepared, found = self._context, self._prepared, self._found
+        files = self._touched
+        tables = [found.removed.plan_with_clauses(found.plan, self._rows).table]
+        if prepared.whole.num_rows:
+            whole = plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone, context.executor.instants)
+            tables.append(whole.table)
+            files = pa.concat_tables([files, prepared.whole])
+        plan = replace(found.plan, table=pa.concat_tables(tables))
+        return _LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())
+
+    def _grouped(self, files: pa.Table, rows: Sequence[int]) -> list[list[int]]:
+        """Return groups of files (numbers of rows of `files`) for one segment each.
+
+        A group has one partition and few files, and there is at least one group for each task.
+        """
+        if not rows:
+            return []
+        # As many for each task: a segment is the work of one.
+        parallelism = self._context.parallelism
+        turns = -(-len(rows) // (self._context.limits.segment_files * parallelism))
+        most = -(-len(rows) // (turns * parallelism))
+        partitions = self._prepared.scope.partitions.tuples_of(files.take(pa.array(rows, pa.int64())))
+        groups: dict[tuple[str | None, ...], list[list[int]]] = {}
+        for row, partition in zip(rows, partitions, strict=True):
+            of_partition = groups.setdefault(partition, [[]])
+            if len(of_partition[-1]) >= most:
+                of_partition.append([])
+            of_partition[-1].append(row)
+        return [group for of_partition in groups.values() for group in of_partition]
+
+    def _stage(self, missing: _Missing) -> list[StagedFile]:
+        context, found = self._context, self._found
+        new, copied = self._new_rows(missing)
+        copies = [row for row in missing.copies if row not in copied]
+        staged = stage(
+            context,
+            layout_of(context, self._prepared.snapshot),
+            new,
+            copies=found.removed.plan(found.plan, copies) if copies else None,
+            leaving=_leaving_plan(missing),
+            updates=self._prepared.updates,
+        )
+        try:
+            self._prepared.scope.check_inside(file for file in staged if file.source is None)
+            self._check_images(missing, staged)
+        except BaseException:
+            unstage(context.store, staged)
+            raise
+        return staged
+
+    def _check_images(self, missing: _Missing, staged: Sequence[StagedFile]) -> None:
+        """Raise JobError unless each updated row has one new image: its old one leaves with the same commit."""
+        counts: Counter[int] = Counter()
+        for file in staged:
+            if file.source is None and not file.is_change:
+                counts[file.segment or 0] += file.num_records
+        for number, group in enumerate(missing.images, missing.first_image):
+            wanted = sum(self._found.updated.positions[row].num_rows for row in group)
+            if counts[number] != wanted:
+                raise JobError(
+                    f"{wanted} updated rows came back from Spark as {counts[number]} new ones, so rows would be lost "
+                    "or doubled. Nothing was committed, and what was staged is deleted. Report this as a bug."
+                )
+
+    def _new_rows(self, missing: _Missing) -> tuple[list[tuple[NewRows, str | None]], frozenset[int]]:
+        """Return inserts and images, each with its change type, and the files (plan rows) that are copied with them."""
+        prepared, found, operation = self._prepared, self._found, self._operation
+        new: list[tuple[NewRows, str | None]] = []
+        copied = frozenset[int]()
+        is_recorded = missing.leaving is not None
+        if missing.inserts:
+            inserts = operation.inserts(prepared, found.matches, list(missing.inserts))
+            new.append((inserts, INSERT if is_recorded else None))
+        if missing.images:
+            segment_of = _numbered(missing.images, missing.first_image)
+            rows = sorted(segment_of)
+            # Large files are copied by several tasks, so not by the one that reads them for images.
+            sizes = [found.plan.table.column("size_bytes")[row].as_py() or 0 for row in missing.copies]
+            parts = zip(missing.copies, parts_of(self._context.parallelism, sizes), strict=True)
+            copied = frozenset(row for row, count in parts if count == 1 and row in segment_of)
+            plan = found.updated.plan_with_clauses(found.plan, rows)
+            plan = plan.with_column("segment", [segment_of[row] for row in rows])
+            images = operation.images(prepared, plan.with_column("is_copied", [row in copied for row in rows]))
+            new.append((images, UPDATE_POSTIMAGE if is_recorded else None))
+            copied = copied if images.copies_files else frozenset()
+        return new, copied
+
+    def _segments(self, missing: _Missing, staged: Sequence[StagedFile]) -> list[Segment]:
+        """Return the staged files as segments; also those without a file, so that they are not staged again."""
+        copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
+        new: dict[int, list[StagedFile]] = {}
+        for file in staged:
+            if file.source is not None:
+                copies[file.source].append(file)
+            else:
+                new.setdefault(file.segment or 0, []).append(file)
+        leaving = {} if missing.leaving is None else dict(enumerate(missing.leaving.keys))
+        groups = (
+            *((IMAGES, self._keys, *each) for each in enumerate(missing.images, missing.first_image)),
+            *((CHANGES, leaving, *each) for each in enumerate(missing.changes, missing.first_change)),
+        )
+        return [
+            *(Segment(kind=COPY, inputs=frozenset({self._keys[row]}), files=tuple(of)) for row, of in copies.items()),
+            *(
+                Segment(kind=kind, inputs=frozenset(keys[row] for row in group), files=tuple(new.get(number, ())))
+                for kind, keys, number, group in groups
+            ),
+            *(
+                Segment(kind=INSERTS, inputs=frozenset(), fingerprint=fingerprint, files=tuple(new.get(bucket, ())))
+                for bucket, fingerprint in missing.inserts.items()
+            ),
+        ]
 
 
 def _inputs(segments: Sequence[Segment]) -> frozenset[str]:
     return frozenset[str]().union(*(segment.inputs for segment in segments))
-
-
-def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Sequence[int]) -> list[list[int]]:
-    """Return groups of files (numbers of rows of `files`) for one segment each.
-
-    A group has one partition and few files, and there is at least one group for each task.
-    """
-    if not rows:
-        return []
-    # As many for each task: a segment is the work of one.
-    turns = -(-len(rows) // (context.limits.segment_files * context.parallelism))
-    most = -(-len(rows) // (turns * context.parallelism))
-    partitions = prepared.scope.partitions.tuples_of(files.take(pa.array(rows, pa.int64())))
-    groups: dict[tuple[str | None, ...], list[list[int]]] = {}
-    for row, partition in zip(rows, partitions, strict=True):
-        of_partition = groups.setdefault(partition, [[]])
-        if len(of_partition[-1]) >= most:
-            of_partition.append([])
-        of_partition[-1].append(row)
-    return [group for of_partition in groups.values() for group in of_partition]
-
-
-def _stage(
-    context: JobContext, operation: RowOperation[P], prepared: P, found: Found, missing: _Missing
-) -> list[StagedFile]:
-    new, copied = _new_rows(context, operation, prepared, found, missing)
-    copies = [row for row in missing.copies if row not in copied]
-    staged = stage(
-        context,
-        layout_of(context, prepared.snapshot),
-        new,
-        copies=found.removed.plan(found.plan, copies) if copies else None,
-        leaving=_leaving_plan(missing),
-        updates=prepared.updates,
-    )
-    try:
-        prepared.scope.check_inside(file for file in staged if file.source is None)
-        _check_images(missing, found, staged)
-    except BaseException:
-        unstage(context.store, staged)
-        raise
-    return staged
-
-
-def _check_images(missing: _Missing, found: Found, staged: Sequence[StagedFile]) -> None:
-    """Raise JobError unless each updated row has one new image: its old one leaves with the same commit."""
-    counts: Counter[int] = Counter()
-    for file in staged:
-        if file.source is None and not file.is_change:
-            counts[file.segment or 0] += file.num_records
-    for number, group in enumerate(missing.images, missing.first_image):
-        wanted = sum(found.updated.positions[row].num_rows for row in group)
-        if counts[number] != wanted:
-            raise JobError(
-                f"{wanted} updated rows came back from Spark as {counts[number]} new ones, so rows would be lost or "
-                "doubled. Nothing was committed, and what was staged is deleted. Report this as a bug."
-            )
-
-
-def _new_rows(
-    context: JobContext, operation: RowOperation[P], prepared: P, found: Found, missing: _Missing
-) -> tuple[list[tuple[NewRows, str | None]], frozenset[int]]:
-    """Return inserts and new images, each with its change type, and the files (plan rows) that are copied with them."""
-    new: list[tuple[NewRows, str | None]] = []
-    copied = frozenset[int]()
-    is_recorded = missing.leaving is not None
-    if missing.inserts:
-        inserts = operation.inserts(prepared, found.matches, list(missing.inserts))
-        new.append((inserts, INSERT if is_recorded else None))
-    if missing.images:
-        segment_of = _numbered(missing.images, missing.first_image)
-        plan = found.updated.plan_with_clauses(found.plan, segment_of)
-        rows = sorted(segment_of)
-        copied = _copied_with_images(context, found.plan, missing.copies, segment_of)
-        plan = plan.with_column("segment", [segment_of[row] for row in rows])
-        images = operation.images(prepared, plan.with_column("is_copied", [row in copied for row in rows]))
-        new.append((images, UPDATE_POSTIMAGE if is_recorded else None))
-        copied = copied if images.copies_files else frozenset()
-    return new, copied
-
-
-def _copied_with_images(
-    context: JobContext, plan: FilePlan, copies: Sequence[int], imaged: Collection[int]
-) -> frozenset[int]:
-    """Return the files (plan rows) to copy where they are read for images; not the large ones, which several tasks
-    copy.
-    """
-    sizes = [plan.table.column("size_bytes")[row].as_py() or 0 for row in copies]
-    parts = parts_of(context.parallelism, sizes)
-    return frozenset(row for row, count in zip(copies, parts, strict=True) if count == 1 and row in imaged)
 
 
 def _leaving_plan(missing: _Missing) -> FilePlan | None:
@@ -302,46 +307,3 @@ def _leaving_plan(missing: _Missing) -> FilePlan | None:
 def _numbered(groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:
     """Return the segment of each row of the groups."""
     return {row: first + number for number, group in enumerate(groups) for row in group}
-
-
-def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Mapping[int, str]) -> list[Segment]:
-    """Return the staged files as segments; also those without a file, so that they are not staged again."""
-    copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
-    new: dict[int, list[StagedFile]] = {}
-    for file in staged:
-        if file.source is not None:
-            copies[file.source].append(file)
-        else:
-            new.setdefault(file.segment or 0, []).append(file)
-    leaving = {} if missing.leaving is None else dict(enumerate(missing.leaving.keys))
-    return [
-        *(Segment(kind=COPY, inputs=frozenset({keys[row]}), files=tuple(files)) for row, files in copies.items()),
-        *_segments_of(IMAGES, missing.images, keys, missing.first_image, new),
-        *_segments_of(CHANGES, missing.changes, leaving, missing.first_change, new),
-        *(
-            Segment(kind=INSERTS, inputs=frozenset(), fingerprint=fingerprint, files=tuple(new.get(bucket, ())))
-            for bucket, fingerprint in missing.inserts.items()
-        ),
-    ]
-
-
-def _segments_of(
-    kind: str, groups: Sequence[Sequence[int]], keys: Mapping[int, str], first: int, new: Mapping[int, list[StagedFile]]
-) -> list[Segment]:
-    """Return a segment for each group of files, with the files that were staged under its number."""
-    return [
-        Segment(kind=kind, inputs=frozenset(keys[row] for row in group), files=tuple(new.get(first + number, ())))
-        for number, group in enumerate(groups)
-    ]
-
-
-def _files(memory: Memory, kind: str) -> list[StagedFile]:
-    """Return the table's new files of this kind."""
-    files = (file for segment in memory.segments if segment.kind == kind for file in segment.files)
-    return [file for file in files if not file.is_change]
-
-
-def _summary(staged: Sequence[StagedFile], vectors: NewVectors) -> str:
-    rows = sum(file.num_records for file in staged)
-    added = f"; {plural(len(vectors.adds), 'file')} with a new deletion vector" if vectors.adds else ""
-    return f"staged {plural(len(staged), 'file')} with {plural(rows, 'row')}{added}"
