@@ -22,7 +22,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.executor.local import threads_for
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.runners.child_process import job_environment
-from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, SMALL_JOB, USUAL, Limits
+from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, REMOTE_FILE_BYTES, SMALL_JOB, USUAL, Limits, weight_of
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows
 from tests.helpers.rows import bag, make_table, stage
 from tests.helpers.specs import job_spec
@@ -325,6 +325,11 @@ def test_more_than_the_limit_needs_spark_and_nothing_was_done(tmp_path: Path, mo
     assert SMALL_JOB.setting in why
     assert (table.latest_version(), files_on_disk(table)) == (2, before)
     committed(run_job(spec_of(table, arguments=by_keys(3)), None))
+
+
+@pytest.mark.parametrize(("is_remote", "least"), [(False, LOCAL_FILE_BYTES), (True, REMOTE_FILE_BYTES)])
+def test_a_tiny_file_counts_as_its_opening(is_remote: bool, least: int) -> None:
+    assert weight_of([1, None, least + 1], is_remote=is_remote) == 3 * least + 1
 
 
 def test_hundreds_of_tiny_files_need_no_spark(tmp_path: Path) -> None:
