@@ -271,7 +271,7 @@ class _Checks:
             return None
         if isinstance(source, TableView):
             return snapshot_of_view(self.context, source, self.snapshot)[0].delta_schema
-        if not isinstance(source, FileView) or not source.may_be_plain:
+        if not isinstance(source, FileView) or source.format != "parquet" or not source.may_be_plain:
             return None
         known = found_with_columns(self.context, source, argument)
         return None if known is None else known[1].inferred

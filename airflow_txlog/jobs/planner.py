@@ -180,10 +180,12 @@ def _run_by_spark(job: Job, context: JobContext, executor: SparkExecutor) -> Job
 
 @contextlib.contextmanager
 def _unread_by_arrow() -> Iterator[None]:
-    """Raise NeedsSpark in place of the error of a file that Arrow cannot decode and Spark's own reader may."""
+    """Raise NeedsSpark in place of the error of a file that Spark's own reader may read in another way than Arrow."""
     try:
         yield
     except InvalidInput as error:
+        if error.facts.get("only_spark") is not None:
+            raise NeedsSpark(f"{error.message.partition('. Nothing')[0]}") from error
         path = error.facts.get("unread_by_arrow")
         if path is None or scheme_of(path) != LOCAL:
             raise

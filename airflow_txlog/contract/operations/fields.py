@@ -102,8 +102,8 @@ class FileView(Part, frozen=True, kw_only=True):
 
     @property
     def may_be_plain(self) -> bool:
-        """Whether Arrow may read what Spark would: Parquet, with the columns and types that the files have."""
-        return self.format == "parquet" and self.schema is None
+        """Whether Arrow may read what Spark would: Parquet with the types of its files, or CSV with a schema."""
+        return self.schema is None if self.format == "parquet" else self.format == "csv" and self.schema is not None
 
 
 View = Annotated[TableView | FileView, Meta(description="`table`, or `format` and `path`")]

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.orc
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.csv_rows import CsvFormat, Uncertain, rows_of_csv
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses
 from airflow_txlog.datafiles.deletion_vectors.rows import between
 from airflow_txlog.datafiles.failures import text_of
@@ -245,6 +246,27 @@ def _orc_values(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                 raise ColumnMismatch(name, column.type, pa.date32(), "a date before 1582-10-15 may be of two calendars")
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvScan(FileScan):
+    """A scan of a source's CSV files with these `columns`, as far as Spark certainly reads the same rows."""
+
+    columns: pa.Schema
+    text: TextFormat
+    csv: CsvFormat
+
+    def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+        """The rows of one file. Raises InvalidInput with the fact `only_spark` where Spark must say them, JobError."""
+        file = planned.file
+        try:
+            with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:
+                for lines in lines_of(source, None, self.text):
+                    yield self._output(planned, rows_of_csv(lines, self.columns, self.csv), None, None)
+        except (Uncertain, InvalidInput) as error:
+            why = error.args[0] if isinstance(error, Uncertain) else "it is no text in UTF-8"
+            message = f"Spark may read the source's file {file.name} in another way: {why}. Nothing was committed."
+            raise InvalidInput(message, only_spark=why) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,14 @@ Spark would read. If that is not certain of every file, Spark reads them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote
 
 from airflow_txlog.contract.operations import AnySource, FileView, TableView
 from airflow_txlog.datafiles.tasks.plans import Bins
-from airflow_txlog.datafiles.tasks.rows_without_log import ParquetScan
+from airflow_txlog.datafiles.tasks.rows_without_log import CsvScan, ParquetScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.schema import to_arrow
@@ -21,6 +21,7 @@ from airflow_txlog.engine.table.schema.types import Primitive, StructType, bare_
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, sent_bins
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns
+from airflow_txlog.jobs.source.csv_views import csv_view
 from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, find_files
 from airflow_txlog.jobs.source.tables import check_no_table, snapshot_of_view
 
@@ -81,7 +82,7 @@ def _rows_of_table(context: JobContext, view: TableView, target: Snapshot | None
 
 def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_all: bool) -> RowsHere | OnlySpark:
     if not view.may_be_plain:
-        return OnlySpark("the source is other files than Parquet, or names its schema as SQL")
+        return OnlySpark("the source is other files than Parquet without and CSV with a schema")
     found = find_files(context, view, argument)
     if isinstance(found, OnlySpark):
         return found
@@ -92,6 +93,8 @@ def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_a
     if refusal is not None:
         return refusal
     context.executor.admit(list(found.sizes.values()), found.store)
+    if view.format == "csv":
+        return _rows_of_csv(context, found)
     source = columns_in_footers(found)
     if source.left is None and source.apart is not None and reads_all:
         raise source.apart
@@ -112,14 +115,34 @@ def rows_of_files(context: JobContext, found: SourceFiles, source: SourceColumns
         return source.left
     if source.apart is not None:
         return OnlySpark("a column of the source is not of one type in all files")
+    make_scan = partial(ParquetScan, padded=padded_columns(context, source.padded), defaults=source.defaults)
+    return _planned(found, source.columns, source.costs, make_scan, in_pieces=True)
+
+
+def _rows_of_csv(context: JobContext, found: SourceFiles) -> RowsHere | OnlySpark:
+    view = csv_view(context, found)
+    if isinstance(view, OnlySpark):
+        return view
+    make_scan = partial(CsvScan, columns=to_arrow(view.columns), text=view.text, csv=view.csv)
+    return _planned(found, view.columns, {}, make_scan, in_pieces=False)
+
+
+def _planned(
+    found: SourceFiles,
+    columns: StructType,
+    costs: Mapping[str, int],
+    make_scan: Callable[..., FileScan],
+    *,
+    in_pieces: bool,
+) -> RowsHere | OnlySpark:
     files = found.sizes
     # Spark alone knows the values of folders, and texts with a collation.
-    names = {field.name.lower() for field in source.columns}
+    names = {field.name.lower() for field in columns}
     folders = {part for path in files for part in path.split("/")[:-1] if "=" in part}
     of_folders = {unquote(part.partition("=")[0]).lower() for part in folders}
-    if not names or names & of_folders or any(field.is_collated for field in walk_fields(source.columns)):
+    if not names or names & of_folders or any(field.is_collated for field in walk_fields(columns)):
         return OnlySpark("a folder of the source may name one of its columns, or a column has a collation")
-    costs = [source.costs[path] for path in files]
-    plan = plan_of(found.store, to_arrow(source.columns), list(files), list(files.values()), costs=costs)
-    make_scan = partial(ParquetScan, padded=padded_columns(context, source.padded), defaults=source.defaults)
-    return RowsHere(columns=source.columns, plan=plan, make_scan=make_scan, in_pieces=True)
+    plan = plan_of(
+        found.store, to_arrow(columns), list(files), list(files.values()), costs=[costs.get(path, 0) for path in files]
+    )
+    return RowsHere(columns=columns, plan=plan, make_scan=make_scan, in_pieces=in_pieces)
