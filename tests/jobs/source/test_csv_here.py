@@ -233,7 +233,7 @@ def test_small_csv_files_are_loaded_merged_and_deleted_by_without_spark(spark: S
         (
             "delete",
             {
-                "predicate": "true",
+                "predicate": None,
                 "keys": {"column": "id", "source": {**VIEW, "path": str(tmp_path / "gone.csv"), "schema": "id BIGINT"}},
             },
         ),
