@@ -18,6 +18,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.schema import to_arrow
 from airflow_txlog.engine.table.schema.types import Primitive, StructType, bare_columns, walk_fields
+from airflow_txlog.errors import SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, sent_bins
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns
@@ -83,12 +84,17 @@ def _rows_of_table(context: JobContext, view: TableView, target: Snapshot | None
 def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_all: bool) -> RowsHere | OnlySpark:
     if not view.may_be_plain:
         return OnlySpark("the source is other files than Parquet without and CSV with a schema")
-    found = find_files(context, view, argument)
-    if isinstance(found, OnlySpark):
-        return found
-    check_no_table(found, context.root)
-    if not found.filled:
-        raise found.no_rows()
+    try:
+        found = find_files(context, view, argument)
+        if isinstance(found, OnlySpark):
+            return found
+        check_no_table(found, context.root)
+        if not found.filled:
+            raise found.no_rows()
+    except SourceNotFound:
+        if view.schema is None:
+            raise
+        return OnlySpark("the source has no rows, or a folder of it may be empty")
     refusal = why_spark_reads(found)
     if refusal is not None:
         return refusal
