@@ -110,7 +110,7 @@ def next_day(table: Table, clock: ManualClock) -> int:
     version = tx.read_version + 1
     tx.add(path=f"f{version}", size=1)
     if version % 3 == 0:
-        tx.remove(path=f"f{version - 1}")
+        tx.remove(f"f{version - 1}")
     tx.commit("WRITE", {"mode": "Append"})
     return version
 

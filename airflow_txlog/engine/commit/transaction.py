@@ -1,7 +1,7 @@
-"""A transaction: what was read of one snapshot, what shall change, and the one commit that makes it so.
+"""A transaction: reads of one snapshot, changes, and the one commit that makes them.
 
-Everything read through the transaction is remembered, because it is what the conflict rules compare with the commits
-that land in the meantime. A transaction belongs to one thread and commits once.
+Reads are recorded, because the conflict rules compare them with the commits that land in the meantime. A transaction
+belongs to one thread and commits once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidCommit
 from airflow_txlog.storage.base import Store
 
-# Beyond so many files it is cheaper to hash all that are live than to look each one up.
+# With more files it is cheaper to hash all live files than to look each one up.
 _LOOKED_UP_ONE_BY_ONE = 1000
 
 
@@ -177,50 +177,35 @@ class Transaction:
 
     # --- what shall change ------------------------------------------------------------------------------------------
 
-    def add(self, actions: Add | Mapping[str, Any] | Iterable[Add] | None = None, /, **fields: Any) -> None:
+    def add(self, actions: Add | Iterable[Add] = (), /, **fields: Any) -> None:
         """Add staged files to the table: Add actions, or the fields of one.
 
         `path` is URL-encoded and relative to the table; `partition_values` default to none, `modification_time` to now
         and `data_change` to True.
         """
-        if actions is not None and fields:
-            raise TypeError(f"add takes Add actions or the fields of one, not both: {sorted(fields)}")
-        if isinstance(actions, Add):
-            self._adds.append(actions)
-        elif actions is None or isinstance(actions, Mapping):
+        self._adds.extend([actions] if isinstance(actions, Add) else actions)
+        if fields:
             defaults: dict[str, Any] = {
                 "partition_values": {},
                 "modification_time": self._clock.now_ms(),
                 "data_change": True,
             }
-            self._adds.append(Add(**(defaults | fields | dict(actions or {}))))
-        else:
-            self._adds.extend(actions)
+            self._adds.append(Add(**(defaults | fields)))
 
-    def remove(
-        self,
-        files: pa.Table | Add | str | Iterable[str] | None = None,
-        *,
-        path: str | None = None,
-        data_change: bool = True,
-    ) -> None:
+    def remove(self, files: pa.Table | Add | str | Iterable[str], *, data_change: bool = True) -> None:
         """Remove live files from the table: rows of a table `FILES`, an Add, or paths as the log has them.
 
         All removes of a commit share one deletion timestamp. Raises InvalidCommit if a path is not live, or is live
         with another deletion vector: the remove would name a file that is not in the table, and its rows would stay
         (soundness A1).
         """
-        if (files is None) == (path is None):
-            raise TypeError("remove takes files, or the path of one.")
         if isinstance(files, Add):
-            table = adds_to_table([files])
-        elif isinstance(files, pa.Table):
+            files = adds_to_table([files])
+        if isinstance(files, pa.Table):
             table = files
-        else:
-            named = files if files is not None else path
-            table = self._live([named] if isinstance(named, str) else list(named or ()))
-        if isinstance(files, (Add, pa.Table)):
             self._check_live(table)
+        else:
+            table = self._live([files] if isinstance(files, str) else list(files))
         self._removes.extend(table_to_removes(table, self._removed_ms, data_change))
 
     def add_changes(self, files: Iterable[Cdc]) -> None:
@@ -233,22 +218,21 @@ class Transaction:
         self._transactions.append(SetTransaction(app_id=app_id, version=version, last_updated=self._clock.now_ms()))
 
     def set_metadata(self, metadata: Metadata, *, is_checked: bool = False) -> None:
-        """Give the table this metadata, and its protocol every feature that a new property or column switches on.
+        """Set the table's metadata; its protocol gets every feature that a new property or column switches on.
 
-        `commit` raises InvalidCommit if live rows may break a rule that is new (a constraint, NOT NULL), and what
-        `content.new_metadata` raises. `is_checked`: the caller has verified the rows and the protocol.
+        `commit` raises InvalidCommit if live rows may break a new rule (a constraint, NOT NULL), and what
+        `content.metadata` raises. `is_checked`: the caller has verified the rows and the protocol.
         """
         self._metadata, self._is_metadata_checked = metadata, is_checked
 
     def evolve_schema(
         self, rows: StructType | pa.Schema, *, fixed: Collection[str] = (), new_name: Callable[[int], str] | None = None
     ) -> Evolution:
-        """The table takes rows of this schema: columns it lacks are added, narrower ones widened where it allows that.
+        """Let the table take rows of this schema: add missing columns, widen narrower ones if the table allows it.
 
-        In the same commit, as its metadata; nothing is set where nothing changes. `fixed`: columns whose type stays.
-        `new_name` makes the id of a new column into its physical name where the table has column mapping; give one
-        that is repeatable where staged files outlive this transaction. See `table.schema.evolution` for what is never
-        done.
+        The commit then carries the new metadata, if anything changes. `fixed`: columns whose type stays. `new_name`
+        makes the physical name of a new column from its id, in tables with column mapping; it must be repeatable if
+        staged files outlive this transaction. See `table.schema.evolution` for the limits.
 
         Raises SchemaMismatch for a name that the table may not have, UnsupportedFeature for a type that its protocol
         does not allow. Not for a table that does not exist yet.

@@ -48,7 +48,7 @@ def table(shape: str) -> Files:
         for file in range(3):
             tx.add(**_file(number * 3 + file))
         if number:
-            tx.remove(path="day=1/f%201.parquet" if number == 1 else "day=4/f%204.parquet")
+            tx.remove("day=1/f%201.parquet" if number == 1 else "day=4/f%204.parquet")
         tx.set_application("etl", number)
         tx.set_domain("mine", json.dumps({"number": number}))
         tx.commit("WRITE", {"mode": "Append"})

@@ -98,7 +98,7 @@ class Winner:
         first = self.number * ROWS
         tx = self.table.begin()
         (path,) = tx.read(f"id = {first}").column("path").to_pylist()
-        tx.remove(path=path)
+        tx.remove(path)
         tx.add(stage(self.table, file_rows(first, "rewritten"), tx=tx))
         tx.commit("UPDATE")
         append(self.table, file_rows(NEW + first, "appended"))

@@ -90,8 +90,7 @@ def _content_of(store: Store, checkpoint: CheckpointFiles, found: Gathered) -> C
 
 def _added_twice(adds: pa.Table) -> str | None:
     """Return the path of a file (path and deletion vector) that occurs more than once; None without one."""
-    paths = adds.column("path")
-    if pc.count_distinct(paths).as_py() == len(paths):
+    if not holds_twice(adds.column("path")):
         return None
     seen: set[tuple[object, ...]] = set()
     for row in adds.select(["path", "deletion_vector"]).to_pylist():
@@ -101,6 +100,24 @@ def _added_twice(adds: pa.Table) -> str | None:
             return str(row["path"])
         seen.add(key)
     return None
+
+
+def holds_twice(texts: pa.ChunkedArray, at_once: int = 1_048_576) -> bool:
+    """Return whether a text occurs twice; of more than `at_once`, an eighth of so many are compared at a time.
+
+    They are those whose hashes have one remainder. A set of all texts would take a hundred bytes for each.
+    """
+    if len(texts) <= at_once:
+        return bool(pc.count_distinct(texts).as_py() < len(texts))
+    count = min(256, 8 * len(texts) // at_once)
+    numbers = [pa.py_buffer(bytes([hash(text) % count for text in chunk.to_pylist()])) for chunk in texts.chunks]
+    for number in range(count):
+        wanted = pa.scalar(number, pa.uint8())
+        chosen = (pc.equal(pa.Array.from_buffers(pa.uint8(), each.size, [None, each]), wanted) for each in numbers)
+        some = pa.chunked_array([chunk.filter(each) for chunk, each in zip(texts.chunks, chosen, strict=True)])
+        if pc.count_distinct(some).as_py() < len(some):
+            return True
+    return False
 
 
 def _corrupt(store: Store, path: str, why: str, *, damaged: bool = True) -> CorruptCheckpoint:

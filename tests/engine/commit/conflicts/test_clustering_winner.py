@@ -69,6 +69,6 @@ def test_a_winner_that_clusters_by_columns_that_our_statistics_hold_is_none(
 def test_a_file_that_comes_again_with_rows_deleted_keeps_the_statistics_that_it_has(table: Table) -> None:
     cluster(table, "id", "name")
     tx = table.begin()
-    tx.remove(path="old")
+    tx.remove("old")
     tx.add(path="old", size=1, stats=KNOWS_ID, deletion_vector=inline([1]))
     assert tx.commit("DELETE") == 4

@@ -130,7 +130,7 @@ def perform(tx: Transaction, work: Work) -> None:
         tx.read(work.reads)
         tx.read_files([name for name in work.looked_into if name not in work.matched], matched=False)
     for name in work.removes:
-        tx.remove(path=name, data_change=not work.moves)
+        tx.remove(name, data_change=not work.moves)
     add(tx, work.adds, moves=work.moves)
 
 

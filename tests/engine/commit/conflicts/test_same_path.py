@@ -90,7 +90,7 @@ def test_a_file_that_leaves_and_comes_in_one_commit_may_have_its_path(table: Tab
 
 def test_a_path_that_was_removed_before_may_come_again(table: Table) -> None:
     tx = table.begin()
-    tx.remove(path="a")
+    tx.remove("a")
     tx.commit("DELETE")
     tx = table.begin()
     tx.add(new("a"))
