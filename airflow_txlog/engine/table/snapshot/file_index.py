@@ -159,14 +159,9 @@ class _Level:
     def _visible(self, rows: list[int]) -> list[int]:
         if not self.hidden:
             return rows
-        starts = self.rows.starts
-        gone = {starts[chunk] + each for chunk, each in self._hidden_in(rows)}
-        return [row for row in rows if row not in gone]
-
-    def _hidden_in(self, rows: list[int]) -> Iterator[tuple[int, int]]:
-        for chunk, positions in self.rows.by_chunk(rows).items():
-            hidden = self.hidden.get(chunk, frozenset())
-            yield from ((chunk, position) for position in positions if position in hidden)
+        starts, hidden = self.rows.starts, self.hidden
+        by_chunk = self.rows.by_chunk(rows).items()
+        return [starts[chunk] + each for chunk, some in by_chunk for each in some if each not in hidden.get(chunk, ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +178,11 @@ class _Chunk:
 
     def light(self) -> list[pa.RecordBatch]:
         """Return the rows in batches, without packed statistics, with as few copies as possible."""
-        return list(_cut(self.packed.light, self.hidden, self.most_cuts))
+        return _cut(self.packed.light, self.hidden, self.most_cuts)
 
     def full(self) -> list[pa.RecordBatch]:
         """Return the same batches with their statistics."""
-        return list(_cut(self.packed.full(), self.hidden, self.most_cuts))
+        return _cut(self.packed.full(), self.hidden, self.most_cuts)
 
     def visible(self, found: ColumnBounds) -> ColumnBounds:
         """Return the bounds of the visible rows among those of all rows."""
@@ -197,16 +192,13 @@ class _Chunk:
         return found.map(lambda array: array.filter(shown))
 
 
-def _cut(batch: pa.RecordBatch, hidden: frozenset[int], most_cuts: int) -> Iterator[pa.RecordBatch]:
+def _cut(batch: pa.RecordBatch, hidden: frozenset[int], most_cuts: int) -> list[pa.RecordBatch]:
     if not hidden:
-        yield batch
-    elif len(hidden) <= most_cuts:
-        edges = [-1, *sorted(hidden), batch.num_rows]
-        for before, after in pairwise(edges):
-            if after - before > 1:
-                yield batch.slice(before + 1, after - before - 1)
-    elif len(hidden) < batch.num_rows:
-        yield batch.filter(_shown(batch.num_rows, hidden))
+        return [batch]
+    if len(hidden) > most_cuts:
+        return [batch.filter(_shown(batch.num_rows, hidden))]
+    edges = pairwise([-1, *sorted(hidden), batch.num_rows])
+    return [batch.slice(before + 1, after - before - 1) for before, after in edges if after - before > 1]
 
 
 def _shown(rows: int, hidden: frozenset[int]) -> pa.BooleanArray:
