@@ -212,8 +212,8 @@ def commit_files(
     table: Path, schema: pa.Schema, partition_fields: Sequence[pa.Field], properties: dict[str, str]
 ) -> None:
     """Make the Parquet files of a folder a table, whose `schema` is that of the files."""
+    from airflow_txlog.datafiles.parquet.statistics import file_statistics
     from airflow_txlog.engine import Table
-    from tests.helpers.file_statistics import file_statistics
 
     names = [each.name for each in partition_fields]
     whole = pa.schema([*schema, *partition_fields])

@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_txlog.datafiles.codecs import date_text, float_text, timestamp_text
+from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.engine.log.checkpoints.rows import statistics_json
 from airflow_txlog.engine.table.schema.schema import array_of
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive
-from tests.helpers.file_statistics import file_statistics
 
 Values = Sequence[Any]
 Groups = Sequence[Values]

@@ -40,9 +40,9 @@ TEXTS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("arguments.properties.a", "write", {"source": FILES, "properties": {"a": HALF}}, {}),
     ("arguments.zorder_by[0]", "optimize", {"zorder_by": [HALF]}, {}),
     ("time_zone", "truncate", {}, {"time_zone": HALF}),
-    ("annotations", "truncate", {}, {"annotations": {"dag_id": HALF}}),
+    ("annotations.dag_id", "truncate", {}, {"annotations": {"dag_id": HALF}}),
     ("annotations", "truncate", {}, {"annotations": {HALF: "d"}}),
-    ("spark_conf", "truncate", {}, {"spark_conf": {"spark.app.name": HALF}}),
+    ("spark_conf.spark.app.name", "truncate", {}, {"spark_conf": {"spark.app.name": HALF}}),
     ("storage_options", "truncate", {}, {"storage_options": {"region": HALF}}),
     # Places: a folder's name may be bytes that are not UTF-8, and no name has NUL.
     *(("table_uri", "truncate", {}, {"table_uri": f"/t/{bad}"}) for bad in (HALF, NUL)),

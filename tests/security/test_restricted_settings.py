@@ -161,11 +161,20 @@ def test_settings_that_tune_are_allowed() -> None:
     assert checkpoint(spark_conf=TUNES).spark_conf == TUNES
 
 
-@pytest.mark.parametrize("given", ["query", ["everything"], [["query"]], None, True])
-def test_only_what_has_a_name_can_be_left_unrestricted(given: Any) -> None:
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ("query", "unrestricted"),
+        (["everything"], "unrestricted"),
+        ([["query"]], "unrestricted[0]"),
+        (None, "unrestricted"),
+        (True, "unrestricted"),
+    ],
+)
+def test_only_what_has_a_name_can_be_left_unrestricted(given: Any, place: str) -> None:
     with pytest.raises(InvalidJobSpec) as caught:
         checkpoint(unrestricted=given)
-    assert caught.value.facts["argument"] == "unrestricted"
+    assert caught.value.facts["argument"] == place
 
 
 class _Ti:

@@ -117,6 +117,20 @@ class StatisticsCollector:
         )
 
 
+def file_statistics(
+    table: pa.Table | pa.RecordBatch,
+    *,
+    indexed_columns: Sequence[str] | None = None,
+    num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT,
+) -> str:
+    """Return `add.stats` of a file with exactly these rows. The arguments are those of `StatisticsCollector`."""
+    collector = StatisticsCollector(
+        table.schema, indexed_columns=indexed_columns, num_indexed_columns=num_indexed_columns
+    )
+    collector.update(table)
+    return collector.finish()
+
+
 def _names_above(path: ColumnPath) -> Iterator[str]:
     """Yield the names of this leaf and of each struct around it, in lower case. A name may hold dots itself."""
     return (".".join(path[:size]).lower() for size in range(1, len(path) + 1))

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.parquet.reading import open_data_file, read_batches
+from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.tasks.zorder import values_at
 from airflow_txlog.errors import UnsupportedFeature
-from tests.helpers.file_statistics import file_statistics
 from tests.helpers.files import data_file
 
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
-from tests.helpers.file_statistics import file_statistics
+from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector, file_statistics
 
 NAN, INFINITY = float("nan"), float("inf")
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import FILES, adds_to_table
@@ -28,7 +29,6 @@ from airflow_txlog.errors import UnsupportedPredicate
 from tests.engine.properties.histories import REPEATABLE
 from tests.engine.properties.naive_sql import Both, Compare, Either, In, IsNull, Not, StartsWith, sql, truth
 from tests.helpers.depth import depth
-from tests.helpers.file_statistics import file_statistics
 
 
 def _single(value: float) -> float:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.partitioning import decode_add_path
 from airflow_txlog.engine.table.columns.statistics import bounds
 from airflow_txlog.engine.table.schema.schema import from_arrow, parse_schema
 from airflow_txlog.engine.table.schema.types import ArrayType, DecimalType, MapType, Primitive, StructField, StructType
 from airflow_txlog.errors import UnknownColumn
-from tests.helpers.file_statistics import file_statistics
 from tests.helpers.paths import GOLDEN
 
 NAN, INFINITY = float("nan"), float("inf")

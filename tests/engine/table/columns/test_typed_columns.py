@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.engine import checkpointing
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint
@@ -30,7 +31,6 @@ from airflow_txlog.engine.table_api import Table
 from airflow_txlog.storage import MemoryStore
 from tests.helpers.checkpoints import list_checkpoints
 from tests.helpers.depth import depth
-from tests.helpers.file_statistics import file_statistics
 
 UTC = datetime.UTC
 
