@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.helpers.canary import Canary
 from tests.helpers.hostile import SECRET, VARIABLE, Watched
+from tests.helpers.jobs import rows
 
 
 @pytest.fixture
@@ -27,3 +29,11 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
         server.listen()
         server.settimeout(0)
         yield Watched(folder, server)
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Iterator[Canary]:
+    """Files outside of the table, watched to the end of the test."""
+    found = Canary(tmp_path / "outside", rows(1).schema)
+    yield found
+    found.check()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,14 +36,6 @@ SWAPPED_AFTER = ("open", "makedirs", "scandir", "listdir")
 COMMIT = "_delta_log/00000000000000000001.json"
 FEED = {"delta.enableChangeDataFeed": "true"}
 V2 = {"delta.checkpointPolicy": "v2"}
-
-
-@pytest.fixture
-def canary(tmp_path: Path) -> Iterator[Canary]:
-    """Watched to the end of the test."""
-    found = Canary(tmp_path / "outside", rows(1).schema)
-    yield found
-    found.check()
 
 
 def linked(path: Path, target: Path) -> None:

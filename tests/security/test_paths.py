@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +23,6 @@ from tests.helpers.vectors import allow_vectors, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def canary(tmp_path: Path) -> Iterator[Canary]:
-    """Watched to the end of the test."""
-    found = Canary(tmp_path / "outside", rows(1).schema)
-    yield found
-    found.check()
 
 
 def name_in_log(table: Table, path: str, size_bytes: int, **more: Any) -> None:
