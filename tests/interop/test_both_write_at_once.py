@@ -47,8 +47,7 @@ def commits_of(uri: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.seeded
-def test_threads_of_both_append_and_no_commit_is_lost(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_threads_of_both_append_and_no_commit_is_lost(uri: str) -> None:
     Table.create(uri, SCHEMA)
     start = threading.Barrier(2 * THREADS_A_SIDE)
     patient = CommitProperties(max_commit_retries=1000)
@@ -82,11 +81,10 @@ def test_threads_of_both_append_and_no_commit_is_lost(tmp_path: Path) -> None:
     assert sum("delta-rs" in engine for engine in engines) == THREADS_A_SIDE * COMMITS_A_THREAD
 
 
-def test_two_tasks_create_one_table_and_both_append(tmp_path: Path) -> None:
+def test_two_tasks_create_one_table_and_both_append(uri: str) -> None:
     """A race to create is lost by all but one, and the losers find the table usable."""
     from airflow_txlog.errors import TableAlreadyExists
 
-    uri = str(tmp_path / "t")
     start = threading.Barrier(6)
 
     def create_and_append(writer: str) -> bool:

@@ -42,11 +42,6 @@ pytestmark = [
 UTC = dt.UTC
 
 
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
-    return str(tmp_path / "t")
-
-
 def assert_both_read(
     delta: DeltaSpark, uri: str, expected: pa.Table | list[dict[str, Any]] | None = None, version: int | None = None
 ) -> None:

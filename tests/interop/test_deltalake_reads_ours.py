@@ -78,8 +78,7 @@ def delete_commits(uri: str, up_to: int) -> None:
             path.unlink()
 
 
-def test_every_type_is_read_back(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_every_type_is_read_back(uri: str) -> None:
     rows = pa.Table.from_pylist(ALL_TYPES_ROWS, schema=ALL_TYPES)
     append(Table.create(uri, ALL_TYPES), rows)
     assert_both_read(uri, rows)
@@ -88,8 +87,7 @@ def test_every_type_is_read_back(tmp_path: Path) -> None:
     )
 
 
-def test_a_timestamp_without_zone_is_read_back(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_a_timestamp_without_zone_is_read_back(uri: str) -> None:
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us"))])
     times = [dt.datetime(1900, 1, 1), None, dt.datetime(2262, 4, 12, 0, 0, 0, 1), dt.datetime(9999, 12, 31)]
     rows = pa.table({"id": range(4), "at": times}, schema=schema)
@@ -97,8 +95,7 @@ def test_a_timestamp_without_zone_is_read_back(tmp_path: Path) -> None:
     assert_both_read(uri, rows)
 
 
-def test_append_overwrite_and_removed_files(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_append_overwrite_and_removed_files(uri: str) -> None:
     table = Table.create(uri, PEOPLE)
     append(table, people("ann", "bob"))
     append(table, people("cid", start=2))
@@ -112,8 +109,7 @@ def test_append_overwrite_and_removed_files(tmp_path: Path) -> None:
     assert_both_read(uri, people("ann", "bob", "cid"), version=2)
 
 
-def test_history_is_read_with_operation_and_parameters(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_history_is_read_with_operation_and_parameters(uri: str) -> None:
     append(Table.create(uri, PEOPLE), people("ann"), metrics={"numFiles": 1, "numOutputRows": 1})
     newest = DeltaTable(uri).history(1)[0]
     assert newest["operation"] == "WRITE"
@@ -121,15 +117,13 @@ def test_history_is_read_with_operation_and_parameters(tmp_path: Path) -> None:
     assert newest["operationParameters"]["mode"] in ("Append", '"Append"')
 
 
-def test_an_application_transaction_is_read(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_an_application_transaction_is_read(uri: str) -> None:
     append(Table.create(uri, PEOPLE), people("ann"), application=("nightly/load", 7))
     assert DeltaTable(uri).transaction_version("nightly/load") == 7
 
 
 @pytest.mark.parametrize("partitioned", [False, True], ids=["unpartitioned", "partitioned"])
-def test_the_checkpoint_alone_is_enough(tmp_path: Path, partitioned: bool) -> None:
-    uri = str(tmp_path / "t")
+def test_the_checkpoint_alone_is_enough(uri: str, partitioned: bool) -> None:
     table = Table.create(uri, PEOPLE, ["name"] if partitioned else [], {"delta.appendOnly": "false"})
     append(table, people("ann", "bob"))
     overwrite(table, people("cid", "dot"))
@@ -183,8 +177,7 @@ PARTITION_STRINGS = [
 ]
 
 
-def test_partition_values_with_anything_in_them(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_partition_values_with_anything_in_them(uri: str) -> None:
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("Part-Öne", pa.string())])
     rows = pa.table({"id": range(len(PARTITION_STRINGS)), "Part-Öne": PARTITION_STRINGS}, schema=schema)
     table = Table.create(uri, schema, ["Part-Öne"])
@@ -220,8 +213,7 @@ def rows_by_type(instead: Mapping[str, list[object]] = MappingProxyType({})) -> 
     return pa.table({"id": pa.array(range(3), pa.int64()), **columns})
 
 
-def test_partition_values_of_every_type(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_partition_values_of_every_type(uri: str) -> None:
     rows = rows_by_type()
     table = Table.create(uri, rows.schema, list(PARTITION_TYPES))
     append(table, rows)
@@ -231,8 +223,7 @@ def test_partition_values_of_every_type(tmp_path: Path) -> None:
     assert_both_read(uri, rows)
 
 
-def test_several_partition_columns_with_nulls(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_several_partition_columns_with_nulls(uri: str) -> None:
     schema = pa.schema([pa.field("day", pa.date32()), pa.field("id", pa.int64()), pa.field("country", pa.string())])
     rows = pa.table(
         {
@@ -248,8 +239,7 @@ def test_several_partition_columns_with_nulls(tmp_path: Path) -> None:
     assert sorted(selected["id"].to_pylist()) == [0, 1]
 
 
-def test_statistics_are_read_as_we_wrote_them(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_statistics_are_read_as_we_wrote_them(uri: str) -> None:
     append(Table.create(uri, PEOPLE), people("ann", "bob", "cid"))
     actions = pa.table(DeltaTable(uri).get_add_actions(flatten=True)).to_pylist()[0]
     assert actions["num_records"] == 3
@@ -257,8 +247,7 @@ def test_statistics_are_read_as_we_wrote_them(tmp_path: Path) -> None:
     assert (actions["min.name"], actions["max.name"]) == ("ann", "cid")
 
 
-def test_deltalake_changes_a_table_of_ours_and_we_go_on(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_deltalake_changes_a_table_of_ours_and_we_go_on(uri: str) -> None:
     table = Table.create(uri, PEOPLE, ["name"])
     append(table, people("ann", "bob", "cid"))
     DeltaTable(uri).delete("name = 'bob'")
@@ -270,8 +259,7 @@ def test_deltalake_changes_a_table_of_ours_and_we_go_on(tmp_path: Path) -> None:
     assert_both_read(uri, expected)
 
 
-def test_every_version_is_read_alike(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_every_version_is_read_alike(uri: str) -> None:
     table = Table.create(uri, PEOPLE)
     for number in range(12):
         (overwrite if number % 4 == 3 else append)(table, people(f"p{number}", start=number))

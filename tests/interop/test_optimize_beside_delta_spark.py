@@ -5,7 +5,6 @@ Skipped where delta-spark's jars are not there. One child process runs delta-spa
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +26,7 @@ def optimize(delta: DeltaSpark, uri: str, **arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.long("delta-spark takes seconds for each of its own statements")
-def test_rows_and_their_ids_are_those_of_before_and_the_history_says_what(delta: DeltaSpark, tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_rows_and_their_ids_are_those_of_before_and_the_history_says_what(delta: DeltaSpark, uri: str) -> None:
     name = f"delta.`{uri}`"
     properties = ["enableRowTracking", "enableDeletionVectors"]
     delta.run(
@@ -68,8 +66,7 @@ def test_rows_and_their_ids_are_those_of_before_and_the_history_says_what(delta:
 
 
 @pytest.mark.long("delta-spark takes seconds for each of its own statements")
-def test_files_of_before_and_after_changes_of_the_schema_become_one(delta: DeltaSpark, tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_files_of_before_and_after_changes_of_the_schema_become_one(delta: DeltaSpark, uri: str) -> None:
     name = f"delta.`{uri}`"
     delta.run(
         f"CREATE TABLE {name} (a INT, gone STRING, s STRUCT<x: SMALLINT>, t TIMESTAMP, d DECIMAL(5, 2)) USING delta "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -26,15 +25,13 @@ from tests.interop.test_deltalake_reads_ours import (
 )
 
 
-def test_every_type_is_read_back(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_every_type_is_read_back(uri: str) -> None:
     rows = pa.Table.from_pylist(ALL_TYPES_ROWS, schema=ALL_TYPES)
     write_deltalake(uri, rows)
     assert_both_read(uri, rows)
 
 
-def test_append_overwrite_delete_update_merge_and_optimize(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_append_overwrite_delete_update_merge_and_optimize(uri: str) -> None:
     steps: list[Callable[[], object]] = [
         lambda: write_deltalake(uri, people("ann", "bob")),
         lambda: write_deltalake(uri, people("cid", "dot", start=2), mode="append"),
@@ -59,8 +56,7 @@ def test_append_overwrite_delete_update_merge_and_optimize(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("partition_by", [None, ["name"]], ids=["unpartitioned", "partitioned"])
-def test_its_checkpoint_alone_is_enough(tmp_path: Path, partition_by: list[str] | None) -> None:
-    uri = str(tmp_path / "t")
+def test_its_checkpoint_alone_is_enough(uri: str, partition_by: list[str] | None) -> None:
     write_deltalake(uri, people("ann", "bob"), partition_by=partition_by)
     write_deltalake(uri, people("cid", start=2), mode="append")
     once = CommitProperties(app_transactions=[Transaction("nightly/load", 7)])
@@ -74,8 +70,7 @@ def test_its_checkpoint_alone_is_enough(tmp_path: Path, partition_by: list[str] 
     assert_both_read(uri, people("ann", "bob", "cid", "dot", "eve"))
 
 
-def test_partition_values_with_anything_in_them(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_partition_values_with_anything_in_them(uri: str) -> None:
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("part one", pa.string())])
     rows = pa.table({"id": range(len(PARTITION_STRINGS)), "part one": PARTITION_STRINGS}, schema=schema)
     write_deltalake(uri, rows, partition_by=["part one"])
@@ -89,16 +84,14 @@ WRITABLE_BY_DELTALAKE: dict[str, list[object]] = {
 }
 
 
-def test_partition_values_of_every_type(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_partition_values_of_every_type(uri: str) -> None:
     rows = rows_by_type(WRITABLE_BY_DELTALAKE)
     write_deltalake(uri, rows, partition_by=list(PARTITION_TYPES))
     DeltaTable(uri).create_checkpoint()
     assert_both_read(uri, rows)
 
 
-def test_a_column_added_later_is_null_in_older_files(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_a_column_added_later_is_null_in_older_files(uri: str) -> None:
     write_deltalake(uri, people("ann"))
     wider = PEOPLE.append(pa.field("born", pa.date32()))
     rows = pa.Table.from_pylist([{"id": 1, "name": "bob", "born": dt.date(1999, 1, 1)}], schema=wider)
@@ -107,8 +100,7 @@ def test_a_column_added_later_is_null_in_older_files(tmp_path: Path) -> None:
     assert_both_read(uri, pa.Table.from_pylist(expected, schema=wider))
 
 
-def test_files_that_delta_rs_compacts_its_log_into_are_passed_over(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_files_that_delta_rs_compacts_its_log_into_are_passed_over(uri: str) -> None:
     write_deltalake(uri, people("ann"))
     for number in range(1, 5):
         write_deltalake(uri, people(f"p{number}", start=number), mode="append")
@@ -116,8 +108,7 @@ def test_files_that_delta_rs_compacts_its_log_into_are_passed_over(tmp_path: Pat
     assert_both_read(uri, people("ann", "p1", "p2", "p3", "p4"))
 
 
-def test_files_of_both_are_pruned_alike(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_files_of_both_are_pruned_alike(uri: str) -> None:
     write_deltalake(uri, people("ann", "bob"))
     append(Table.open(uri), people("cid", "dot", start=2))
     write_deltalake(uri, people("eve", start=4), mode="append")

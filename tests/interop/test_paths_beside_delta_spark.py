@@ -47,8 +47,7 @@ def in_the_old_spelling(table: Table, version: int) -> None:
 
 
 @pytest.mark.long("statements of delta-spark, seconds each")
-def test_a_vacuum_of_delta_spark_leaves_every_live_file(delta: DeltaSpark, tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_a_vacuum_of_delta_spark_leaves_every_live_file(delta: DeltaSpark, uri: str) -> None:
     table = Table.create(uri, SCHEMA, [COLUMN])
     append(table, ROWS)
     # What no commit names is taken, so that the listing is known to have reached these folders.
@@ -62,8 +61,7 @@ def test_a_vacuum_of_delta_spark_leaves_every_live_file(delta: DeltaSpark, tmp_p
 
 
 @pytest.mark.long("statements of delta-spark, seconds each")
-def test_delta_spark_spells_paths_as_we_do(delta: DeltaSpark, tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_delta_spark_spells_paths_as_we_do(delta: DeltaSpark, uri: str) -> None:
     append(Table.create(uri, SCHEMA, [COLUMN]), ROWS)
     delta.run(f"UPDATE delta.`{uri}` SET id = id + 1000")
     paths = live_paths(Table.open(uri))
@@ -72,8 +70,7 @@ def test_delta_spark_spells_paths_as_we_do(delta: DeltaSpark, tmp_path: Path) ->
 
 
 @pytest.mark.long("statements of delta-spark, seconds each")
-def test_an_optimize_mends_a_table_whose_paths_delta_spark_does_not_know(delta: DeltaSpark, tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
+def test_an_optimize_mends_a_table_whose_paths_delta_spark_does_not_know(delta: DeltaSpark, uri: str) -> None:
     rows = ROWS.rename_columns(["id", "p"])
     table = Table.create(uri, rows.schema, ["p"])
     append(table, rows)
