@@ -575,4 +575,12 @@ FAULTS = (
         new="",
         tests=("tests/storage/test_store_open.py",),
     ),
+    Fault(
+        name="csv-empty-text-for-null",
+        breaks="an empty text in quotes of a CSV file becomes null, where Spark reads a text",
+        file="airflow_txlog/datafiles/csv_rows.py",
+        old="    if csv.null and _any(",
+        new="    if not csv.null and _any(",
+        tests=("tests/datafiles/test_csv_rows.py",),
+    ),
 )
