@@ -1,4 +1,11 @@
-"""When a checkpoint is due, and what of a version goes into it."""
+"""When a checkpoint is due and what goes into it; and the log cleanup that follows it.
+
+The invariant of the cleanup: nothing at or after the *cut* is ever deleted, and the cut is a whole checkpoint, read
+back just now, of a version that was no longer current within the retention. Every version from the cut on is rebuilt
+from files at or after the cut alone. So any part of the deletions, in any order and seen by any listing, costs only
+versions that the retention has given up. If the sidecars of one checkpoint are unknown, all sidecars stay.
+Source: protocol, "Checkpoints" and "Metadata Cleanup"; delta-spark, MetadataCleanup, for the whole days.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +33,10 @@ from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_c
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidProperty, TableError, UnsupportedFeature
 from airflow_txlog.storage.base import FileInfo, Store
+
+log = logging.getLogger(__name__)
+
+_CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
 
 
 def is_due(version: int, interval: int) -> bool:
@@ -109,9 +120,7 @@ def _kept_transactions(snapshot: Snapshot, now_ms: int) -> dict[str, SetTransact
     }
 
 
-log = logging.getLogger(__name__)
-
-_CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
+# --- the log cleanup --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

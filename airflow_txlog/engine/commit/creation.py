@@ -1,4 +1,9 @@
-"""The protocol and metadata of a new table: what version 0 says besides its rows."""
+"""A new table: its protocol and metadata, and whether its folder holds files of others.
+
+A VACUUM deletes every visible file of the folder that no commit names. So a table is not created beside files of
+others, unless its creator asks for it; then the property SHARED_FOLDER keeps a VACUUM from taking them. The invariant:
+files that an earlier try of the same creation has staged never count as another's, or its retry could not succeed.
+"""
 
 from __future__ import annotations
 
@@ -121,36 +126,29 @@ def _mapped(
 
 def _partition_columns(uri: str, schema: StructType, partition_by: Sequence[str]) -> list[str]:
     """Return the names in the schema's own case. Raises SchemaMismatch."""
+
+    def refused(what: str, *columns: str) -> SchemaMismatch:
+        return SchemaMismatch(f"{uri}{what}", table=uri, columns=list(columns))
+
     if not schema.fields:
-        raise SchemaMismatch(f"{uri}: a table needs at least one column.", table=uri, columns=[])
+        raise refused(": a table needs at least one column.")
     columns: list[str] = []
     for asked in partition_by:
         found = schema.find(asked)
         if found is None:
-            raise SchemaMismatch(
-                f"{uri} cannot be partitioned by {asked!r}: its columns are {schema.names}.", table=uri, columns=[asked]
-            )
+            raise refused(f" cannot be partitioned by {asked!r}: its columns are {schema.names}.", asked)
         if isinstance(found.type, StructType | ArrayType | MapType):
-            raise SchemaMismatch(
-                f"{uri} cannot be partitioned by {found.name!r}: a partition value must be a single value, and the "
-                f"column is {found.type}.",
-                table=uri,
-                columns=[asked],
-            )
+            what = f"a partition value must be a single value, and the column is {found.type}."
+            raise refused(f" cannot be partitioned by {found.name!r}: {what}", asked)
         if found.name in columns:
-            raise SchemaMismatch(f"{uri}: {found.name!r} is named twice in partition_by.", table=uri, columns=[asked])
+            raise refused(f": {found.name!r} is named twice in partition_by.", asked)
         columns.append(found.name)
     if len(columns) == len(schema.fields):
-        raise SchemaMismatch(
-            f"{uri} cannot be partitioned by every one of its columns: its files would hold none.",
-            table=uri,
-            columns=columns,
-        )
+        raise refused(" cannot be partitioned by every one of its columns: its files would hold none.", *columns)
     return columns
 
 
 _EXAMPLES = 3
-# A try may stage files and die. Its retry comes within days; what is older, another VACUUM would call an orphan too.
 
 
 def holds_files_of_others(
@@ -177,6 +175,7 @@ def _files_of_others(store: Store, partition_columns: Iterable[str], now_ms: int
     visibility = Visibility(partition_columns)
     unreadable: list[str] = []
     for info in store.walk(unreadable.append, lazily=True):
+        # A try may stage files and die. Its retry comes within days; older files are orphans to any VACUUM too.
         is_leftover = is_staged_name(info.path) and info.modified_ms > now_ms - ORPHAN_RETENTION_MS
         if visibility.is_visible(info.path) and not is_leftover and not info.path.startswith(PRIVATE_PREFIX):
             # A name that is not UTF-8 must not break the log that shows it.

@@ -1,8 +1,8 @@
-"""Turns among the writers of one machine: a few try to commit to a table on an object store at a time.
+"""Turns among the writers of one machine: a few at a time try to commit to a table on an object store.
 
-A lost race costs a writer there four requests and brings no writer further, so eight that all try commit less than
-two of them do, and the lucky ones commit most. A turn is a courtesy and no lock: put-if-absent alone decides who
-commits, writers on other machines know nothing of turns, and who gets none in time goes on without.
+A lost race costs a writer four requests and helps no other writer. So eight that all try commit less than two of them
+do, and the lucky ones commit most. A turn is a courtesy and no lock: put-if-absent alone decides who commits, writers
+on other machines know nothing of turns, and a writer that gets none in time continues without.
 """
 
 from __future__ import annotations

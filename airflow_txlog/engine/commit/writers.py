@@ -1,7 +1,7 @@
-"""Who else writes this table, and whether that engine's commits could replace ours (soundness A15).
+"""Other engines that write the table, and whether their commits could replace ours (soundness A15).
 
-The invariant: the decision is a pure function of the kind of store and of the names that engines left in their commits;
-it is asked once a table, before its first write, and only on a store where the answer can be yes.
+The invariant: the decision is a pure function of the kind of store and of the engine names in the commits. It is made
+once a table, before its first write, and only on a store where the answer can be yes.
 Source: docs/writers.md.
 """
 
@@ -30,11 +30,7 @@ def overwriting_engine(kind: str, engines: Iterable[str | None]) -> str | None:
     """
     if kind != "s3":
         return None
-    return next((engine for engine in engines if engine is not None and _is_delta_on_spark(engine)), None)
-
-
-def _is_delta_on_spark(engine: str) -> bool:
-    return engine.startswith("Apache-Spark/") and "Delta-Lake/" in engine
+    return next((each for each in engines if each and each.startswith("Apache-Spark/") and "Delta-Lake/" in each), None)
 
 
 def check_writers(store: Store, version: int, *, strict: bool) -> None:

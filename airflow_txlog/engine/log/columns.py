@@ -1,8 +1,9 @@
-"""The Arrow form of file actions: what a snapshot and a checkpoint hold of a million files.
+"""The Arrow form of file actions, for snapshots and checkpoints of a million files.
 
 The columns are the wire's fields as written: paths stay encoded, partition values stay strings, statistics stay JSON.
-Whatever is typed is derived elsewhere, on demand, so that nothing the log said is lost on the way to the next
-checkpoint or remove (soundness B8). Conversions walk column by column: never a dict a row.
+Typed forms are derived elsewhere, on demand, so that the next checkpoint or remove repeats the log without loss
+(soundness B8). Conversions go column by column: never a dict a row. Statistics of a large table are most of its memory
+and few questions need them, so they can be packed; unpacked they are the same to the byte.
 """
 
 from __future__ import annotations

@@ -246,7 +246,14 @@ def _segment_of(listing: Listing, wanted: int | None, table: str, without: Colle
         raise _not_found(table, version, listing)
     if wanted is not None and checkpoint is None and 0 not in listing.commits and listing.earliest is not None:
         raise _not_found(table, version, listing)
-    raise _gap(table, gap, version)
+    path = commit_name(gap)
+    raise LogGap(
+        f"LogGap: {path} of {table} is missing, and version {version} cannot be rebuilt without it: the log was cut "
+        "before a usable checkpoint, or a file of it was lost. Nothing was changed.",
+        table=table,
+        path=path,
+        version=gap,
+    )
 
 
 def _checkpoint_for(listing: Listing, version: int, without: Collection[str]) -> CheckpointFiles | None:
@@ -266,17 +273,6 @@ def _not_found(table: str, version: int, listing: Listing) -> VersionNotFound:
         version=version,
         earliest=listing.earliest,
         latest=listing.latest,
-    )
-
-
-def _gap(table: str, missing: int, needed_for: int) -> LogGap:
-    path = commit_name(missing)
-    return LogGap(
-        f"LogGap: {path} of {table} is missing, and version {needed_for} cannot be rebuilt without it: the log was cut "
-        "before a usable checkpoint, or a file of it was lost. Nothing was changed.",
-        table=table,
-        path=path,
-        version=missing,
     )
 
 

@@ -1,10 +1,9 @@
-"""What one listing of the log shows from a known version on: is it still the log that we know, and what came after.
+"""One listing of the log from a known version on: is it still the log that we know, and which commits followed?
 
 The listing begins at the known version *inclusive*: that one request shows whether the version's commit is the file
-that we saw (else the table was dropped and made again, or its log rewritten or cleaned) and what is new. It also
-watches over the commits that were acknowledged to us: another writer whose put is not conditional may replace one
-afterwards (soundness A15).
-The invariant: what follows the known version is contiguous, or the result says that it is not.
+that we saw (else the table was dropped and made again, or its log rewritten or cleaned) and what is new. It also checks
+the commits that were acknowledged to us: another writer whose put is not conditional may replace one (soundness A15).
+The invariant: the commits after the known version are contiguous, or the result says that they are not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Deletion vectors: where they are stored, and which rows they delete.
+"""Deletion vectors, read: where they are stored, and which rows they delete.
 
-The invariants: a vector whose place cannot be known is an error, because vacuum must know every one that
-is still needed; and a vector that is not exactly what its descriptor says is an error, because believing a part of it
-would bring deleted rows back. How one is written: `vector_files`.
+The invariants: a vector whose place is unknown is an error, because vacuum must know every needed one; and a vector
+that does not match its descriptor exactly is an error, because believing a part of it would bring deleted rows back.
 Source: protocol, "Deletion Vectors", "Deletion Vector Descriptor Schema" and "Deletion Vector Format".
 """
 

@@ -1,1 +1,1 @@
-"""What keeps a table healthy and changes no row of it: vacuum, history."""
+"""Operations on a table beside its rows: vacuum, restore, history, and findings about its health."""

@@ -1,7 +1,7 @@
-"""What is unhealthy about a table, and what to do about it: findings, in order of what costs most.
+"""Findings about the health of a table, each with advice, ordered by cost.
 
-Nothing is changed and nothing is promised: a finding is a threshold that was passed, with the numbers. The invariant: a
-table that this engine can open can be checked; what cannot be read is itself a finding.
+Nothing is changed: a finding is a threshold that was passed, with the numbers. The invariant: a table that this engine
+can open can be checked; an unreadable part is itself a finding.
 """
 
 from __future__ import annotations

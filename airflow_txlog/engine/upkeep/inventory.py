@@ -1,7 +1,7 @@
-"""An inventory in place of a listing: what a store's own report says lies under a table.
+"""An inventory in place of a listing: a store's own report of the files under a table.
 
 Listing ten million objects takes long and costs money, and many stores write a daily report of them. The invariant: an
-inventory only proposes. Nothing of it is believed but names; each file is looked up before it is deleted.
+inventory only proposes names; each file is looked up before it is deleted.
 Source: delta-spark, VACUUM … USING INVENTORY (path, length, isDir, modificationTime).
 """
 

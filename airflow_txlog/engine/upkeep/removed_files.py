@@ -1,8 +1,8 @@
-"""What the commits say was removed: for a lite vacuum, and where a checkpoint has forgotten tombstones.
+"""The removes in the commits: for a lite vacuum, and for tombstones that a checkpoint has dropped.
 
-A lite vacuum lists no data file: what the log removed since the last vacuum is what there is to delete. The version up
-to which a vacuum has gone through the log is kept in `_delta_log/_last_vacuum_info`, as the reference implementation
-keeps it. The invariant: every remove of the log is gone through once, or the lite vacuum is refused.
+A lite vacuum lists no data file: it deletes what the log removed since the last vacuum. `_delta_log/_last_vacuum_info`
+records the last version that a vacuum has covered, as in the reference implementation. The invariant: every remove of
+the log is covered once, or the lite vacuum is refused.
 Source: delta-spark, VacuumCommand.getFilesFromDeltaLog and LastVacuumInfo.
 """
 

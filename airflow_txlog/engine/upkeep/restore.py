@@ -1,10 +1,9 @@
 """RESTORE: make an earlier version the latest one again, by a new commit.
 
-What is restored is the content (the files that were live then, deletion vectors included), the metadata (schema,
-partitioning, properties) and the clustering columns. What belongs to the log and not to one version stays as it is: the
-protocol, application transactions, all other domains, the table's id, and in-commit timestamps. What may only grow
-keeps the furthest value of both (`commit/content/furthest`). The invariant: no commit names a file that was not there a
-moment ago.
+It restores the content (the files that were live, deletion vectors included), the metadata (schema, partitioning,
+properties) and the clustering columns. The protocol, application transactions, other domains, the table's id and
+in-commit timestamps belong to the log and stay. Facts that may only grow keep the furthest value of both
+(`commit/content/metadata`). The invariant: no commit names a file that was not there a moment ago.
 Source: delta-spark, RestoreTableCommand; protocol, "Action Reconciliation".
 """
 
@@ -44,8 +43,7 @@ log = logging.getLogger(__name__)
 _PARALLELISM = 16
 _EXAMPLES = 5
 
-# Properties that describe the log or the folder: an earlier value would be a wrong one. What may only grow is in
-# `furthest`.
+# Properties that describe the log or the folder: an earlier value would be wrong.
 _OF_THE_LOG = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",

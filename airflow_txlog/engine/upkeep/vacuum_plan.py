@@ -1,7 +1,7 @@
-"""Which files a vacuum deletes: a pure function of what is there and of the names in the log.
+"""The settings of a vacuum, and which files it deletes: pure functions of what is there and of the names in the log.
 
-The invariant: what is in doubt stays. A file goes if the log removed it before the retention, or if no action names it
-and it is older than the orphan retention; never if a needed file could be meant by its name, by whatever path.
+The invariant: a doubtful file stays. A file goes if the log removed it before the retention, or if no action names it
+and it is older than the orphan retention; never if its name could mean a needed file, by whatever path.
 Source: delta-spark, VacuumCommand; soundness A16.
 """
 
@@ -211,8 +211,10 @@ def may_go(info: FileInfo, named: NamedFiles, orphan_before_ms: int) -> bool:
     """Return whether one file inside the table may be deleted; `modified_ms` is its time by the store's clock."""
     if info.path in named.needed or info.path.rsplit("/", 1)[-1] in named.needed_elsewhere:
         return False
-    # A name that is not UTF-8 has no spelling in the log that we could have compared.
-    if not _is_utf8(info.path):
+    try:
+        info.path.encode("utf-8")
+    except UnicodeEncodeError:
+        # Such a name has no spelling in the log that we could have compared.
         return False
     return info.path in named.expired or info.modified_ms < orphan_before_ms
 
@@ -224,14 +226,6 @@ _LEFTOVER = re.compile(rf"{LOG_DIRECTORY}/\.[^/]+\.[0-9a-f]{{8}}(?:-[0-9a-f]{{4}
 def is_leftover(path: str) -> bool:
     """Return whether a killed writer of ours left the file in the log; it goes once it is old, like any orphan."""
     return _LEFTOVER.fullmatch(path) is not None
-
-
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _paths(files: pa.Table, root: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""What a transaction read and what it wants to commit, as one value: one side of every conflict rule.
+"""A transaction's reads and changes as one value, one side of every conflict rule; and its isolation level.
 
-An attempt is never changed. A rule that lets the commit through but must adapt it (another base row id, the winner's
-metadata) answers with another attempt.
+An attempt is never changed. A rule that must adapt the commit (another base row id, the winner's metadata) returns
+another attempt.
+Source: delta-spark, OptimisticTransaction.commit (canDowngradeToSnapshotIsolation) and IsolationLevels.
 """
 
 from __future__ import annotations

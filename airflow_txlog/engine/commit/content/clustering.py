@@ -1,9 +1,9 @@
-"""Clustered tables: every file that is added has the bounds of the clustering columns.
+"""Clustered tables: every added file has the bounds of the clustering columns.
 
-The columns stand in the domain `delta.clustering`, by physical name. We append to clustered tables and rewrite their
-files; we cluster none, so a file of ours names no clusteringProvider, and the engine that clusters will take it up.
-The invariant: a table whose properties keep our statistics away from a clustering column is refused before anything is
-staged, and a commit that lands first and changes the columns is a conflict where our files do not serve it.
+The domain `delta.clustering` lists the columns by physical name. We append to clustered tables and rewrite their files,
+but cluster none: our files name no clusteringProvider, and the engine that clusters picks them up. The invariant: a
+table whose properties leave out statistics of a clustering column is refused before anything is staged, and a winner
+that changes the columns is a conflict if our files lack their bounds.
 Source: protocol, "Clustered Table".
 """
 

@@ -1,9 +1,11 @@
-"""Rows deleted by vectors: the file stays where it is and comes again with a larger deletion vector.
+"""Rows deleted by vectors: a file comes again with a larger vector, and vectors are written to files of bitmaps.
 
-The invariant: a file that comes again keeps everything that it was added with (size, tags, row ids, statistics word by
-word) but the vector, and its statistics say from then on that their bounds are wide. A path is live once (see
-`validation.check_paths_are_free`): the commit that adds it with a vector removes it as it was.
-Source: protocol, "Deletion Vectors" (writer requirements), "Per-file Statistics" (tightBounds).
+The invariants: a file that comes again keeps everything but the vector (size, tags, row ids, statistics word by word),
+and its statistics state wide bounds. A file of vectors is written whole under a name that no other writer uses, and a
+descriptor names exactly one bitmap of it, to the byte. Several vectors share a file, so that readers open few of them.
+No vector is inline: everyone who opens the table reads a line of the log, but only who reads the rows needs vectors.
+Source: protocol, "Deletion Vectors" (writer requirements), "Deletion Vector Files", "Deletion Vector Descriptor
+Schema", "Per-file Statistics" (tightBounds).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""commitInfo: what a commit says about itself, for history, for operators and for the next writer's conflict check.
+"""commitInfo: what a commit states about itself for history, operators and the next writer; and in-commit timestamps.
 
-Source: protocol, "Commit Provenance Information"; delta-spark, CommitInfo.
+The invariant: in a table with in-commit timestamps every commit's is greater than that of the version before it, and
+the time that another writer owed is never guessed (soundness C3). A commit that switches them on for an existing table
+records from which version and moment they hold, because earlier versions use their files' times.
+Source: protocol, "Commit Provenance Information" and "In-Commit Timestamps"; delta-spark, CommitInfo.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Row tracking: the ids and commit versions that the rows of new files get, and what a commit says of older ones.
+"""Row tracking: the ids and commit versions of rows in new files, and whether older rows keep theirs.
 
-Where the table supports the feature every added file carries `baseRowId` (its rows are numbered from there) and
-`defaultRowCommitVersion`; a file that is added again keeps both. The highest id handed out stands in the domain
-`delta.rowTracking`. The invariant: an id is never handed out twice, which the mark guarantees as long as every writer
-raises it; `conflicts.rebase` numbers again above the mark of a commit that landed first.
-Rows that a job moves to new files get new ids, and the commit says so, unless the job carries their ids along in the
-materialized columns (`Transaction.keep_row_ids`).
+If the table supports the feature, every added file carries `baseRowId` (its rows are numbered from there) and
+`defaultRowCommitVersion`; a file that is added again keeps both. The highest id stands in the domain
+`delta.rowTracking`. The invariant: an id is never handed out twice, as long as every writer raises that mark;
+`conflicts.rebase` renumbers above the mark of a winner. Rows that a job moves get new ids, and the commit says so,
+unless the job carries their ids along in the materialized columns (`Transaction.keep_row_ids`).
 Source: protocol, "Row Tracking" (writer requirements).
 """
 

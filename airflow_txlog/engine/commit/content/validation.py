@@ -1,8 +1,10 @@
-"""What a commit must satisfy in itself: in its own actions, and beside the files that are live.
+"""The rules for a commit by itself: for its own actions, beside the live files, and for files of change rows.
 
-Pure functions, run once before the first put, and `check_paths_against_winner` before each later one: a refusal here
-means that nothing was written.
-Source: protocol, "Add File and Remove File"; delta-spark, OptimisticTransaction.prepareCommit.
+Pure functions, run once before the first put, and `check_paths_against_winner` before each later one: after a refusal
+nothing was written. In a table with `delta.enableChangeDataFeed` a commit either records all its changes in `cdc`
+actions, or none of its files holds a row that was there before.
+Source: protocol, "Add File and Remove File", "Add CDC File", "Change Data Files" and "Writer Requirements for
+AddCDCFile"; delta-spark, OptimisticTransaction.prepareCommit.
 """
 
 from __future__ import annotations
