@@ -28,6 +28,8 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
+# Nothing is left behind by the tests that makes an archive of its own.
+os.environ.setdefault("TXLOG_CLASS_ARCHIVES", "off")
 
 # A line for the reader of the run: `record_property(REPORTED, line)`. It crosses from a worker to the terminal.
 REPORTED = "reported"

@@ -112,7 +112,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "contract": ("wording", "job", "restrictions", "operations", "parameters"),
     "exactly_once": ("exchange", "transactions"),
     "jobs": (
-        "submitted_main | cluster_main | server_main",
+        "submitted_main | cluster_main | server_main | archive_main",
         "__main__",
         "run",
         "planner",
@@ -197,6 +197,8 @@ FILE_CALLS = {
     "contract.job": "job documents: a spec and a result",
     "datafiles.moved_rows": "the counts of tasks, for the log of their driver",
     "jobs.__main__": "the process's own output",
+    "jobs.archive_main": "the archive of Spark's classes",
+    "jobs.spark.class_archive": "the archive of Spark's classes",
     "jobs.spark.launch": "the store of keys that has none; the open files of this process",
     "jobs.submitted_main": "the open files of its parent",
     "jobs.spark.shipping": "the zip of our own sources",

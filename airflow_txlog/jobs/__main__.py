@@ -28,7 +28,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec, read_spec, write_docu
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.spark.installation import not_started
-from airflow_txlog.jobs.spark.launch import log_start
+from airflow_txlog.jobs.spark.launch import QUICK, log_start, starts_for_little
 from airflow_txlog.process.arrow_memory import spare_memory
 from airflow_txlog.process.private_folder import remove_temporary_folder
 
@@ -101,10 +101,13 @@ def _run_in_session(
     started: list[Any] = []
 
     def start() -> Any:
+        conf = spec.spark_conf
         if session == LOCAL_SESSION:
-            log_start(spec.spark_conf, say)
+            log_start(conf, say)
+            # This process ends with its only job.
+            conf = {QUICK: str(starts_for_little.get()).lower(), **conf}
         module, _, name = SESSIONS[session].partition(":")
-        started.append(getattr(importlib.import_module(module), name)(spec.spark_conf))
+        started.append(getattr(importlib.import_module(module), name)(conf))
         begun(started[-1])
         return started[-1]
 

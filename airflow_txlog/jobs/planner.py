@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import Delete
+from airflow_txlog.contract.operations.base import SourceOperation
 from airflow_txlog.contract.wording import LinesOnce
 from airflow_txlog.engine import DeltaTable
 from airflow_txlog.errors import InvalidInput, JobError
@@ -26,11 +28,12 @@ from airflow_txlog.jobs.executor.local import LocalExecutor
 from airflow_txlog.jobs.source.listing import check_reachable
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.jobs.spark.installation import not_started
+from airflow_txlog.jobs.spark.launch import starts_for_little
 from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting
 from airflow_txlog.jobs.spark.session import check_meaning, job_settings, reads_this_disk
 from airflow_txlog.jobs.sql.current_time import CurrentTime, fix_current_time
 from airflow_txlog.locations import LOCAL, scheme_of
-from airflow_txlog.storage.limits import SMALL_JOB
+from airflow_txlog.storage.limits import MIB, SMALL_JOB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 
 
 Job = Callable[[JobContext], JobResult]
+
+# What the JVM of a small job does takes a second or two, too short a time for compiling well to pay.
+_LITTLE_BYTES = 32 * MIB
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,7 @@ def run_planned(
             if sparks.start is None:
                 raise JobError(f"The job needs Spark: {why}.", needs_spark=True)
             say(f"Spark is needed: {why}")
+        starts_for_little.set(not sparks.is_given and _reads_little(spec, table))
         spark = sparks.started(steps, say)
         with job_settings(spark, spec.time_zone, spec.spark_conf, spec.unrestricted):
             from airflow_txlog.jobs.executor.spark import SparkExecutor  # noqa: PLC0415 - only with Spark
@@ -133,6 +140,14 @@ def begin_job(
     if tried is not None:
         job.go_on_from(tried)
     return job
+
+
+def _reads_little(spec: JobSpec, table: DeltaTable) -> bool:
+    """Return whether all that the job can read is small: it has no source, and the whole table is."""
+    operation = spec.operation
+    if isinstance(operation, SourceOperation) or (isinstance(operation, Delete) and operation.keys is not None):
+        return False
+    return table.snapshot().size_bytes <= _LITTLE_BYTES
 
 
 def _why_spark(spec: JobSpec) -> str | None:

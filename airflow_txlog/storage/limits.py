@@ -147,6 +147,9 @@ class Limits:
     """How much of a materialized source the driver reads, rather than a Spark job."""
     delete_keys: int = 10_000
     """Beyond so many keys of a DELETE, the least and the greatest prune files and judge conflicts."""
+    sent_bytes: int = 4 * MIB
+    """So many bytes of rows, read here from files of at most 16 times as many, are sent to this process's own Spark:
+    its Python workers take a second to start."""
     many_rows: int = 1_000_000
     """For fewer rows Spark evaluates a condition sooner than the distinct values are collected."""
     distinct_values: int = 10_000

@@ -29,7 +29,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
+from airflow_txlog.jobs.files.scan import BinTask, TooManyRows, run_here, work_of
 from airflow_txlog.jobs.files.stage import WRITING, Work, staged_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.progress import counted
@@ -69,9 +69,31 @@ _UNKNOWN_BYTES = 2**62
 
 def scan_frame(context: JobContext, scan: FileScan) -> DataFrame:
     """Return the rows that the scan reads."""
+    return _compared_as_char(over_bins(context.spark, Task(source=scan), scan.output_schema), scan)
+
+
+def held_frame(context: JobContext, scan: FileScan, what: str) -> DataFrame | None:
+    """Return the rows that the scan reads in a frame that holds them, so that no Python worker of Spark's starts.
+
+    Returns None for rows that may be many, or of types that Spark could take in two ways. Raises the TxlogError of the
+    scan.
+    """
+    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
+    weight, most_bytes, schema = scan.bins.weight, context.limits.sent_bytes, scan.output_schema
+    is_plain = not any(pa.types.is_nested(kind) or pa.types.is_timestamp(kind) for kind in schema.types)
+    if not is_plain or weight > 16 * most_bytes or not context.executor.runs_here(weight):
+        return None
+    try:
+        rows = run_here(work_of([Task(source=scan)]), schema, what, context.parallelism, most_bytes)
+    except TooManyRows:
+        return None
+    return _compared_as_char(context.spark.createDataFrame(rows, spark_schema(schema)), scan)
+
+
+def _compared_as_char(frame: DataFrame, scan: FileScan) -> DataFrame:
     from airflow_txlog.jobs.sql.schemas import compared_as_char  # noqa: PLC0415 - only with Spark
 
-    frame = over_bins(context.spark, Task(source=scan), scan.output_schema)
     marks = {field.name: (field.metadata or {}).get(CHAR_VARCHAR_KEY.encode()) for field in scan.schema}
     return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
 

@@ -24,8 +24,8 @@ from airflow_txlog.engine.table.predicate import Predicate, why_not_plain
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.frames import scan_frame, through
-from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
+from airflow_txlog.jobs.files.frames import held_frame, scan_frame, through
+from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, run_here
 from airflow_txlog.jobs.resume.attempts import predicate_parameter
 from airflow_txlog.jobs.rows.matches import Matches, united
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
@@ -108,7 +108,7 @@ class ByCondition(RowOperation[C]):
         """Return the rows of which the accepted condition is TRUE, by the plan's numbers of the files.
 
         The condition names only `columns`. The tasks drop rows that cannot match, by `read`, before they
-        reach Spark, and pack the addresses into bitmaps, so that the driver collects no rows.
+        reach Spark, and pack the addresses into bitmaps, so that the driver collects no rows. It sends few rows itself.
         """
         context = self._context
         row_filter = row_filter_of(read, columns)
@@ -116,8 +116,12 @@ class ByCondition(RowOperation[C]):
         by_value = self._filter_by_value(plan, scan)
         if by_value is not None:
             return _passing(context, plan, replace(scan, row_filter=by_value))
-        found = self._where(scan_frame(context, scan), ADDRESS_COLUMN)
-        return united(collect(through(found, rows_packed, PACKED_SCHEMA), _DOING))
+        held = held_frame(context, scan, _DOING)
+        if held is not None:
+            found = collect(self._where(held, ADDRESS_COLUMN), _DOING).combine_chunks().to_batches()
+            return united(run_here([(rows_packed, batch) for batch in found], PACKED_SCHEMA, _DOING, 1))
+        rows = self._where(scan_frame(context, scan), ADDRESS_COLUMN)
+        return united(collect(through(rows, rows_packed, PACKED_SCHEMA), _DOING))
 
     def _where(self, rows: DataFrame, column: str) -> DataFrame:
         """Return one column of the rows of which the condition is TRUE."""

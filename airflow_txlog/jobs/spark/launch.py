@@ -25,6 +25,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -48,6 +49,12 @@ LOCAL_DEFAULTS = {
     # The UI and the event log hide settings with such names. Spark's own default is shorter.
     "spark.redaction.regex": "(?i)secret|passw|token|credential|access[.]?key|account[.]?key|api[.]?key|sas|signature",
 }
+
+QUICK = "spark.txlog.quickCompiler"
+"""The setting of a Spark whose only job is small for certain: `true` lets its JVM compile quickly instead of well."""
+
+starts_for_little: ContextVar[bool] = ContextVar("starts_for_little", default=False)
+"""Whether the Spark that starts now is for a job that can only read little."""
 
 # Without this, a thread of Spark that runs out of memory leaves Python waiting for ever. A JVM that ends is noticed at
 # once as a lost job.

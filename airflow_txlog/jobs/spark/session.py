@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.spark import connect
+from airflow_txlog.jobs.spark import class_archive, connect
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.installation import check_has_jvm_side, check_one_version
 from airflow_txlog.jobs.spark.launch import (
@@ -24,6 +24,7 @@ from airflow_txlog.jobs.spark.launch import (
     JVM_OPTIONS,
     LARGEST_RESULTS,
     LOCAL_DEFAULTS,
+    QUICK,
     check_stays_closed,
     closed_settings,
     is_one_process,
@@ -218,12 +219,13 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # The JVM that puts the command line of Spark's together.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", class_archive.QUICK_COMPILER)
     folder = temporary_folder()
     # Not at a name that another user of the machine could take before.
     defaults = {**LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(folder, "warehouse")}
     settings = {**defaults, **conf, **closed_settings(folder)}
-    settings[_JVM] = _with_ours(settings.get(_JVM, ""))
-    start_jvm(settings)
+    _start_jvm(settings)
     from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -240,6 +242,23 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     spark.sparkContext.setLogLevel(conf.get("spark.log.level", "OFF"))
     silence_query_errors()
     return spark
+
+
+def _start_jvm(settings: dict[str, str]) -> None:
+    """Start the JVM, with the archive of Spark's classes if that works, and add its options to the settings."""
+    asked = settings.get(_JVM, "")
+    if settings.get(QUICK) == "true":
+        asked = f"{class_archive.QUICK_COMPILER} {asked}".strip()
+    settings[_JVM] = _with_ours(asked)
+    try:
+        start_jvm(settings)
+    except Exception:
+        archive = class_archive.give_up()
+        if archive is None:
+            raise
+        settings[_JVM] = _with_ours(asked)
+        start_jvm(settings)
+        class_archive.remove(archive)
 
 
 def silence_query_errors() -> None:
@@ -269,7 +288,8 @@ def _running_session() -> SparkSession | None:
 def _with_ours(jvm_options: str) -> str:
     # Spark spills to this folder unless spark.local.dir names another. A JVM ignores TMPDIR, and one that is killed
     # deletes nothing.
-    return f'{JVM_OPTIONS} "-Djava.io.tmpdir={temporary_folder()}" {jvm_options}'.strip()
+    ours = (JVM_OPTIONS, f'"-Djava.io.tmpdir={temporary_folder()}"', class_archive.jvm_options())
+    return " ".join(filter(None, (*ours, jvm_options)))
 
 
 def _is_as_wanted(name: str, found: str | None, wanted: str) -> bool:

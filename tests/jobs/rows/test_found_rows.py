@@ -16,7 +16,7 @@ from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.jobs.resume import saved_work
 from airflow_txlog.jobs.rows import by_condition, staging
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.storage.limits import SMALL_JOB
+from airflow_txlog.storage.limits import SMALL_JOB, Limits
 from tests.helpers.jobs import BY_SOURCE, application, committed, delete, ids, merge, run
 from tests.helpers.rows import append, make_table
 
@@ -31,6 +31,8 @@ SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.int64())])
 GOES = "id < 69000 AND (id < 40000 OR id % 2 = 0 OR id % 1000 = 7)"
 # A bit for each row of the file's two parts of 65,536, and a little around it.
 FILE_BYTES = 2 * 65_536 // 8 + 1_000
+# Fewer rows than these would be sent to Spark and back.
+BY_TASKS = Limits(sent_bytes=0)
 
 
 def goes(number: int) -> bool:
@@ -76,7 +78,7 @@ def test_a_delete_collects_a_bitmap_a_file_however_many_rows_go(
     tmp_path: Path, spark: SparkSession, collected: list[pa.Table], properties: dict[str, str]
 ) -> None:
     table = two_files(tmp_path / "t", **properties)
-    result = committed(run(spark, "delete", table, predicate=f"{GOES} OR value * 2 < 0"))
+    result = committed(run(spark, "delete", table, predicate=f"{GOES} OR value * 2 < 0", limits=BY_TASKS))
     is_small(collected)
     left = [number for number in range(ROWS) if not goes(number)]
     assert ids(table) == left
@@ -90,7 +92,7 @@ def test_an_update_collects_a_bitmap_a_file_and_a_change_feed_has_every_row(
     tmp_path: Path, spark: SparkSession, collected: list[pa.Table]
 ) -> None:
     table = two_files(tmp_path / "t", **{"delta.enableChangeDataFeed": "true"})
-    result = committed(run(spark, "update", table, predicate=GOES, set={"value": "value + 1"}))
+    result = committed(run(spark, "update", table, predicate=GOES, set={"value": "value + 1"}, limits=BY_TASKS))
     is_small(collected)
     changed = {number for number in range(ROWS) if goes(number)}
     found = table.to_arrow()

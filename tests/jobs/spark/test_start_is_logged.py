@@ -6,10 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.spark.launch import starts_for_little
 from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting
+from airflow_txlog.storage.limits import MIB
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
@@ -40,6 +44,34 @@ def test_the_start_of_spark_is_a_step_of_the_job(tmp_path: Path) -> None:
     assert taken[STARTING] >= 0.2
     # What was tried without counts, too.
     assert list(taken) == ["open", "plan", "check", STARTING]
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "size_bytes", "is_little"),
+    [
+        ("delete", {"predicate": "length(name) = 1"}, 1000, True),
+        ("update", {"set": {"name": "reverse(name)"}}, 1000, True),
+        ("delete", {"predicate": "length(name) = 1"}, 64 * MIB, False),
+        ("write", {"source": {"sql": "SELECT 1 AS id"}}, 1000, False),
+        ("delete", {"predicate": None, "keys": {"column": "id", "source": {"sql": "SELECT 1 AS id"}}}, 1000, False),
+    ],
+)
+def test_a_spark_starts_for_little_where_all_that_the_job_can_read_is_small(
+    tmp_path: Path, operation: str, arguments: dict[str, Any], size_bytes: int, is_little: bool
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    transaction = table.begin()
+    transaction.add(path="f.parquet", size=size_bytes, modification_time=0, stats=None)
+    transaction.commit("WRITE", {})
+    asked: list[bool] = []
+
+    def start() -> Any:
+        asked.append(starts_for_little.get())
+        raise OSError("no Spark here")
+
+    spec = job_spec(operation=operation, table_uri=table.uri, arguments=arguments, unrestricted=("query",))
+    assert run_job(spec, None, start=start).status == "failed"
+    assert asked == [is_little]
 
 
 def test_each_step_is_shown_once_and_the_rest_is_named() -> None:

@@ -1,0 +1,93 @@
+"""Makes the archive of Spark's classes (`spark.class_archive`): `python -m airflow_txlog.jobs.archive_main`.
+
+It runs a few jobs on a table of its own, in a Spark whose JVM archives the classes it has loaded when it ends. The
+invariant: an archive has its name only when it is whole, and one process at a time makes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from airflow_txlog.contract.job import JobSpec
+from airflow_txlog.contract.operations import operation_named, read_operation
+from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.spark import class_archive
+from airflow_txlog.jobs.spark.session import local_session
+
+_END_S = 120
+_ROWS = "SELECT id, CAST(id AS STRING) AS name, current_timestamp() AS at FROM range(100)"
+_JOBS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("write", {"source": {"sql": _ROWS}}),
+    ("delete", {"predicate": "id % 7 = 3 AND regexp_like(name, '^1')"}),
+    ("update", {"predicate": "id % 5 = 1", "set": {"name": "concat(upper(name), '!')"}}),
+)
+
+
+def make() -> Path | None:
+    """Make the archive of this Java and this Spark if there is none. Return its path, None if it cannot be made.
+
+    Another process that makes it already is left to it.
+    """
+    path = class_archive.archive_path()
+    if path is None:
+        return None
+    with contextlib.suppress(BlockingIOError), open(path.with_suffix(".lock"), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not class_archive.is_whole(path):
+            _make(path)
+    return path if class_archive.is_whole(path) else None
+
+
+def _make(path: Path) -> None:
+    # Of a maker that was killed.
+    for left in path.parent.glob(f"{path.stem}.making-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=f"{path.stem}.making-", dir=path.parent))
+    try:
+        made = work / "archive"
+        _run_jobs(work / "table", made)
+        class_archive.put(made, path)
+    except Exception:
+        class_archive.failure_of(path).touch()
+        raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _run_jobs(table: Path, archive: Path) -> None:
+    """Run the jobs in a Spark whose JVM writes the archive. Raises RuntimeError if one fails."""
+    class_archive.give_up()
+    options = f'"-XX:ArchiveClassesAtExit={archive}" {class_archive.QUICK_COMPILER} -Xlog:disable'
+    spark = local_session({"spark.driver.extraJavaOptions": options, "spark.driver.memory": "512m"})
+    for name, arguments in _JOBS:
+        record = read_operation(operation_named(name), arguments)
+        result = run_job(JobSpec(operation=record, table_uri=str(table)), spark)
+        if result.status != "committed":
+            raise RuntimeError(str(result.error))
+    spark.range(3).mapInArrow(lambda batches: batches, "id long").toArrow()
+    gateway: Any = spark.sparkContext._gateway
+    spark.stop()
+    # The JVM ends as its standard input does. One that is killed leaves no archive.
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_END_S)
+
+
+def main() -> int:
+    """Make the archive and print its path, as the process that the kernel ends first if memory runs out."""
+    os.nice(19)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    path = make()
+    print(path or "There is no archive: one is being made, or there is to be none.")
+    return 0 if path else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

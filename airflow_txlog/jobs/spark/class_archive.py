@@ -1,0 +1,174 @@
+"""An archive of the classes that Spark loads when it starts, which a JVM maps instead of loading them from jars.
+
+It halves the start of a local Spark. A process that finds none leaves another behind that makes it (`archive_main`).
+An archive fits one Java and one Spark, whose files its name identifies.
+
+A JVM runs code from the archive, and dies if the file is shorter than it was. So archives are kept in a folder that
+only this user can use, are renamed into place when they are whole, and are compared with their recorded size and hash.
+The invariant: without a usable archive Spark starts as it would without this module, and no job waits for an archive,
+fails because of one, or logs a line about it.
+Source: JEP 350 (dynamic class-data sharing archives).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.jobs.spark.launch import memory_bytes
+from airflow_txlog.process.private_folder import make_own_folder
+
+FOLDER = "TXLOG_CLASS_ARCHIVES"
+"""The environment variable with the folder of archives; `off` for none."""
+
+QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+"""The option of a JVM that compiles quickly and not well: for one that lives for seconds."""
+
+# Options of a Java by which its user chooses an archive, or none; and the variables that have them.
+_CHOICES = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
+_JAVA_OPTIONS = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
+# The process that makes an archive gets these variables alone: they decide which Java and which Spark start.
+_DECIDING = ("JAVA_HOME", "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", *_JAVA_OPTIONS)
+_FOR_PYTHON = ("PATH", "PYTHONPATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", FOLDER)
+# A part of the name of an archive, for when its content changes.
+_FORM = 1
+_MOST_ARCHIVES = 4
+_RETRY_S = 24 * 3600
+_LEAST_MEMORY = 2 * 1024**3
+
+# The options of this process's JVM; None until they are decided.
+_chosen: str | None = None
+
+
+def jvm_options() -> str:
+    """Return the options by which a JVM uses the archive, "" without one; always the same in this process.
+
+    Where there is none, one is made when this process ends.
+    """
+    global _chosen
+    if _chosen is None:
+        path = archive_path()
+        _chosen = ""
+        if path is not None and is_whole(path):
+            # A JVM that refuses an archive would say so on standard output.
+            _chosen = f'"-XX:SharedArchiveFile={path}" -Xlog:disable -Xlog:all=error:stderr'
+        elif path is not None:
+            atexit.register(_make_later, path)
+    return _chosen
+
+
+def give_up() -> Path | None:
+    """Use no archive from now on in this process; return the one that was used, None if none was."""
+    global _chosen
+    used, _chosen = _chosen, ""
+    return archive_path() if used else None
+
+
+def put(made: Path, path: Path) -> None:
+    """Move a new archive to its place, and delete the oldest if there are many. Raises OSError."""
+    with open(made, "rb") as file:
+        os.fsync(file.fileno())
+        record = {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), **_stat(made)}
+    remove(path)
+    os.replace(made, path)
+    # An archive without a record is not used.
+    made.write_text(json.dumps(record))
+    os.replace(made, _record_of(path))
+    by_age = sorted(path.parent.glob("*.jsa"), key=lambda each: each.stat().st_mtime_ns)
+    for old in by_age[:-_MOST_ARCHIVES]:
+        remove(old)
+
+
+def remove(path: Path) -> None:
+    """Delete an archive. A JVM that has mapped it keeps it."""
+    for each in (_record_of(path), path):
+        with contextlib.suppress(OSError):
+            each.unlink()
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether the archive is as it was made: by its size, and by its hash if it was touched since."""
+    try:
+        record, found = json.loads(_record_of(path).read_bytes()), _stat(path)
+        if found["size"] != record["size"]:
+            return False
+        if found["mtime_ns"] == record["mtime_ns"]:
+            return True
+        with open(path, "rb") as file:
+            return bool(hashlib.file_digest(file, "sha256").hexdigest() == record["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def archive_path() -> Path | None:
+    """Return where the archive of this Java and this Spark is, or will be; None if there is to be none."""
+    asked = os.environ.get(FOLDER, "")
+    given = " ".join(os.environ.get(name, "") for name in _JAVA_OPTIONS)
+    if asked == "off" or any(choice in given for choice in _CHOICES):
+        return None
+    folder = Path(asked or f"{tempfile.gettempdir()}/airflow-txlog-classes-{os.geteuid()}").absolute()
+    # It is an option among others, which quotes would end.
+    if not str(folder).isprintable() or set(str(folder)) & set("\"'\\"):
+        return None
+    try:
+        return folder / f"{_fingerprint()}.jsa" if make_own_folder(folder) is None else None
+    except OSError:
+        return None
+
+
+def failure_of(path: Path) -> Path:
+    """Return the path of the mark that this archive could not be made."""
+    return path.with_suffix(".failed")
+
+
+def _make_later(path: Path) -> None:
+    """Leave a process behind that makes the archive, unless it failed lately or there is little memory."""
+    if (memory_bytes() or 0) < _LEAST_MEMORY or is_whole(path):
+        return
+    with contextlib.suppress(OSError):
+        if SYSTEM_CLOCK.now_ms() / 1000 - failure_of(path).stat().st_mtime < _RETRY_S:
+            return
+    with contextlib.suppress(OSError):
+        subprocess.Popen(
+            [sys.executable, "-m", "airflow_txlog.jobs.archive_main"],
+            env={name: os.environ[name] for name in (*_DECIDING, *_FOR_PYTHON) if name in os.environ},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _fingerprint() -> str:
+    """Return what identifies the Java and the Spark that would start. Raises OSError if there is none."""
+    java = f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else shutil.which("java")
+    spark = os.environ.get("SPARK_HOME") or getattr(find_spec("pyspark"), "submodule_search_locations", [None])[0]
+    if java is None or spark is None:
+        raise FileNotFoundError
+    java = os.path.realpath(java)
+    jars = sorted(entry.path for entry in os.scandir(f"{spark}/jars"))
+    found = [(path, os.stat(path)) for path in (java, f"{os.path.dirname(java)}/../lib/modules", *jars)]
+    # An image keeps whole seconds, and the JVM compares them too.
+    files = [[path, each.st_size, int(each.st_mtime)] for path, each in found]
+    variables = [[name, os.environ.get(name)] for name in _DECIDING]
+    return hashlib.sha256(json.dumps([_FORM, files, variables]).encode()).hexdigest()[:24]
+
+
+def _stat(path: Path) -> dict[str, int]:
+    found = path.stat()
+    return {"size": found.st_size, "mtime_ns": found.st_mtime_ns}
+
+
+def _record_of(path: Path) -> Path:
+    return path.with_suffix(".json")

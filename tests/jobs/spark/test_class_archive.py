@@ -1,0 +1,216 @@
+"""The archive of Spark's classes: what makes it usable, who makes it, and that a start never fails because of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_txlog.jobs.spark import class_archive
+from tests.helpers.paths import ROOT
+
+_MAKER = (sys.executable, "-m", "airflow_txlog.jobs.archive_main")
+# Starts a Spark and prints the archives that its JVM has mapped.
+_START = """
+from airflow_txlog.jobs.spark.session import local_session
+spark = local_session({"spark.driver.memory": "512m"})
+assert spark.range(3).count() == 3
+maps = open(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read().splitlines()
+print("mapped", sorted({line.split()[-1] for line in maps if "/archives/" in line}))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of archives of this test, in which this process has chosen none yet."""
+    for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(class_archive.FOLDER, str(tmp_path / "archives"))
+    monkeypatch.setattr(class_archive, "_chosen", None)
+    monkeypatch.setattr(class_archive.atexit, "register", lambda *_: None)
+    return tmp_path / "archives"
+
+
+def path() -> Path:
+    found = class_archive.archive_path()
+    assert found is not None
+    return found
+
+
+def put(content: bytes = b"classes") -> Path:
+    """An archive as `put` leaves it, which no JVM has made."""
+    made = path().parent / "made"
+    made.write_bytes(content)
+    class_archive.put(made, path())
+    return path()
+
+
+def options() -> str:
+    """What a process that starts now would give its JVM."""
+    class_archive._chosen = None
+    return class_archive.jvm_options()
+
+
+def test_an_archive_is_used_as_long_as_it_is_the_one_that_was_made(folder: Path) -> None:
+    assert options() == ""
+    archive = put()
+    assert f'"-XX:SharedArchiveFile={archive}"' in options()
+    os.utime(archive)
+    assert str(archive) in options(), "touched, and its hash is the same"
+    archive.write_bytes(b"claSSes")
+    assert options() == "", "other bytes of the same size"
+    put()
+    archive.write_bytes(b"class")
+    assert options() == "", "truncated: a JVM would die of it"
+    put()
+    archive.with_suffix(".json").write_text("{")
+    assert options() == "", "no record"
+    put()
+    archive.unlink()
+    assert options() == "", "no archive"
+
+
+def test_a_process_keeps_the_options_that_it_has_chosen(folder: Path) -> None:
+    put()
+    chosen = options()
+    class_archive.remove(path())
+    assert class_archive.jvm_options() == chosen
+    assert class_archive.give_up() == path()
+    assert class_archive.jvm_options() == ""
+    assert class_archive.give_up() is None
+
+
+def test_another_java_or_another_spark_has_another_archive(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = put()
+    for home in ("java", "java-2"):
+        (tmp_path / home / "bin").mkdir(parents=True)
+        (tmp_path / home / "lib").mkdir()
+        (tmp_path / home / "bin" / "java").touch()
+        (tmp_path / home / "lib" / "modules").touch()
+    found = {ours}
+    for home in ("java", "java-2"):
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / home))
+        found.add(path())
+    (tmp_path / "java-2" / "lib" / "modules").write_bytes(b"a new build in its place")
+    found.add(path())
+    (tmp_path / "spark" / "jars").mkdir(parents=True)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    found.add(path())
+    (tmp_path / "spark" / "jars" / "one.jar").touch()
+    found.add(path())
+    assert len(found) == 6
+    assert options() == ""
+
+
+def test_without_java_or_without_a_private_folder_there_is_no_archive(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put()
+    folder.chmod(0o755)
+    assert options() == "", "others can read it"
+    folder.chmod(0o700)
+    assert options() != ""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    assert options() == ""
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert options() == ""
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "archives", tmp_path / "missing" / "archives"):
+        monkeypatch.setenv(class_archive.FOLDER, str(place))
+        assert options() == ""
+    monkeypatch.setenv(class_archive.FOLDER, "/proc/archives")
+    assert options() == "", "a folder that cannot be made"
+    monkeypatch.setenv(class_archive.FOLDER, str(tmp_path / 'a"b'))
+    assert options() == "", "an option that would end in the middle"
+
+
+@pytest.mark.parametrize("given", ["-Xshare:off", "-XX:SharedArchiveFile=/mine.jsa"])
+def test_an_archive_of_the_users_own_choice_stands(folder: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    put()
+    assert options() != ""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", given)
+    assert options() == ""
+    monkeypatch.delenv("JDK_JAVA_OPTIONS")
+    monkeypatch.setenv(class_archive.FOLDER, "off")
+    assert options() == ""
+
+
+def test_the_oldest_of_many_archives_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for number in range(6):
+        monkeypatch.setenv("SPARK_CONF_DIR", str(number))
+        made.append(put())
+        os.utime(made[-1], (number + 1, number + 1))
+    assert [each.exists() for each in made] == [False, False, True, True, True, True]
+    assert not made[0].with_suffix(".json").exists()
+
+
+def test_an_archive_that_failed_today_is_not_tried_again_today(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(class_archive.subprocess, "Popen", lambda *arguments, **more: started.append(more["env"]))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    class_archive._make_later(path())
+    assert [name for name in started[0] if "SECRET" in name] == []  # type: ignore[attr-defined]
+    class_archive.failure_of(path()).touch()
+    class_archive._make_later(path())
+    assert len(started) == 1
+    os.utime(class_archive.failure_of(path()), (1, 1))
+    class_archive._make_later(path())
+    assert len(started) == 2
+    put()
+    class_archive._make_later(path())
+    assert len(started) == 2, "there is one"
+
+
+def start_spark() -> str:
+    """The archives that the JVM of a new process has mapped."""
+    done = subprocess.run([sys.executable, "-c", _START], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.spark
+@pytest.mark.long("six starts of a Spark, one of them archived")
+def test_one_of_two_makers_makes_the_archive_and_a_spark_starts_with_it_or_without(folder: Path) -> None:
+    killed = subprocess.Popen(_MAKER, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
+    while not list(folder.glob("*.making-*")):
+        time.sleep(0.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert options() == ""
+    makers = [subprocess.Popen(_MAKER, cwd=ROOT, text=True, stdout=subprocess.PIPE) for _ in range(2)]
+    said = [maker.communicate()[0].splitlines()[-1] for maker in makers]
+    assert sorted(maker.returncode for maker in makers) == [0, 1], said
+    assert str(path()) in said
+    assert not list(folder.glob("*.making-*")), "what the killed one left is gone too"
+    assert start_spark() == f"mapped ['{path()}']"
+    # Whatever the record says: garbage, and an archive that ends in the middle.
+    whole = path().read_bytes()
+    for broken in (b"x" * len(whole), whole[: len(whole) // 2]):
+        put(broken)
+        assert "mapped" in start_spark()
+    assert not path().exists(), "a Spark that started without it alone has deleted it"
+
+
+@pytest.fixture(autouse=True)
+def chosen_again() -> Iterator[None]:
+    """This process chooses again after each test."""
+    before = class_archive._chosen
+    yield
+    class_archive._chosen = before
+
+
+def test_the_record_says_size_and_hash(folder: Path) -> None:
+    record = json.loads(put(b"abc").with_suffix(".json").read_text())
+    assert record["size"] == 3
+    assert record["sha256"] == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
