@@ -261,10 +261,10 @@ class CsvScan(FileScan):
         file = planned.file
         try:
             with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:
-                for lines in lines_of(source, None, self.text):
+                for lines in lines_of(source, compression_of(file.path), self.text):
                     yield self._output(planned, rows_of_csv(lines, self.columns, self.csv), None, None)
         except (Uncertain, InvalidInput) as error:
-            why = error.args[0] if isinstance(error, Uncertain) else "it is no text in UTF-8"
+            why = error.args[0] if isinstance(error, Uncertain) else "it cannot be decoded"
             message = f"Spark may read the source's file {file.name} in another way: {why}. Nothing was committed."
             raise InvalidInput(message, only_spark=why) from error
 

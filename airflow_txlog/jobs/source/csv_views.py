@@ -6,6 +6,7 @@ The invariant: an option, a setting or a type that is not listed here leaves the
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_txlog.datafiles.csv_rows import DELIMITERS, CsvFormat
@@ -53,6 +54,8 @@ _ENCODINGS = ("encoding", "charset")
 # Settings that change the reading of CSV.
 _SETTINGS = ("spark.sql.csv.", "spark.sql.legacy.", "spark.sql.files.", "spark.sql.columnNameOfCorruptRecord")
 _CORRUPT_RECORD = "_corrupt_record"
+# The bytes of text for each byte of a compressed file, about.
+_INFLATED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,8 @@ class CsvView:
     columns: StructType
     text: TextFormat
     csv: CsvFormat
+    costs: Mapping[str, int]
+    """About the bytes of text in each compressed file, by path."""
 
 
 def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
@@ -71,8 +76,8 @@ def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
         return OnlySpark("the schema of the source has more than names and plain types")
     if any(name.startswith(_SETTINGS) for name in context.spec.spark_conf):
         return OnlySpark("a setting of the job may change how CSV is read")
-    if any(file.path.rpartition(".")[2] in CODECS.keys() | OTHER_CODECS for file in found.files):
-        return OnlySpark("a file of the source is compressed")
+    if any(file.name.rpartition(".")[2] in (CODECS.keys() | OTHER_CODECS) - {"gz"} for file in found.files):
+        return OnlySpark("a file of the source is compressed, and not with gzip")
     options = {name: value for name, value in options_of(found.view).items() if name not in LOOKUP_OPTIONS}
     separators = [options.pop(name) for name in _SEPARATORS if name in options]
     encodings = [options.pop(name) for name in _ENCODINGS if name in options]
@@ -87,6 +92,7 @@ def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
         columns=columns,
         text=TextFormat(drops_blank=True, drops_header=has_header),
         csv=CsvFormat(delimiter=delimiter, null=options.get("nullvalue", "")),
+        costs={path: _INFLATED * size for path, size in found.sizes.items() if path.endswith(".gz")},
     )
 
 

@@ -130,7 +130,7 @@ def _rows_of_csv(context: JobContext, found: SourceFiles) -> RowsHere | OnlySpar
     if isinstance(view, OnlySpark):
         return view
     make_scan = partial(CsvScan, columns=to_arrow(view.columns), text=view.text, csv=view.csv)
-    return _planned(found, view.columns, {}, make_scan, in_pieces=False)
+    return _planned(found, view.columns, view.costs, make_scan, in_pieces=False)
 
 
 def _planned(
