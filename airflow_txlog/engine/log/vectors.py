@@ -109,12 +109,9 @@ def _deleted_rows(
         offset, _ = _range(vector)
         source = f"{path} at byte {offset} of {root}"
         data = bitmaps[path, _range(vector)]
-    return _checked(RowPositions(data, source, num_records), vector.cardinality, num_records)
-
-
-def _checked(deleted: RowPositions, cardinality: int | None, num_records: int | None) -> RowPositions:
-    if cardinality is not None and deleted.num_rows != cardinality:
-        raise corrupt_vector(deleted.source, f"it deletes {deleted.num_rows} rows; its descriptor says {cardinality}")
+    deleted = RowPositions(data, source, num_records)
+    if vector.cardinality is not None and deleted.num_rows != vector.cardinality:
+        raise corrupt_vector(source, f"it deletes {deleted.num_rows} rows; its descriptor says {vector.cardinality}")
     deleted.check(num_records)
     return deleted
 

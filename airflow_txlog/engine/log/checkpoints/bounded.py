@@ -9,7 +9,7 @@ The invariant: a batch that is yielded is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,19 +74,19 @@ def _options(decoded: Decoded) -> dict[str, Any]:
 
 def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> Iterator[pa.RecordBatch]:
     """Yield the rows of these columns, each named by its path or one above it. Raises LimitExceeded."""
-    decoded.claim(_claimed_bytes(file, columns))
-    decoded.check(_bytes_of_texts(source, file, columns, decoded))
+    chunks = _chunks(file, columns)
+    decoded.claim(_claimed_bytes(file, chunks))
+    texts = [each for each in chunks if each.is_text and each.has_dictionary]
+    if texts:
+        decoded.check(_bytes_of_texts(source, file, texts, decoded))
     # By one thread: each thread that decodes keeps memory of its own, and two are no faster.
-    for batch in file.iter_batches(_rows_at_once(file, columns), columns=columns, use_threads=False):
+    for batch in file.iter_batches(_rows_at_once(chunks), columns=columns, use_threads=False):
         decoded.count(batch.nbytes)
         yield batch
 
 
-def _bytes_of_texts(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> int:
+def _bytes_of_texts(source: Any, file: pq.ParquetFile, texts: Sequence[_Chunk], decoded: Decoded) -> int:
     """Return the decoded size of the texts in dictionaries, or less if it is certainly within the limit."""
-    texts = _texts_in_dictionaries(file, columns)
-    if not texts:
-        return 0
     as_dictionaries = pq.ParquetFile(
         source, metadata=file.metadata, read_dictionary=sorted({each.name for each in texts}), **_options(decoded)
     )
@@ -108,7 +108,7 @@ def _text_bytes(file: pq.ParquetFile, names: Collection[str]) -> Iterator[int]:
             yield from map(_decoded_bytes, batch.columns)
 
 
-def _most_bytes(source: Any, texts: Sequence[_Text]) -> int | None:
+def _most_bytes(source: Any, texts: Sequence[_Chunk]) -> int | None:
     """Return the most that these can take: each row the longest entry of the dictionary, or a text outside of it."""
     longest = longest_texts(source, [each.chunk for each in texts])
     if None in longest:
@@ -117,82 +117,65 @@ def _most_bytes(source: Any, texts: Sequence[_Text]) -> int | None:
     return int(sum(text.rows * (4 + (each or 0)) + text.chunk.total_uncompressed_size for text, each in rows))
 
 
-def _rows_at_once(file: pq.ParquetFile, columns: Sequence[str]) -> int:
+def _rows_at_once(chunks: Iterable[_Chunk]) -> int:
     """Return how many rows a batch may have, so that a batch that is not counted yet is within the limit.
 
     A text that is stored as its difference from the one before may be as long as the whole chunk.
     """
-    wanted = _wanted(columns)
-    longest = max(
-        (
-            chunk.total_uncompressed_size
-            for chunk in _chunks(file)
-            if "DELTA_BYTE_ARRAY" in chunk.encodings and wanted(chunk.path_in_schema)
-        ),
-        default=0,
-    )
+    sizes = (each.chunk.total_uncompressed_size for each in chunks if "DELTA_BYTE_ARRAY" in each.chunk.encodings)
+    longest = max(sizes, default=0)
     return _BATCH_ROWS if not longest else max(1, min(_BATCH_ROWS, CHECKPOINT.allowed // longest))
 
 
+def _claimed_bytes(file: pq.ParquetFile, chunks: Iterable[_Chunk]) -> int:
+    """Return the size of the chunks by the footer, each value of a known width at that width."""
+    total = sum(max(each.chunk.total_uncompressed_size, each.chunk.num_values * each.width) for each in chunks)
+    return int(max(total, file.metadata.num_rows * _LEAST_ROW_BYTES))
+
+
 @dataclass(frozen=True, slots=True)
-class _Text:
-    """A column chunk of texts with a dictionary, and the number of rows of its row group."""
+class _Chunk:
+    """A column chunk, its column in the schema, and the number of rows of its row group."""
 
     chunk: Any
+    column: Any
     rows: int
-    is_repeated: bool
 
     @property
     def name(self) -> str:
         return str(self.chunk.path_in_schema)
 
+    @property
+    def is_repeated(self) -> bool:
+        return bool(self.column.max_repetition_level)
 
-def _texts_in_dictionaries(file: pq.ParquetFile, columns: Sequence[str]) -> list[_Text]:
-    wanted = _wanted(columns)
-    found = []
-    for number in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(number)
-        for index in range(group.num_columns):
-            chunk = group.column(index)
-            if chunk.physical_type == "BYTE_ARRAY" and _has_dictionary(chunk) and wanted(chunk.path_in_schema):
-                is_repeated = file.schema.column(index).max_repetition_level > 0
-                found.append(_Text(chunk, group.num_rows, is_repeated))
-    return found
+    @property
+    def width(self) -> int:
+        """The bytes of a value, 0 if it has no known width."""
+        if self.column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            return int(self.column.length)
+        return _WIDTHS[self.column.physical_type] if self.is_repeated or not self.is_text else 0
+
+    @property
+    def is_text(self) -> bool:
+        return bool(self.column.physical_type == "BYTE_ARRAY")
+
+    @property
+    def has_dictionary(self) -> bool:
+        # Arrow also reads a dictionary whose place the footer lacks, as some old writers leave it.
+        return self.chunk.has_dictionary_page or not _DICTIONARIES.isdisjoint(self.chunk.encodings)
 
 
-def _has_dictionary(chunk: Any) -> bool:
-    # Arrow also reads a dictionary whose place the footer lacks, as some old writers leave it.
-    return chunk.has_dictionary_page or not _DICTIONARIES.isdisjoint(chunk.encodings)
-
-
-def _wanted(columns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a predicate: whether a path is one of these, or below one."""
+def _chunks(file: pq.ParquetFile, columns: Sequence[str]) -> list[_Chunk]:
+    """Return the chunks of these columns, and of those below them."""
     prefixes = tuple(f"{name}." for name in columns)
-    return lambda path: f"{path}.".startswith(prefixes)
-
-
-def _chunks(file: pq.ParquetFile) -> Iterator[Any]:
-    for number in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(number)
-        for index in range(group.num_columns):
-            yield group.column(index)
-
-
-def _claimed_bytes(file: pq.ParquetFile, columns: Sequence[str]) -> int:
-    """Return the size of these columns by the footer, each value of a known width at that width."""
-    widths: dict[str, int] = {}
-    for index in range(len(file.schema)):
-        column = file.schema.column(index)
-        if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
-            widths[column.path] = column.length
-        elif column.max_repetition_level or column.physical_type != "BYTE_ARRAY":
-            widths[column.path] = _WIDTHS[column.physical_type]
-    wanted = _wanted(columns)
-    total = 0
-    for chunk in _chunks(file):
-        if wanted(chunk.path_in_schema):
-            total += max(chunk.total_uncompressed_size, chunk.num_values * widths.get(chunk.path_in_schema, 0))
-    return int(max(total, file.metadata.num_rows * _LEAST_ROW_BYTES))
+    groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+    found = (
+        _Chunk(group.column(index), file.schema.column(index), group.num_rows)
+        for group in groups
+        for index in range(group.num_columns)
+    )
+    return [each for each in found if f"{each.name}.".startswith(prefixes)]
 
 
 def _decoded_bytes(array: pa.Array) -> int:
