@@ -222,5 +222,5 @@ class TableProperties:
     def validate(self) -> None:
         """Read every property that is set. Raises InvalidProperty for the first that cannot be read."""
         for name, value in vars(TableProperties).items():
-            if isinstance(value, _Setting):
+            if isinstance(value, _Setting | property) and not name.startswith("_"):
                 getattr(self, name)

@@ -60,5 +60,12 @@ def test_a_value_that_cannot_be_read_names_the_property(name: str, value: str) -
     assert name in str(caught.value)
 
 
+def test_a_value_that_nothing_uses_is_not_read() -> None:
+    unused = {"delta.randomPrefixLength": "long", "delta.inCommitTimestampEnablementVersion": "soon"}
+    TableProperties(unused, "memory://t").validate()
+    with pytest.raises(InvalidProperty):
+        TableProperties({**unused, "delta.randomizeFilePrefixes": "true"}, "memory://t").validate()
+
+
 def test_stats_columns_are_split_and_unquoted() -> None:
     assert TableProperties({"delta.dataSkippingStatsColumns": "a, `b`"}, "t").stats_columns == ["a", "b"]
