@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from airflow_txlog.engine.table.predicate import coercion, constants
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar
@@ -35,7 +36,7 @@ from airflow_txlog.sql.expression import (
     parts_of,
 )
 from airflow_txlog.sql.lexer import has_half_of_a_character
-from airflow_txlog.sql.sql_text import quoted_hint, sql_text
+from airflow_txlog.sql.sql_text import SqlText, quoted_hint, sql_text
 
 _OPERATORS = {operator.value: operator for operator in Operator}
 _CAST_TARGETS = {kind.value: kind for kind in Primitive} | {
@@ -210,10 +211,9 @@ def _read_text(
         return Predicate(sql, Opaque(text.problem), None)
     confinement.check_tokens(text)
     parsed = text.expression
-    used = {part.name for part in parts_of(parsed) if isinstance(part, Parameter)} if parsed is not None else set()
     if parsed is None and not lenient:
         raise confinement.invalid(sql, confinement.guess_what_failed(text))
-    for name in sorted(used - bound.keys()):
+    for name in sorted((_certain_parameters(parsed, text) if parsed is not None else set()) - bound.keys()):
         raise InvalidPredicate(
             f"The predicate {sql!r} needs a value for its parameter :{name}, and none was given. "
             f"Given: {', '.join(sorted(bound)) or 'none'}. Nothing was read.",
@@ -241,6 +241,14 @@ def _read_text(
     tree = _read(parsed, _LeafReader(names, bound, time_zone, sql), outside)
     # If every leaf was read, the columns in the tree are all. Otherwise any word of the text may be one.
     return Predicate(sql, tree, columns_in_text(names.schema, text) if outside else names.columns_in(parsed))
+
+
+def _certain_parameters(parsed: Expression, text: SqlText) -> set[str]:
+    """Return the names of parameters, also in parts that were not parsed, where `v:path` is no parameter."""
+    found = {part.name for part in parts_of(parsed) if isinstance(part, Parameter)}
+    pairs = pairwise(text.tokens)
+    after_symbol = (token for before, token in pairs if before.kind == "symbol" and before.text not in (")", "]"))
+    return found | {token.text for token in after_symbol if token.kind == "parameter"}
 
 
 def _check_characters(sql: str, bound: Mapping[str, object]) -> None:

@@ -121,6 +121,18 @@ def test_text_that_only_spark_can_parse_is_unknown_when_spark_has_parsed_it() ->
     assert predicate.sql == sql
 
 
+@pytest.mark.parametrize(
+    "sql", ["lower(name) = :p", "name LIKE ANY (:p)", "name LIKE ANY ('a', :p)", "name = :p COLLATE UTF8_LCASE"]
+)
+def test_a_parameter_without_a_value_is_refused_wherever_it_stands(sql: str) -> None:
+    with pytest.raises(InvalidPredicate, match="needs a value for its parameter :p"):
+        read(sql)
+    read(sql, parameters={"p": "x"})
+    assert not is_decided(
+        read("variant:path = 1 AND f(variant):path = 1", lenient=True, unknown_columns_are_opaque=True)
+    )
+
+
 def test_functions_of_the_clock_are_unknown_and_not_refused() -> None:
     for sql in (
         "day = current_date()",
