@@ -171,18 +171,7 @@ def test_b8_a_remove_and_a_checkpoint_repeat_the_wire_as_another_writer_wrote_it
     assert remove["extendedFileMetadata"] is True
 
 
-# --- C3, C4, C5, C7 --------------------------------------------------------------------------------------------------
-
-
-def test_c3_a_winner_without_its_in_commit_timestamp_is_refused_and_not_guessed(store: MemoryStore, clock: Any) -> None:
-    table = Table.create(store, SCHEMA, properties={"delta.enableInCommitTimestamps": "true"}, clock=clock)
-    tx = table.begin()
-    tx.add(path="ours", size=1)
-    winner = {"commitInfo": {"timestamp": 1, "operation": "WRITE"}}
-    assert store.put_if_absent(commit_name(1), json.dumps(winner).encode())
-    with pytest.raises(errors.CorruptTable, match="inCommitTimestamp"):
-        tx.commit("WRITE")
-    assert store.stat(commit_name(2)) is None
+# --- C4, C5, C7 ------------------------------------------------------------------------------------------------------
 
 
 def test_c4_a_link_that_reports_our_own_as_another_s_is_read_back(

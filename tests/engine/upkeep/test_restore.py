@@ -14,6 +14,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector, DomainMetadata, Protocol, encode_commit
+from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import (
     ConcurrentWrite,
@@ -312,27 +313,31 @@ def test_a_restore_meets_any_commit_that_lands_first(folder: Path) -> None:
     assert table.to_arrow().num_rows == 3
 
 
-def test_a_file_with_another_deletion_vector_is_another_file(folder: Path) -> None:
-    """Restoring across a vector takes the file as it was masked then: one add and one remove of the same path."""
-    from airflow_txlog.engine.log.columns import table_to_adds
-
-    table = grown(folder)
-    tx = table.begin()
+def with_vector(folder: Path, vector: DeletionVector) -> tuple[Table, str]:
+    """The grown table, in which the file of day 2 has this vector since its last version; and that file's path."""
+    tx = grown(folder).begin()
     tx.set_protocol(WITH_VECTORS)
     tx.commit("UPGRADE PROTOCOL")
     table = Table.open(str(folder))
-    plain = table_to_adds(table.snapshot().files("day = '2'"), data_change=True)[0]
+    files = table.snapshot().files("day = '2'")
+    tx = table.begin()
+    tx.remove(files)
+    (plain,) = table_to_adds(files, data_change=True)
+    tx.add(msgspec.structs.replace(plain, deletion_vector=vector))
+    tx.commit("DELETE")
+    return table, plain.path
+
+
+def test_a_file_with_another_deletion_vector_is_another_file(folder: Path) -> None:
+    """Restoring across a vector takes the file as it was masked then: one add and one remove of the same path."""
     gone = DeletionVector(storage_type="i", path_or_inline_dv="wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
                           size_in_bytes=40, cardinality=1)  # fmt: skip
-    tx = table.begin()
-    tx.remove(table.snapshot().files("day = '2'"))
-    tx.add(msgspec.structs.replace(plain, deletion_vector=gone))
-    tx.commit("DELETE")
+    table, path = with_vector(folder, gone)
     lines = restored_lines(table, 4)
     adds = [line["add"] for line in lines if "add" in line]
     removes = [line["remove"] for line in lines if "remove" in line]
-    assert [(add["path"], add.get("deletionVector")) for add in adds] == [(plain.path, None)]
-    assert [remove["path"] for remove in removes] == [plain.path]
+    assert [(add["path"], add.get("deletionVector")) for add in adds] == [(path, None)]
+    assert [remove["path"] for remove in removes] == [path]
     assert removes[0]["deletionVector"]["cardinality"] == 1
     assert table.restore(version=5) == 7
     assert table.snapshot().files("day = '2'").column("deletion_vector")[0].as_py()["cardinality"] == 1
@@ -344,27 +349,16 @@ def restored_lines(table: Table, version: int) -> list[dict[str, Any]]:
 
 
 def test_a_deletion_vector_whose_file_is_gone_counts_as_gone(folder: Path) -> None:
-    from airflow_txlog.engine.log.columns import table_to_adds
-
-    table = grown(folder)
-    tx = table.begin()
-    tx.set_protocol(WITH_VECTORS)
-    tx.commit("UPGRADE PROTOCOL")
-    table = Table.open(str(folder))
-    plain = table_to_adds(table.snapshot().files("day = '2'"), data_change=True)[0]
     stored = DeletionVector(
         storage_type="u", path_or_inline_dv="ab^-aqEH.-t@S}K{vb[*k^", offset=1, size_in_bytes=40, cardinality=1
     )
-    tx = table.begin()
-    tx.remove(table.snapshot().files("day = '2'"))
-    tx.add(msgspec.structs.replace(plain, deletion_vector=stored))
-    tx.commit("DELETE")
+    table, path = with_vector(folder, stored)
     tx = table.begin()
     tx.remove(table.snapshot().files("day = '2'"))
     tx.commit("DELETE")
     with pytest.raises(FilesMissing) as error:
         table.restore(version=5)
-    assert error.value.examples == [plain.path]
+    assert error.value.examples == [path]
     place = folder / "ab" / "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     place.parent.mkdir()
     place.write_bytes(b"x" * 60)

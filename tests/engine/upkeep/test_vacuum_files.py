@@ -78,25 +78,18 @@ def test_where_nothing_is_to_be_kept_no_clock_decides(age: float) -> None:
     assert table.left() == []
 
 
-@pytest.mark.parametrize(("age", "stays"), [(23.9, True), (24.1, False)])
-def test_a16_no_orphan_goes_before_24_hours_whatever_is_asked(age: float, stays: bool) -> None:
-    table = Table().file("orphan", age=age)
-    table.vacuum(0, orphan_retention=0, check=False)
-    assert (table.left() == ["orphan"]) is stays
-
-
-@pytest.mark.parametrize(("age", "stays"), [(WEEK - 0.1, True), (WEEK + 0.1, False)])
-def test_a16_an_orphan_goes_after_the_orphan_retention(age: float, stays: bool) -> None:
-    table = Table().file("orphan", age=age)
-    table.vacuum(1, check=False)
-    assert (table.left() == ["orphan"]) is stays
-
-
-@pytest.mark.parametrize(("age", "stays"), [(499, True), (501, False)])
-def test_a16_an_orphan_stays_as_long_as_a_longer_retention_asks(age: float, stays: bool) -> None:
-    table = Table().file("orphan", age=age)
-    table.vacuum(500)
-    assert (table.left() == ["orphan"]) is stays
+@pytest.mark.parametrize(
+    ("retention", "orphan_retention", "hours"),
+    [
+        pytest.param(0, 0, 24, id="never-under-24-hours"),
+        pytest.param(1, WEEK, WEEK, id="the-orphan-retention"),
+        pytest.param(500, WEEK, 500, id="a-longer-retention"),
+    ],
+)
+def test_a16_an_orphan_goes_once_every_limit_has_passed(retention: int, orphan_retention: int, hours: int) -> None:
+    table = Table().file("young", age=hours - 0.1).file("old", age=hours + 0.1)
+    table.vacuum(retention, orphan_retention=orphan_retention, check=False)
+    assert table.left() == ["young"]
 
 
 def test_a16_age_is_told_by_the_stores_clock() -> None:
