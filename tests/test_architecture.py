@@ -39,7 +39,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "engine": ("", *BASE, "process", "sql", "storage", "datafiles", "engine"),
     # Whether a task's work is in its table already, and what it saved: asked on both sides of the process boundary.
     "exactly_once": (*BASE, "contract", "storage", "datafiles", "engine", "exactly_once"),
-    "process": ("clock",),
+    "process": ("clock", "errors", "process"),
     "jobs": (
         "",
         *BASE,
@@ -204,6 +204,7 @@ FILE_CALLS = {
     "jobs.spark.shipping": "the zip of our own sources",
     "operators.progress": "the log of a task",
     "process.private_folder": "the folder of this process",
+    "process.starting": "the starts of Spark on this machine",
     "runners.warm.folders": "the folders of warm servers",
     "runners.warm.keeper": "the folders of warm servers",
     "runners.warm.server": "the folders of warm servers",

@@ -29,10 +29,11 @@ from airflow_txlog.jobs.source.listing import check_reachable
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.launch import starts_for_little
-from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting
-from airflow_txlog.jobs.spark.session import check_meaning, job_settings, reads_this_disk
+from airflow_txlog.jobs.spark.progress import STARTING, WAITING, logged_while_starting
+from airflow_txlog.jobs.spark.session import check_meaning, has_session, job_settings, reads_this_disk
 from airflow_txlog.jobs.sql.current_time import CurrentTime, fix_current_time
 from airflow_txlog.locations import LOCAL, scheme_of
+from airflow_txlog.process.starting import start_turn
 from airflow_txlog.storage.limits import MIB, SMALL_JOB
 
 if TYPE_CHECKING:
@@ -64,11 +65,17 @@ class Sparks:
         assert self.start is not None
         if self.is_given:
             return self.start()
-        try:
-            with steps.step(STARTING), logged_while_starting(say):
-                return self.start()
-        except Exception as error:
-            raise not_started(error) from error
+        with contextlib.ExitStack() as held:
+            if self.is_here and not has_session():
+                turn = held.enter_context(start_turn())
+                if turn.num_ahead:
+                    with steps.step(WAITING):
+                        turn.wait(say)
+            try:
+                with steps.step(STARTING), logged_while_starting(say):
+                    return self.start()
+            except Exception as error:
+                raise not_started(error) from error
 
 
 def run_planned(

@@ -22,6 +22,7 @@ from airflow_txlog.contract.wording import APPLICATION, LinesOnce
 from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable
 from airflow_txlog.jobs.spark.launch import JVM_OPTIONS, LOCAL_DEFAULTS, closed_settings, is_one_process, properties_of
 from airflow_txlog.process.private_folder import temporary_folder
+from airflow_txlog.process.starting import start_turn
 from airflow_txlog.runners.base import Log, SparkSubmit
 from airflow_txlog.runners.child_process import ChildProcessRunner, RunsChildren, job_not_started, temporary_file
 
@@ -76,12 +77,15 @@ class SubmitRunner(RunsChildren):
 
         def noted(line: str) -> None:
             nonlocal is_started
-            is_started = is_started or line.startswith(APPLICATION)
+            if line.startswith(APPLICATION):
+                is_started = True
+                turn.end()
             say(line)
 
-        # The connection's other options may hold a secret.
-        log(f"starting Spark: {self._cluster.command[0]} --master {self._cluster.master}")
-        with settings_file(spec, settings) as (path, files):
+        with start_turn() as turn, settings_file(spec, settings) as (path, files):
+            turn.wait(log, lambda: self._check_not_killed(spec))
+            # The connection's other options may hold a secret.
+            log(f"starting Spark: {self._cluster.command[0]} --master {self._cluster.master}")
             child = ChildProcessRunner(
                 # The file stands in for spark-defaults.conf unless that is asked for too.
                 (*command, "--properties-file", path, "--load-spark-defaults", str(_MAIN)),

@@ -29,6 +29,8 @@ _LAST_QUERIES = 8
 _FEWEST_ROWS = 10_000
 STARTING = "start Spark"
 """The step in which a job gets its Spark."""
+WAITING = "wait to start Spark"
+"""The step in which a job waits for other starts on this machine."""
 
 
 @contextlib.contextmanager

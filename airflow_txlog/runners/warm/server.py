@@ -28,6 +28,7 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.spark.installation import check_has_client, check_has_jvm_side, check_one_version, start_advice
 from airflow_txlog.jobs.spark.launch import JVM_OPTIONS, LOCAL_DEFAULTS, closed_settings, log_start, properties_of
 from airflow_txlog.jobs.spark.shipping import HAS, executor_zip
+from airflow_txlog.process.starting import start_turn
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import job_environment
 from airflow_txlog.runners.credentials_endpoint import credentials_environment
@@ -240,7 +241,7 @@ def _started(
     place: Place, static: Mapping[str, str], environment: Mapping[str, str], log: Log, check: Callable[[], None]
 ) -> Server:
     """Return the current server. This process starts it unless another one does so first."""
-    with locked(place.lock_path, check) as lock:
+    with locked(place.lock_path, check) as lock, contextlib.ExitStack() as held:
         found = place.current()
         if found is not None:
             return found
@@ -249,6 +250,7 @@ def _started(
             known = Server.in_folder(left)
             if known is None or not known.keeper.is_running:
                 _end_folder(left)
+        held.enter_context(start_turn()).wait(log, check)
         log_start(static, log, ", the warm one of this machine; later tasks find it")
         folder = Path(f"{place.base}/{place.fingerprint}-{secrets.token_hex(4)}")
         try:

@@ -10,9 +10,11 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract.job import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidPredicate, JobLost
+from airflow_txlog.jobs.spark.progress import WAITING
+from airflow_txlog.process.starting import STARTS, start_turn
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.airflow.racing import PLANNED
 from tests.helpers.rows import make_table
@@ -40,7 +42,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def left_of_spark(temporary: Path) -> list[Path]:
-    return [path for path in temporary.rglob("*") if not path.name.startswith("airflow-txlog-turns")]
+    kept = ("airflow-txlog-turns", "airflow-txlog-starts")
+    return [path for path in temporary.rglob("*") if not path.relative_to(temporary).parts[0].startswith(kept)]
 
 
 @pytest.mark.long("a second child with a Spark of its own; test_child_process has the errors of children without one")
@@ -76,6 +79,32 @@ def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_no_process
     assert left_of_spark(temporary) == []
     assert users.snapshot().version == 1
     assert users.to_arrow().num_rows == 100
+
+
+def test_a_child_waits_for_its_turn_to_start_spark_and_one_that_needs_none_waits_for_nothing(
+    users: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STARTS, "1")
+    lines: dict[str, list[str]] = {"abs(user_id) = 42": [], "user_id = 7": []}
+    results: dict[str, JobResult] = {}
+
+    def run(predicate: str) -> None:
+        spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": predicate})
+        results[predicate] = ChildProcessRunner().run(spec, log=lines[predicate].append)
+
+    by_spark, small = (threading.Thread(target=run, args=(predicate,), daemon=True) for predicate in lines)
+    with start_turn() as turn:
+        assert turn.num_ahead == 0
+        by_spark.start()
+        waits = f"waiting to start Spark, behind 1 on this machine: 1 at a time ({STARTS})"
+        eventually(lambda: waits in lines["abs(user_id) = 42"], "the child waits")
+        small.start()
+        small.join(120)
+        assert results["user_id = 7"].metrics["numDeletedRows"] == 1
+        assert not [line for line in lines["abs(user_id) = 42"] if line.startswith("starting Spark")]
+    by_spark.join(240)
+    assert results["abs(user_id) = 42"].metrics["numDeletedRows"] == 1
+    assert WAITING in [step["name"] for step in results["abs(user_id) = 42"].steps]
 
 
 @pytest.mark.long("a child with a Spark of its own; test_child_process reports the same loss from a child without one")
