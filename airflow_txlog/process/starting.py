@@ -42,10 +42,13 @@ class Turn:
         """How many older starts wait, or have begun and are not up; 0 if this one may begin."""
         if self._file is None:
             return 0
-        # A sign of life, for those that wait for this one.
-        os.utime(self._file)
-        older = [path for number, path in _starts(self._path.parent) if number < int(self._path.name)]
-        ahead = sum(self._is_live(path) for path in older)
+        try:
+            # A sign of life, for those that wait for this one.
+            os.utime(self._file)
+            older = [path for number, path in _starts(self._path.parent) if number < int(self._path.name)]
+            ahead = sum(self._is_live(path) for path in older)
+        except OSError:
+            return 0  # the folder is gone, for example
         return ahead if ahead >= self._most else 0
 
     def wait(self, say: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:

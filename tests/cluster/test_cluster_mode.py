@@ -1,7 +1,7 @@
 """The runner `submit` in cluster mode: its driver outlives the task, and every later try finds it.
 
 The cluster is played by this machine, and a driver here is a process without Spark (test_cluster_mode_drivers has real
-ones). YARN's and Kubernetes' own answers are in tests/airflow/runners/test_spark_applications.py.
+ones). YARN's and Kubernetes' own answers are in tests/airflow/runners/test_spark_connection.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -159,6 +160,17 @@ def test_a_start_without_a_limit_or_without_a_folder_of_this_users_alone_does_no
         assert turn.num_ahead == 0
     assert "starts of Spark are not limited" in caplog.text
     assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_a_start_goes_on_if_the_folder_of_the_starts_is_deleted(machine: Machine) -> None:
+    starting, waiting = machine.starter(), machine.starter()
+    assert starting.begins()
+    assert waiting.is_waiting()
+    shutil.rmtree(machine.folder)
+    assert waiting.begins()
+    for starter in (starting, waiting):
+        starter.finish()
+        assert starter.process.returncode == 0
 
 
 def test_the_limit_is_one_for_two_cores_unless_the_environment_names_another(monkeypatch: pytest.MonkeyPatch) -> None:

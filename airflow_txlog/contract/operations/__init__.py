@@ -13,7 +13,6 @@ from airflow_txlog.contract.operations.base import (
 from airflow_txlog.contract.operations.fields import (
     FORMATS,
     AnyClause,
-    AnyKeys,
     AnySource,
     DeleteClause,
     FileView,
@@ -44,7 +43,6 @@ __all__ = [
     "OPERATIONS",
     "REPLACED",
     "AnyClause",
-    "AnyKeys",
     "AnySource",
     "Checkpoint",
     "Delete",
