@@ -137,7 +137,7 @@ def _google_credentials(conn_id: str) -> Credentials:
 
 
 def _service_account(conn_id: str) -> Any:
-    """The account of a connection that holds its keyfile, for which the provider package is not needed."""
+    """Return the account of a connection that holds its keyfile, without the provider package."""
     from google.oauth2.service_account import Credentials as ServiceAccount
 
     connection = BaseHook.get_connection(conn_id)
