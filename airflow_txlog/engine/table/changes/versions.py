@@ -230,10 +230,7 @@ def _rows_of(end: Snapshot, schema: pa.Schema, commit: VersionChanges) -> Iterat
 
 
 def _only_copies(commit: VersionChanges) -> bool:
-    """Return whether it is a MERGE of an old delta-spark that changed no row.
-
-    Source: CDCReader.shouldSkipFileActionsInCommit.
-    """
+    """Return whether it is a MERGE of an old delta-spark that changed no row (CDCReader, `shouldSkip…InCommit`)."""
     metrics = commit.info.get("operationMetrics")
     if commit.operation != "MERGE" or not isinstance(metrics, Mapping):
         return False

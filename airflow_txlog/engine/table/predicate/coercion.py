@@ -234,10 +234,7 @@ def _unlike(data_type: DataType, constant: Constant) -> OutsideGrammar:
 
 
 def _on_grid(column: Operand, operator: Operator, value: Fraction) -> tuple[Operator, Value] | Expression:
-    """Return the comparison with a value of an integer or decimal column.
-
-    `i > 5.5` becomes `i > 5`, `i = 5.5` never holds, and a byte is always less than 1000 unless it is null.
-    """
+    """Return the comparison with an integer or decimal column: `i > 5.5` becomes `i > 5`, and `i = 5.5` never holds."""
     if isinstance(column.type, DecimalType):
         scale, greatest = column.type.scale, 10**column.type.precision - 1
         least = -greatest

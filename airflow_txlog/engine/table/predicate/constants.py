@@ -191,10 +191,7 @@ def cast(constant: Constant, target: Primitive | DecimalType, time_zone: str) ->
 
 
 def bound(name: str, value: object, sql: str) -> Constant:
-    """Return the constant that Spark gets for a parameter with this Python value.
-
-    Raises InvalidPredicate for a value that no parameter can have, OutsideGrammar for one that is not read here.
-    """
+    """Return the constant that Spark gets for a parameter's Python value. Raises OutsideGrammar, InvalidPredicate."""
     match value:
         case None:
             return NULL

@@ -1,8 +1,7 @@
 """The column that a name in a predicate means; and names in messages.
 
-The invariant: a name is a column only if Spark cannot resolve it to anything else (a member of a struct, a column of a
-merge's source, a special name). Otherwise it is outside the grammar, or an error that lists the columns.
-Source: Spark, name resolution (case-insensitive; alias, then column, then member).
+The invariant: a name is a column only if Spark, which looks for an alias, a column and a member in this order and any
+case, cannot resolve it to anything else. Otherwise it is outside the grammar, or an error that lists the columns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Conditions that Spark certainly accepts and answers without an error, so that it need not be asked.
 
-This grammar is narrower than the predicates': AND, OR and NOT of comparisons between columns of text, whole numbers and
-dates and constants of the same kind, or the text that Spark writes for such a number or date. The invariant: Spark
-neither refuses a plain text nor fails on a value. Source: Spark 4.2, SqlBaseParser.g4;
+They compare columns of text, whole numbers and dates with constants of the same kind, or with texts as Spark writes
+these. The invariant: Spark neither refuses a plain text nor fails on a value. Source: Spark 4.2, SqlBaseParser.g4;
 tests/engine/table/predicate/test_differential.py.
 """
 

@@ -181,9 +181,9 @@ def _everywhere(count: int, value: bool = True) -> pa.BooleanArray:
 
 
 def partitions_of(partitions: Sequence[Mapping[str, str | None]]) -> Predicate:
-    """Return the predicate of rows in one of these partitions, given as strings of the log; "" and None are null.
+    """Return the predicate of rows in one of these partitions, given by some columns as strings of the log.
 
-    Columns that a mapping leaves out may have any value. Raises PartitionMismatch for a mapping without a column.
+    "" and None are null. Raises PartitionMismatch for a mapping without a column.
     """
     groups: dict[tuple[str, ...], set[tuple[str | None, ...]]] = {}
     for values in partitions:

@@ -114,7 +114,7 @@ def assign(schema: StructType, new_name: Callable[[], str]) -> tuple[StructType,
 def assign_new(schema: StructType, last: int, new_name: Callable[[int], str]) -> tuple[StructType, int]:
     """Return the schema of a mapped table with ids for its new columns at every depth, and the highest id.
 
-    `last` is the highest id that any column ever had; `new_name` makes of an id a name that no other column ever had.
+    `last`: the highest id that any column ever had; `new_name` makes an unused name of an id.
     """
 
     def numbered(member: StructField) -> StructField:

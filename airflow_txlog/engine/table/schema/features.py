@@ -91,10 +91,7 @@ def _legacy(table: Mapping[int, tuple[str, ...]], version: int) -> frozenset[str
 
 
 def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
-    """Raise UnsupportedFeature, naming the feature, if rows of this table could be read wrongly.
-
-    Raises CorruptTable if the metadata maps columns and the protocol does not allow it.
-    """
+    """Raise UnsupportedFeature, naming the feature, if rows of this table could be read wrongly; or CorruptTable."""
     if protocol.min_reader_version > MAX_READER_VERSION:
         raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
     if metadata.format.provider.lower() != "parquet":
@@ -183,10 +180,7 @@ def check_protocol_writable(protocol: Protocol, table: str) -> None:
 
 
 def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
-    """Return the lowest protocol that a new table with this schema and these properties needs.
-
-    It has legacy numbers if they suffice, because every reader knows them.
-    """
+    """Return the lowest protocol that a new table needs: legacy numbers if they suffice, as every reader knows them."""
     needed = needed_features(schema, properties) - _OF_EVERY_TABLE
     both = needed & READABLE
     if needed <= {"columnMapping"}:
