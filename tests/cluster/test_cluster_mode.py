@@ -120,6 +120,14 @@ class Waiting:
         assert not self._thread.is_alive()
 
 
+def held(cluster: PlayedCluster, users: Table, **limits: float) -> Waiting:
+    """A job that has not committed, which its task knows to be submitted."""
+    cluster.hold("commit")
+    task = Waiting(cluster, spec_of(users), **limits)
+    task.until("app-1")
+    return task
+
+
 def test_the_result_comes_back_and_no_secret_is_seen_but_in_the_drivers_settings(
     cluster: PlayedCluster, users: Table
 ) -> None:
@@ -243,9 +251,7 @@ def test_a_driver_that_is_lost_is_looked_up_in_the_log_and_the_retry_submits_aga
 
 
 def test_a_job_that_is_killed_is_cancelled_where_it_runs_and_lost(cluster: PlayedCluster, users: Table) -> None:
-    cluster.hold("commit")
-    task = Waiting(cluster, spec_of(users))
-    task.until("app-1")
+    task = held(cluster, users)
     task.runner.kill()
     task.over()
     assert not cluster.runs(*cluster.homes())
@@ -290,9 +296,7 @@ def test_a_timeout_of_the_task_cancels_the_job_and_asks_the_log(
 def test_a_job_that_no_try_waits_for_is_cancelled_and_leaves_no_description(
     cluster: PlayedCluster, users: Table
 ) -> None:
-    cluster.hold("commit")
-    task = Waiting(cluster, spec_of(users))
-    task.until("app-1")
+    task = held(cluster, users)
     assert "spec-1" in documents(users)
     lines: list[str] = []
     cluster.runner().cancel(spec_of(users), log=lines.append)
@@ -304,9 +308,7 @@ def test_a_job_that_no_try_waits_for_is_cancelled_and_leaves_no_description(
 def test_a_job_that_may_still_run_keeps_its_description(
     cluster: PlayedCluster, users: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.hold("commit")
-    task = Waiting(cluster, spec_of(users))
-    task.until("app-1")
+    task = held(cluster, users)
     monkeypatch.setattr(PlayedCluster, "cancel", lambda *_: None)
     cluster.runner(cancelled_s=0.0).cancel(spec_of(users), log=print)
     assert "spec-1" in documents(users), "a later try has to find it"
@@ -348,9 +350,7 @@ def another_document_of_the_work(users: Table, result: str) -> None:
 def test_a_result_that_another_writer_of_the_table_has_put_there_is_not_read(
     cluster: PlayedCluster, users: Table, forge: Callable[[Table, str], None]
 ) -> None:
-    cluster.hold("commit")
-    task = Waiting(cluster, spec_of(users))
-    task.until("app-1")
+    task = held(cluster, users)
     forge(users, JobResult(status="committed", operation="delete", table_uri=users.uri, version=99).to_json())
     cluster.kill(*cluster.homes())
     task.over()
@@ -394,9 +394,7 @@ def test_a_job_from_before_the_task_was_cleared_is_cancelled_and_its_work_done_a
 def test_a_file_that_another_writer_has_put_in_a_documents_place_keeps_no_result_back(
     cluster: PlayedCluster, users: Table
 ) -> None:
-    cluster.hold("commit")
-    task = Waiting(cluster, spec_of(users))
-    task.until("app-1")
+    task = held(cluster, users)
     forged_by_name(users, b"in the way")
     cluster.go_on()
     task.over()
@@ -480,9 +478,7 @@ def test_a_document_that_another_build_has_signed_in_the_clear_is_refused_by_bot
 def test_a_cluster_that_does_not_answer_is_waited_for_and_then_left_to_the_next_try(
     cluster: PlayedCluster, users: Table
 ) -> None:
-    cluster.hold("commit")
-    task = Waiting(cluster, spec_of(users), unanswered_s=0.5)
-    task.until("app-1")
+    task = held(cluster, users, unanswered_s=0.5)
     cluster.is_silent = True
     task.over()
     assert isinstance(task.error, ClusterLost)
@@ -499,9 +495,7 @@ def test_a_cluster_that_does_not_answer_is_waited_for_and_then_left_to_the_next_
 
 
 def test_a_result_counts_while_the_cluster_does_not_answer(cluster: PlayedCluster, users: Table) -> None:
-    cluster.hold("commit")
-    task = Waiting(cluster, spec_of(users))
-    task.until("app-1")
+    task = held(cluster, users)
     cluster.is_silent = True
     cluster.go_on()
     task.over()
