@@ -307,9 +307,11 @@ class AzureBucket(Bucket):
         prefixes = [each.name for each in found if isinstance(each, BlobPrefix)]
         return Listed(objects=objects, prefixes=prefixes, following=following)
 
-    def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
+    def put(self, key: str, data: bytes, *, if_absent: bool) -> int | None:
         blob = self._blob(key)
-        self._put(key, if_absent, lambda: blob.upload_blob(data, length=len(data), overwrite=not if_absent, **_CALL))
+        return self._put(
+            key, if_absent, lambda: blob.upload_blob(data, length=len(data), overwrite=not if_absent, **_CALL)
+        )
 
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         with suppress(FileNotFoundError):
@@ -326,11 +328,11 @@ class AzureBucket(Bucket):
         self._asked("PUT", key, lambda: self._blob(key).stage_block(block, data, length=len(data), **_CALL))
         return block
 
-    def complete(self, upload: Any, parts: Sequence[Any]) -> None:
+    def complete(self, upload: Any, parts: Sequence[Any]) -> int | None:
         key, _, if_absent = upload
         condition = {"match_condition": MatchConditions.IfMissing} if if_absent else {}
         blob, blocks = self._blob(key), [BlobBlock(each) for each in parts]
-        self._put(key, if_absent, lambda: blob.commit_block_list(blocks, **condition, **_CALL))
+        return self._put(key, if_absent, lambda: blob.commit_block_list(blocks, **condition, **_CALL))
 
     def abort(self, upload: Any) -> None:
         """Nothing: the service drops blocks that no blob has after a week, or when a blob of the name is made."""
@@ -374,10 +376,10 @@ class AzureBucket(Bucket):
         found, following = self._asked("LIST", prefix, read)
         return [each for each in found if not _is_directory(each)], following, headers
 
-    def _put(self, key: str, if_absent: bool, request: Callable[[], Any]) -> None:
-        def put() -> None:
+    def _put(self, key: str, if_absent: bool, request: Callable[[], Any]) -> int | None:
+        def put() -> Any:
             try:
-                request()
+                return request()
             except AzureError as error:
                 status, code = _answer_of(error)
                 # A lease, a snapshot or a policy is refused by 409 and 412 too.
@@ -385,7 +387,8 @@ class AzureBucket(Bucket):
                     raise NameTaken(self._where(key)) from None
                 raise
 
-        self._asked("PUT", key, put)
+        made = self._asked("PUT", key, put).get("last_modified")
+        return None if made is None else int(made.timestamp()) * 1000
 
     def _meant(self, error: Exception, method: str, where: str) -> Exception:
         status, code = _answer_of(error)

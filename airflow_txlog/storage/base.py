@@ -143,6 +143,10 @@ class Store(ABC):
         Raises FileNotFoundError, and OutsideTable outside the root unless the store has allow_absolute_paths.
         """
 
+    def open_whole(self, path: str, size_bytes: int) -> pa.NativeFile:
+        """Return the same for a small data file of which all is read. A remote store fetches it by one request."""
+        return self.open_input(path)
+
     @abstractmethod
     def delete(self, path: str) -> None:
         """Delete one object, which may be gone already. Raises ValueError and OutsideTable as `put` does."""
@@ -280,11 +284,13 @@ class Output:
     def __init__(
         self,
         sink: Any,
-        publish: Callable[[], None],
+        publish: Callable[[], int | None],
         discard: Callable[[], None],
         drop: Callable[[], None] | None = None,
     ) -> None:
-        """`publish` makes the content of `sink` appear and closes it. `discard` closes it and leaves nothing behind.
+        """`publish` makes the content of `sink` appear and closes it, and returns its time if the store gives it.
+
+        `discard` closes it and leaves nothing behind.
 
         `drop` takes the place of `discard` when the collector calls, if `discard` must not run there.
         """
@@ -295,6 +301,8 @@ class Output:
         self._drop = drop or discard
         self._process = os.getpid()
         self.closed = False
+        self.modified_ms: int | None = None
+        """Of what was published, as `FileInfo` has it; None if it must be looked up."""
 
     def write(self, data: bytes) -> int:
         """Append bytes. After a failure, such as a full disk, only `discard` is left to do."""
@@ -322,7 +330,7 @@ class Output:
             return
         self.closed = True
         try:
-            self._publish()
+            self.modified_ms = self._publish()
         except BaseException:
             self._discard()
             raise

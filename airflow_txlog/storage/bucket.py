@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +26,18 @@ def found_object(key: str, size_bytes: Any, modified: datetime, etag: str) -> Fi
     # Some servers list milliseconds and answer HEAD with seconds.
     modified_ms = int(modified.timestamp()) * 1000
     return FileInfo(path=key, size_bytes=int(size_bytes), modified_ms=modified_ms, etag=bare_etag(etag))
+
+
+def date_ms(header: str) -> int:
+    """Return the time of a Date header."""
+    return int(parsedate_to_datetime(header).timestamp()) * 1000
+
+
+def made_ms(headers: Mapping[str, str]) -> int | None:
+    """Return the time of an answer by which an object was made, None for a missing or malformed one."""
+    with suppress(ValueError):
+        return date_ms(headers.get("Date") or headers.get("date") or "")
+    return None
 
 
 def bare_etag(text: str) -> str:
@@ -118,8 +130,11 @@ class Bucket(ABC):
         """
 
     @abstractmethod
-    def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
-        """Put an object in one request. Raises NameTaken if it must be absent and is not."""
+    def put(self, key: str, data: bytes, *, if_absent: bool) -> int | None:
+        """Put an object in one request. Return when it was made (see `now_ms`), None if the answer lacks it.
+
+        Raises NameTaken if it must be absent and is not.
+        """
 
     @abstractmethod
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
@@ -137,8 +152,8 @@ class Bucket(ABC):
         """Put part `number`, from 1 on, of `part_bytes` or the last. `complete` takes what this returns."""
 
     @abstractmethod
-    def complete(self, upload: Any, parts: Sequence[Any]) -> None:
-        """Make the object of its parts. Raises NameTaken if the store checks the condition here."""
+    def complete(self, upload: Any, parts: Sequence[Any]) -> int | None:
+        """Make the object of its parts. Returns as `put`. Raises NameTaken if the store checks the condition here."""
 
     @abstractmethod
     def abort(self, upload: Any) -> None:
@@ -150,7 +165,7 @@ class Bucket(ABC):
 
     def now_ms(self, prefix: str) -> int:
         """Return the server's clock in whole seconds, like the times of its objects."""
-        return int(parsedate_to_datetime(self._date(prefix)).timestamp()) * 1000
+        return date_ms(self._date(prefix))
 
     @abstractmethod
     def _date(self, prefix: str) -> str:
@@ -209,7 +224,7 @@ class RangedBucket(Bucket):
 _PROVED: set[tuple[str, str]] = set()
 
 
-def check_conditions(bucket: Bucket, folder: str, repeated: Callable[[Callable[[], None]], None]) -> None:
+def check_conditions(bucket: Bucket, folder: str, repeated: Callable[[Callable[[], Any]], Any]) -> None:
     """Raise UnsupportedStore if the server is not known to keep the condition of a put, and does not.
 
     Asks such a server once in each process and bucket to replace an existing object in `folder`, a prefix that ends in

@@ -33,7 +33,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.locations import Access
 from airflow_txlog.storage.base import FileInfo, Store
-from airflow_txlog.storage.bucket import Check, Content, Listed, RangedBucket, found_object
+from airflow_txlog.storage.bucket import Check, Content, Listed, RangedBucket, found_object, made_ms
 from airflow_txlog.storage.clouds import (
     CONNECT_S,
     CONNECTIONS,
@@ -186,9 +186,11 @@ class GcsBucket(RangedBucket):
         objects = [_found(each) for each in page.get("items", ())]
         return Listed(objects=objects, prefixes=page.get("prefixes", ()), following=page.get("nextPageToken"))
 
-    def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
+    def put(self, key: str, data: bytes, *, if_absent: bool) -> int | None:
         given = {"uploadType": "media", "name": key, **_condition(if_absent)}
-        self._request("POST", f"/upload{self._objects}", given, key=key, headers=_BYTES, data=data, needs_bucket=True)
+        path = f"/upload{self._objects}"
+        answer = self._request("POST", path, given, key=key, headers=_BYTES, data=data, needs_bucket=True)
+        return made_ms(answer.headers)
 
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         if len(keys) == 1:
@@ -236,11 +238,12 @@ class GcsBucket(RangedBucket):
             stored = now_stored
         return b""
 
-    def complete(self, upload: Any, parts: Sequence[Any]) -> None:
+    def complete(self, upload: Any, parts: Sequence[Any]) -> int | None:
         last = parts[-1]
         start = (len(parts) - bool(last)) * self.part_bytes
         total = start + len(last)
-        self._upload(upload, f"bytes {start}-{total - 1}/{total}" if last else f"bytes */{total}", last)
+        content_range = f"bytes {start}-{total - 1}/{total}" if last else f"bytes */{total}"
+        return made_ms(self._upload(upload, content_range, last).headers)
 
     def abort(self, upload: Any) -> None:
         accepted = (404, 410, _CANCELLED)

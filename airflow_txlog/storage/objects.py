@@ -27,7 +27,7 @@ from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo, NothingSent, Output, Store, check_may_read, inner_parts, side_by_side
 from airflow_txlog.storage.bucket import Bucket, Content, Listed, check_conditions
-from airflow_txlog.storage.clouds import NameTaken, NotAnswered
+from airflow_txlog.storage.clouds import EmptyRange, NameTaken, NotAnswered
 from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
@@ -149,9 +149,9 @@ class ObjectStore(Store):
     def _output(self, path: str, *, if_absent: bool) -> Output:
         upload = Upload(self._bucket, self._key(path), self._repeated, if_absent=if_absent)
 
-        def publish() -> None:
+        def publish() -> int | None:
             try:
-                upload.publish()
+                return upload.publish()
             except NameTaken as error:
                 raise self.os_error(errno.EEXIST, path) from error
 
@@ -160,6 +160,15 @@ class ObjectStore(Store):
     def open_input(self, path: str) -> pa.NativeFile:
         bucket, key = self._to_read(path)
         return pa.PythonFile(RangeFile(bucket, key, self._repeated), mode="r")
+
+    def open_whole(self, path: str, size_bytes: int) -> pa.NativeFile:
+        bucket, key = self._to_read(path)
+        with suppress(EmptyRange):
+            content = self._repeated(lambda: bucket.get(key, 0, size_bytes))
+            if content.size_bytes == size_bytes == len(content.data):
+                return pa.BufferReader(content.data)
+        # Of another size than its add action says, which is the caller's to report.
+        return self.open_input(path)
 
     def delete(self, path: str) -> None:
         key = self._key(path)
@@ -359,21 +368,24 @@ class Upload:
     def flush(self) -> None:
         """Do nothing: nothing is seen before it is published."""
 
-    def publish(self) -> None:
-        """Make the object. Raises NameTaken if it must be new and the name is taken."""
+    def publish(self) -> int | None:
+        """Make the object. Returns as `Bucket.put` does. Raises NameTaken if it must be new and the name is taken."""
+        made_ms: int | None
         try:
             if self._upload is None:
                 data = bytes(self._buffer)
-                self._repeat(lambda: self._bucket.put(self._key, data, if_absent=self._if_absent))
+                made_ms = self._repeat(lambda: self._bucket.put(self._key, data, if_absent=self._if_absent))
             else:
                 self._send(len(self._buffer))
-                self._repeat(lambda: self._bucket.complete(self._upload, self._parts))
+                made_ms = self._repeat(lambda: self._bucket.complete(self._upload, self._parts))
         except (NameTaken, FileNotFoundError):
             # A try whose answer was lost has made it already: no other file has this name, so its size is proof enough.
             found = self._repeat(lambda: self._bucket.head(self._key))
             if found is None or found.size_bytes != self._size or not self._is_ours():
                 raise
+            made_ms = found.modified_ms
         self._upload = None
+        return made_ms
 
     def discard(self) -> None:
         """Drop what was sent, which no reader has seen.

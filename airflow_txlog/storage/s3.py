@@ -49,6 +49,7 @@ from airflow_txlog.storage.bucket import (
     UnfinishedUpload,
     bare_etag,
     found_object,
+    made_ms,
 )
 from airflow_txlog.storage.clouds import (
     CONNECT_S,
@@ -220,9 +221,10 @@ class S3Bucket(RangedBucket):
             following=page["NextContinuationToken"] if page.get("IsTruncated") else None,
         )
 
-    def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
+    def put(self, key: str, data: bytes, *, if_absent: bool) -> int | None:
         condition = {"IfNoneMatch": "*"} if if_absent else {}
-        self._request("put_object", Key=key, **_checked(data), **condition)
+        answer = self._request("put_object", Key=key, **_checked(data), **condition)
+        return made_ms(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}))
 
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         if len(keys) == 1:
@@ -248,10 +250,13 @@ class S3Bucket(RangedBucket):
         answer = self._request("upload_part", Key=key, UploadId=upload_id, PartNumber=number, **_checked(data))
         return {"ETag": needed(answer, "ETag", self._where(key)), "PartNumber": number}
 
-    def complete(self, upload: Any, parts: Sequence[Any]) -> None:
+    def complete(self, upload: Any, parts: Sequence[Any]) -> int | None:
         key, upload_id, condition = upload
         made_of = {"Parts": list(parts)}
-        self._request("complete_multipart_upload", Key=key, UploadId=upload_id, MultipartUpload=made_of, **condition)
+        answer = self._request(
+            "complete_multipart_upload", Key=key, UploadId=upload_id, MultipartUpload=made_of, **condition
+        )
+        return made_ms(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}))
 
     def abort(self, upload: Any) -> None:
         key, upload_id, _ = upload

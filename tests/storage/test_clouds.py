@@ -14,11 +14,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from google.auth.exceptions import DefaultCredentialsError
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import ProtocolError
 
+from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter
+from airflow_txlog.datafiles.parquet.reading import DataFile
+from airflow_txlog.datafiles.parquet.rewriting import copy_options, copy_schema, copy_without, open_for_copy
+from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
 from airflow_txlog.errors import InvalidInput, LimitExceeded, UnsupportedStore
@@ -213,6 +219,42 @@ def test_who_pays_is_said_to_google_at_each_request(monkeypatch: pytest.MonkeyPa
     assert [text for text in sent if "userProject=payer" not in text] == []
     assert sent[-1].count("DELETE") == sent[-1].count("?userProject=payer HTTP") == 2
     assert len(sent) == len(asked)
+
+
+def test_a_small_file_that_is_copied_is_one_request_to_read_and_one_to_write(
+    object_store: Store, requests_sent: list[str]
+) -> None:
+    rows = pa.table({"name": ["a", "b"] * 100, "number": range(200)})
+    with object_store.open_new("part-0.parquet") as output:
+        pq.write_table(rows, output.sink)
+    found = object_store.stat("part-0.parquet")
+    assert found is not None
+    file = DataFile(store=object_store, path=found.path, size_bytes=found.size_bytes)
+    requests_sent.clear()
+    with open_for_copy(file) as parquet:
+        options, schema = copy_options(parquet), copy_schema(parquet, rows.schema)
+        writer = RowGroupWriter(
+            object_store, "part-1.parquet", schema, options=options, statistics=StatisticsCollector(schema)
+        )
+        copy_without(file, parquet, pack([0]), writer)
+    staged = writer.close({})
+    assert requests_sent in (["GET", "PUT"], ["GET", "POST"])
+    copied = object_store.stat("part-1.parquet")
+    assert copied is not None
+    assert staged is not None
+    assert staged.size_bytes == copied.size_bytes
+    assert abs(staged.modification_time_ms - copied.modified_ms) <= 1000, "the store's clock, not ours"
+
+
+@pytest.mark.parametrize("size_bytes", [1, 9, 11])
+def test_a_file_of_another_size_than_it_should_have_is_opened_with_its_own(
+    object_store: Store, size_bytes: int
+) -> None:
+    object_store.put("x", b"0123456789")
+    object_store.put("empty", b"")
+    for path, content in (("x", b"0123456789"), ("empty", b"")):
+        with object_store.open_whole(path, size_bytes) as file:
+            assert (file.size(), file.read()) == (len(content), content)
 
 
 def test_an_unfinished_file_is_given_up_at_once_where_the_server_is_out_of_reach(requests_sent: list[str]) -> None:

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.footers import Compact
@@ -125,14 +126,25 @@ def decoded_bytes(parquet: OpenParquet) -> int:
     return total
 
 
-def rows_at_once(parquet: OpenParquet, group: int, columns: Sequence[str] | None, most_rows: int) -> int:
-    """Return how many rows of a row group to decode at once. `columns` are top-level names, None for all."""
+def rows_at_once(
+    parquet: OpenParquet,
+    group: int,
+    columns: Sequence[str] | None,
+    most_rows: int,
+    *,
+    keeps_dictionaries: bool = False,
+) -> int:
+    """Return how many rows of a row group to decode at once. `columns` are top-level names, None for all.
+
+    `keeps_dictionaries`: columns that are read as dictionaries stay so, and hold a text once.
+    """
     rows = parquet.metadata.row_group(group).num_rows
     chunks = list(_chunks(parquet, group, columns))
     most, claimed = most_rows, sum(each.claimed_bytes for each in chunks)
     if claimed > BATCH_BYTES:
         most = min(most, rows * BATCH_BYTES // claimed)
-    repeated = [each for each in chunks if each.may_repeat_texts]
+    kept = {each.name for each in parquet.schema_arrow if keeps_dictionaries and pa.types.is_dictionary(each.type)}
+    repeated = [each for each in chunks if each.may_repeat_texts and each.chunk.path_in_schema not in kept]
     # Of these pyarrow counts the bytes that differ.
     is_unknown = any(each.has_deltas and each.most_bytes > BATCH_BYTES for each in chunks)
     if sum(each.most_bytes for each in repeated) > MOST_BATCH_BYTES:
@@ -144,6 +156,15 @@ def rows_at_once(parquet: OpenParquet, group: int, columns: Sequence[str] | None
             if size_bytes > allowed:
                 most = min(most, rows * allowed // size_bytes)
     return max(1, min(most, _ROWS_OF_LONG_TEXTS) if is_unknown else most)
+
+
+def spelled_out(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield slices of a batch that take no more than MOST_BATCH_BYTES once their dictionaries are spelled out."""
+    held = [column.dictionary for column in batch.columns if pa.types.is_dictionary(column.type)]
+    longest = sum(pc.max(pc.binary_length(texts)).as_py() or 0 for texts in held)
+    at_once = max(1, MOST_BATCH_BYTES // longest if longest else batch.num_rows)
+    for start in range(0, batch.num_rows, at_once):
+        yield batch.slice(start, at_once)
 
 
 def _bytes_of_repeated(source: Any, texts: Sequence[_Chunk], small_bytes: int) -> list[int | None]:
@@ -253,12 +274,13 @@ def _longest(page: memoryview, compression: str, most_texts: int) -> tuple[int |
 def _longest_of(texts: bytes | memoryview, count: int) -> int | None:
     """Return the longest of so many texts, each after its length in four bytes."""
     at = longest = 0
+    length_at = _LENGTH.unpack_from
     for _ in range(count):
-        (length,) = _LENGTH.unpack_from(texts, at)
-        if length < 0:
-            return None
+        (length,) = length_at(texts, at)
         if length > longest:
             longest = length
+        elif length < 0:
+            return None
         at += 4 + length
     return longest if at <= len(texts) else None
 

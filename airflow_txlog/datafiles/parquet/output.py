@@ -147,14 +147,18 @@ class RowGroupWriter:
         self._writer = None
         self._output.close()
         self._is_finished = True
-        found = self._store.stat(self.path)
-        if found is None:
+        modified_ms = self._output.modified_ms
+        if modified_ms is not None:
+            size_bytes = self.written_bytes
+        elif (found := self._store.stat(self.path)) is not None:
+            size_bytes, modified_ms = found.size_bytes, found.modified_ms
+        else:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), readable(self._store.root, self.path))
         return StagedFile(
             path=encode_add_path(self.path),
             partition_values=partition_values,
-            size_bytes=found.size_bytes,
-            modification_time_ms=found.modified_ms,
+            size_bytes=size_bytes,
+            modification_time_ms=modified_ms,
             num_records=self._num_records,
             stats=self._statistics.finish(),
             source=source,

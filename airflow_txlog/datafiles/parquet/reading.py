@@ -32,6 +32,9 @@ from airflow_txlog.storage.base import is_about_bytes, is_about_name
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
 BATCH_ROWS = 131_072
 
+# A smaller file, of which all is read, comes by one request.
+_WHOLE_BYTES = 8 * 1024 * 1024
+
 _OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
 
 _ENCRYPTED_FOOTER = b"PARE"
@@ -69,15 +72,20 @@ class DataFile:
 
 @contextlib.contextmanager
 def open_data_file(
-    file: DataFile, *, dictionaries: Callable[[pq.ParquetFile], list[str]] | None = None
+    file: DataFile, *, dictionaries: Callable[[pq.ParquetFile], list[str]] | None = None, reads_all: bool = False
 ) -> Iterator[OpenParquet]:
     """Yield the open Parquet file, INT96 read as microseconds. `dictionaries` names columns to read as dictionaries.
 
+    `reads_all`: the caller reads all columns and rows, so that a small file is fetched by one request.
     Before any row is read, raises CorruptDataFile for a file that is missing, is not Parquet, or has another size or
     row count than `file`, and UnsupportedFeature for an encrypted one.
     """
+    is_whole = reads_all and 0 < (file.size_bytes or 0) <= _WHOLE_BYTES
     try:
-        source = file.store.open_input(file.path)
+        if is_whole:
+            source = file.store.open_whole(file.path, file.size_bytes or 0)
+        else:
+            source = file.store.open_input(file.path)
         size_bytes = source.size()
     except FileNotFoundError as error:
         raise _missing(file) from error
@@ -100,7 +108,7 @@ def open_data_file(
             source.seek(0)
         # A pre-buffer holds the wanted columns of a whole row group, and reads neighbouring ones in one request. On a
         # local disk the pages are read as they are needed.
-        options = {**_OPTIONS, "pre_buffer": file.store.is_remote}
+        options = {**_OPTIONS, "pre_buffer": file.store.is_remote and not is_whole}
         if file.key is not None:
             options |= reading_options(file.key)
         with _reading(file):
@@ -131,12 +139,14 @@ def read_batches(
     *,
     row_groups: Sequence[int] | None = None,
     batch_rows: int = BATCH_ROWS,
+    keeps_dictionaries: bool = False,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield batches in file order, each with the position of its first row; a batch never crosses a row group.
 
     `fields` are the wanted fields of the table, None for all columns of the file. Fields that the file lacks are left
     out, so a batch may have rows and no columns. `row_groups` are ascending indexes, None for all. A batch has at most
-    `batch_rows`, and fewer if they would take much memory (`decoded_sizes`).
+    `batch_rows`, and fewer if they would take much memory (`decoded_sizes`). `keeps_dictionaries`: the caller spells
+    out no column that was read as a dictionary.
 
     Raises CorruptDataFile, and UnsupportedFeature for encrypted columns and for values in a legacy calendar.
     """
@@ -148,7 +158,7 @@ def read_batches(
     for group in wanted:
         position = starts[group]
         with _reading(file):
-            at_once = rows_at_once(parquet, group, names, batch_rows)
+            at_once = rows_at_once(parquet, group, names, batch_rows, keeps_dictionaries=keeps_dictionaries)
             batches = parquet.iter_batches(at_once, row_groups=[group], columns=names, use_threads=False)
         while True:
             with _reading(file):

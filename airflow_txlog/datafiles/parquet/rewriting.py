@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, kept_by_both
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
-from airflow_txlog.datafiles.parquet.decoded_sizes import has_dictionary
+from airflow_txlog.datafiles.parquet.decoded_sizes import has_dictionary, spelled_out
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, FileFields, ParquetFormat
 from airflow_txlog.datafiles.parquet.reading import (
@@ -43,7 +43,7 @@ _DISTINCT_WRITERS = ("parquet-mr", "parquet-cpp", "parquet-rs")
 
 def open_for_copy(file: DataFile) -> AbstractContextManager[pq.ParquetFile]:
     """Open the file as `open_data_file` does, reading text as dictionaries if it can be copied so."""
-    return open_data_file(file, dictionaries=dictionary_columns)
+    return open_data_file(file, dictionaries=dictionary_columns, reads_all=True)
 
 
 def copy_without(
@@ -65,9 +65,11 @@ def copy_without(
     leaving = unpack(positions)
     group_ends = set(row_group_starts(parquet)[1:])
     dropped = 0
-    for start, batch in read_batches(file, parquet, row_groups=row_groups):
-        if look is not None:
-            look(start, batch)
+    for start, batch in read_batches(file, parquet, row_groups=row_groups, keeps_dictionaries=True):
+        at = start
+        for part in () if look is None else spelled_out(batch):
+            look(at, part)  # type: ignore[misc]
+            at += part.num_rows
         # Both count the rows as the file has them, so nothing is filtered before both have spoken (soundness A19).
         keep = leaving.keep(start, batch.num_rows)
         if deleted is not None:

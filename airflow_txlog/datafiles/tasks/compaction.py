@@ -92,7 +92,7 @@ class CompactTask(FileTask):
         table, schema = output.table_schema, output.schema
         scan = FileScan(bins=self.bins, schema=table, with_address=self.row_ids is not None)
         for planned in files:
-            with open_data_file(planned.file) as parquet:
+            with open_data_file(planned.file, reads_all=True) as parquet:
                 output.follow(main_codec(parquet))
                 for rows in scan.rows_in(planned, parquet):
                     columns = rows.columns

@@ -17,6 +17,7 @@ from airflow_txlog.datafiles.parquet.decoded_sizes import (
     OpenParquet,
     decoded_bytes,
     rows_at_once,
+    spelled_out,
 )
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS, DataFile, open_data_file, read_batches
 from airflow_txlog.storage import LocalStore
@@ -116,3 +117,20 @@ def test_the_schema_of_an_open_file_is_made_once_however_often_it_is_asked_for(t
     pq.write_table(pa.table({"id": [1]}), tmp_path / "f.parquet")
     with open_data_file(DataFile(store=LocalStore(str(tmp_path)), path="f.parquet")) as parquet:
         assert parquet.schema_arrow is parquet.schema_arrow
+
+
+def test_a_copy_that_keeps_dictionaries_reads_no_dictionary_for_its_size(tmp_path: Path) -> None:
+    texts = [f"{number:06d}" for number in range(9_000)]
+    file = written(tmp_path, pa.table({"text": texts * 20}), store_schema=False)
+    with open_data_file(file, dictionaries=lambda parquet: ["text"]) as parquet:
+        parquet.source = None
+        assert rows_at_once(parquet, 0, None, BATCH_ROWS, keeps_dictionaries=True) == BATCH_ROWS
+
+
+def test_rows_that_are_spelled_out_come_in_slices_of_a_size_that_is_allowed() -> None:
+    batch = pa.record_batch({"id": pa.array(range(ROWS)), "text": repeated("x" * LONG, ROWS)})
+    slices = list(spelled_out(batch))
+    assert pa.Table.from_batches(slices).column("id").to_pylist() == list(range(ROWS))
+    assert max(each.num_rows for each in slices) * LONG <= MOST_BATCH_BYTES < ROWS * LONG
+    assert list(spelled_out(batch.select(["id"]))) == [batch.select(["id"])]
+    assert list(spelled_out(batch.slice(0, 0))) == []
