@@ -1,4 +1,8 @@
-"""Data files that our tasks have written and no commit names yet: their names, and their records."""
+"""Files that our tasks have written and no commit names yet: their names, their records, and what change files hold.
+
+A change file holds change rows: all columns of the table, because a reader of the feed has nothing else to look at, and
+one more, `_change_type`. Source: protocol, "Change Data Files".
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,19 @@ import json
 import re
 from dataclasses import dataclass, fields
 
+import pyarrow as pa
+
 from airflow_txlog.datafiles.partitioning import decode_add_path
+
+CHANGE_TYPE_COLUMN = "_change_type"
+CHANGE_DIRECTORY = "_change_data"
+
+INSERT = "insert"
+DELETE = "delete"
+UPDATE_PREIMAGE = "update_preimage"
+UPDATE_POSTIMAGE = "update_postimage"
+
+CHANGE_TYPE_FIELD = pa.field(CHANGE_TYPE_COLUMN, pa.string())
 
 UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 

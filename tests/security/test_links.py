@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.clock import SystemClock
-from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.jobs.context import LogContext

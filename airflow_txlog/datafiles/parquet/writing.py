@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY, CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, routed
 from airflow_txlog.datafiles.parquet.conversion import (
     ColumnMismatch,
     convert_array,
@@ -41,7 +40,14 @@ from airflow_txlog.datafiles.parquet.physical import (
 )
 from airflow_txlog.datafiles.parquet.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
 from airflow_txlog.datafiles.partitioning import hive_directory, partition_string
-from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.staged_files import (
+    CHANGE_DIRECTORY,
+    CHANGE_TYPE_COLUMN,
+    CHANGE_TYPE_FIELD,
+    DELETE,
+    UPDATE_PREIMAGE,
+    StagedFile,
+)
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
 from airflow_txlog.storage import Store, StoreReference
 
@@ -153,7 +159,7 @@ class FileKey(NamedTuple):
 class PartitionedWriter:
     """Splits rows by partition and segment, and writes the files of each. Not to be shared between threads.
 
-    Rows with a change type (see `change_rows.routed`) go to files of change rows instead, or as well.
+    Rows with a change type (see `routed`) go to files of change rows instead, or as well.
     """
 
     def __init__(self, layout: Layout, store: Store | None = None) -> None:
@@ -270,6 +276,24 @@ class PartitionedWriter:
     def _closed(self, key: FileKey, writer: RowGroupWriter) -> StagedFile | None:
         values = dict(zip(self._layout.partition_keys, key.partition, strict=True))
         return writer.close(values, segment=key.segment, is_change=self._layout.is_change)
+
+
+def routed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """Split rows that may have a change type into rows of the table and change rows, None without such a column.
+
+    A row without a type goes to the table alone, an inserted row or a new image to both, a deleted row or an old image
+    to the change rows alone.
+    """
+    index = batch.schema.get_field_index(CHANGE_TYPE_COLUMN)
+    if index < 0:
+        return batch, None
+    types = batch.column(index)
+    rows = batch.select([name for name in batch.schema.names if name != CHANGE_TYPE_COLUMN])
+    # Rows that the table held and does not hold any more; the other two types are in the table now.
+    is_gone = pc.is_in(types, value_set=pa.array((DELETE, UPDATE_PREIMAGE)))
+    if is_gone.true_count:
+        rows = rows.filter(pc.invert(is_gone))
+    return rows, batch if types.null_count == 0 else batch.filter(pc.is_valid(types))
 
 
 def _with_segment(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import deleted_rows
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
@@ -31,7 +30,7 @@ from airflow_txlog.datafiles.parquet.rewriting import (
     open_for_copy,
 )
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
-from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE, StagedFile
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.row_values import RowValues, SourceRows
 from airflow_txlog.datafiles.tasks.scan_and_write import (

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN, StagedFile
 from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns, out_of_order
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, FileScan, Step, Task, WriteTask

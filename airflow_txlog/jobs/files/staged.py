@@ -11,9 +11,8 @@ import contextlib
 import re
 from collections.abc import Iterable, Sequence
 
-from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY
 from airflow_txlog.datafiles.partitioning import encode_add_path
-from airflow_txlog.datafiles.staged_files import DATA_FILE, UUID, StagedFile
+from airflow_txlog.datafiles.staged_files import CHANGE_DIRECTORY, DATA_FILE, UUID, StagedFile
 from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
 from airflow_txlog.storage import Store

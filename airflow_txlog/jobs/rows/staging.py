@@ -18,8 +18,7 @@ from typing import Generic
 import pyarrow as pa
 
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
-from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.staged_files import INSERT, UPDATE_POSTIMAGE, StagedFile
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY
+from airflow_txlog.datafiles.staged_files import CHANGE_DIRECTORY
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.commit.content.metadata import check_change_names, lowered_facts
 from airflow_txlog.engine.log.actions import Add, Cdc, Commit, Metadata, Remove

@@ -19,9 +19,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, DELETE, INSERT
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.conversion import nullable_schema
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, DELETE, INSERT
 from airflow_txlog.engine.log.actions import Add, Commit, Metadata, Remove, decode_commit
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.names import commit_name, version_prefix
