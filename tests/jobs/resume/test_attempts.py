@@ -10,7 +10,7 @@ import pytest
 
 from airflow_txlog.contract.job import read_result
 from airflow_txlog.contract.operations import Delete
-from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.engine import DeltaTable, Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, ConcurrentAppend
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
@@ -174,10 +174,10 @@ def test_an_error_that_nobody_foresaw_is_a_result_too(
 ) -> None:
     table = make_table(tmp_path / "t", rows(10))
 
-    def broken(self: Table, version: int | None = None) -> Transaction:
+    def broken(self: DeltaTable, version: int | None = None) -> Transaction:
         raise ZeroDivisionError("not foreseen")
 
-    monkeypatch.setattr(Table, "begin", broken)
+    monkeypatch.setattr(DeltaTable, "begin", broken)
     lines: list[str] = []
     error = error_of(run(spark, "delete", table, predicate="id = 4", log=lines.append))
     assert (error["type"], error["facts"]["cause_type"]) == ("JobError", "ZeroDivisionError")
