@@ -406,7 +406,8 @@ class Bench:
         files = max(int(MOST_FILES * self.scale), 100)
         table = self.folder / f"multipart-{self.scale}"
         make_multipart(table, files, 10)
-        found = measure_child("ours", table, PARTITION)
+        # As docs/settings.md asks of a table with so many files.
+        found = measure_child("ours", table, PARTITION, TXLOG_MAX_CHECKPOINT_BYTES=str(max(2**31, 800 * files)))
         assert found["files"] == files_of_partition(files), f"{found['files']} files of the partition"
         line = {"case": "ten-million", "ours_mb": round(found["peak_mb"], 1), "ours_s": round(found["seconds"], 3)}
         return [line | {"files": files, "rounds": 1, "scale": self.scale}]

@@ -9,6 +9,7 @@ As a program (`python -m tests.benchmarks.memory_cases SIDE TABLE [PREDICATE]`) 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -19,11 +20,12 @@ from typing import Any
 from tests.helpers.paths import ROOT
 
 
-def measure_child(side: str, table: Path, predicate: str | None) -> dict[str, Any]:
-    """`peak_mb`, `seconds` and `files` of one child process that lists the table."""
+def measure_child(side: str, table: Path, predicate: str | None, **settings: str) -> dict[str, Any]:
+    """`peak_mb`, `seconds` and `files` of one child process, with these settings, that lists the table."""
     command = [sys.executable, "-m", "tests.benchmarks.memory_cases", side, str(table)]
     command += [] if predicate is None else [predicate]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | settings
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{side} on {table} failed:\n{done.stderr[-3000:]}")
     found: dict[str, Any] = json.loads(done.stdout)
