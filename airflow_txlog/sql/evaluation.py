@@ -114,6 +114,11 @@ def _starts_with(text: pa.Array, prefix: pa.Scalar) -> pa.Array:
     return pc.starts_with(aligned(text, prefix.type), prefix.as_py())
 
 
+def _like(text: pa.Array, pattern: pa.Scalar) -> pa.Array:
+    # On bytes, so that `%` also stands for what is not Unicode.
+    return pc.match_like(aligned(text, pa.string()).cast(pa.binary()), pattern.as_py())
+
+
 def _null_safe(left: _Operand, right: _Operand) -> _Operand:
     return pc.if_else(
         pc.or_(pc.is_null(left), pc.is_null(right)),
@@ -145,7 +150,8 @@ KNOWN: dict[str, Known] = {
     "in": Known(compute=_is_in, types=_COMPARABLE),
     "between": Known(compute=_between, types=_COMPARABLE),
     "is null": Known(compute=pc.is_null, types=_COMPARABLE),
-    # What LIKE with a plain prefix becomes where the engine reads it; a text with LIKE is put to Spark.
+    "like": Known(compute=_like, types=frozenset(("string",))),
+    # What LIKE with a plain prefix becomes where the engine reads it.
     "starts with": Known(compute=_starts_with),
     "+": Known(compute=pc.add, types=_DOUBLE, result="double"),
     "-": Known(compute=pc.subtract, types=_DOUBLE, result="double"),

@@ -30,6 +30,25 @@ pytestmark = [pytest.mark.spark, pytest.mark.seeded]
 
 # How an operator is written that neither stands between two operands nor is called.
 _FORMS = {"in": "{} IN ({}, {})", "between": "{} BETWEEN {} AND {}", "is null": "{} IS NULL"}
+_PATTERNS = [
+    "a%",
+    "%",
+    "%%",
+    "",
+    "ab",
+    "%b",
+    "%b%",
+    "a%b",
+    "%a%b%",
+    "a%%b",
+    "%é%",
+    "%😀",
+    "%.%",
+    "a%\n%",
+    "%1%5%",
+    "% ",
+    "\t%",
+]
 _OF_TYPE = {str(kind): name for name, (kind, _) in COLUMNS.items()}
 _AT_ONCE = 200
 
@@ -67,6 +86,8 @@ def _texts(operator: str, kind: str, draw: random.Random) -> Iterator[str]:
             others = [others[0]] * 2
         if operator.endswith("()"):
             yield operator.replace("()", f"({operand})")
+        elif operator == "like":
+            yield f"{operand} {draw.choice(['', 'NOT '])}LIKE '{draw.choice(_PATTERNS)}'"
         elif operator in _FORMS:
             yield _FORMS[operator].format(operand, *others)
         else:

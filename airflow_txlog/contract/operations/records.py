@@ -41,7 +41,7 @@ from airflow_txlog.sql.sql_text import sql_text
 _JOBS = "airflow_txlog.jobs.operations"
 
 
-_COMPARING = frozenset(("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null"))
+_COMPARING = frozenset(("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null", "like"))
 _CALCULATING = frozenset(("+", "-", "*"))
 
 

@@ -28,7 +28,16 @@ from airflow_txlog.engine.table.predicate.constants import (
     is_canonical,
     midnight,
 )
-from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Value, compared, member_of, null_test, prefixed
+from airflow_txlog.engine.table.predicate.tree import (
+    Operand,
+    Operator,
+    Value,
+    compared,
+    liked,
+    member_of,
+    null_test,
+    prefixed,
+)
 from airflow_txlog.engine.table.schema.schema import INTEGERS
 from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DataType, DecimalType, Primitive
 from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of, any_of
@@ -105,20 +114,26 @@ def membership(column: Operand, constants: list[Constant], time_zone: str, negat
 
 
 def like(column: Operand, constant: Constant, negated: bool) -> Expression:
-    """Return `column LIKE` a text or `prefix%`, or the negation. Raises OutsideGrammar for other patterns."""
+    """Return `column LIKE pattern` or its negation. Raises OutsideGrammar for a pattern that is not plain."""
     if constant.type is Primitive.VOID:
         return FALSE
-    if column.type is not Primitive.STRING or not isinstance(constant.value, str):
-        raise OutsideGrammar(f"LIKE on the {column.type} column {column.name}")
     pattern = constant.value
-    prefix = pattern.removesuffix("%")
-    if "%" in prefix or "_" in prefix or "\\" in prefix:
-        raise OutsideGrammar("a LIKE pattern other than 'prefix%'")
+    if column.type is not Primitive.STRING or not isinstance(pattern, str):
+        raise OutsideGrammar(f"LIKE on the {column.type} column {column.name}")
+    if not is_plain_pattern(pattern):
+        raise OutsideGrammar("a LIKE pattern with another wildcard than %")
     if pattern == "%":
         return FALSE if negated else null_test(column, is_null=False)
-    if prefix == pattern:
+    if "%" not in pattern:
         return compared(column, Operator.NE if negated else Operator.EQ, pattern)
-    return prefixed(column, prefix, negated)
+    prefix = pattern.removesuffix("%")
+    return liked(column, pattern, negated) if "%" in prefix else prefixed(column, prefix, negated)
+
+
+def is_plain_pattern(pattern: str) -> bool:
+    """Return whether `%` is the pattern's only wildcard, and all else is found in a text by its bytes."""
+    # Spark puts U+FFFD in the place of bytes that are not Unicode before it compares.
+    return not set(pattern) & set("_\\\ufffd")
 
 
 def _in_domain(data_type: DataType, constant: Constant, time_zone: str) -> Value | Fraction | Constant:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from airflow_txlog.engine.table.predicate.coercion import is_plain_pattern
 from airflow_txlog.engine.table.predicate.constants import is_canonical
 from airflow_txlog.engine.table.schema.schema import INTEGERS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
@@ -62,6 +63,8 @@ class _Condition:
                 field = self._operand(operand, known)
                 for constant in constants:
                     self._check_constant(constant, field)
+                if node.operator == "like":
+                    self._check_pattern(node.operands[1])
             case Literal("boolean"):
                 pass
             case _:
@@ -96,6 +99,11 @@ class _Condition:
                 fits = False
         if not fits:
             raise NotPlain(f"a constant that is not of the type of the column {field.name}")
+
+    def _check_pattern(self, node: Expression) -> None:
+        value = self.parameters.get(node.name) if isinstance(node, Parameter) else getattr(node, "text", None)
+        if not isinstance(value, str) or not is_plain_pattern(value):
+            raise NotPlain("a LIKE pattern with another wildcard than %")
 
 
 def plain_column(node: Expression, schema: StructType) -> StructField:

@@ -261,6 +261,8 @@ def _value_in_reach(leaf: Expression, bounds: ColumnBounds) -> pa.BooleanArray:
             return reduce(pc.or_, (_comparison(Operator.EQ, member, bounds) for member in each))
         case Call("starts with", (Column(), Values(prefix))):
             return _prefix(prefix[0].as_py(), bounds)
+        case Call("like", (Column(), Values(pattern))):
+            return _prefix(pattern[0].as_py().partition("%")[0], bounds)
         case Call(operator, (Column(), Values(constant))):
             return _comparison(Operator(operator), constant, bounds)
     return _everywhere(len(bounds.num_records))

@@ -103,6 +103,12 @@ def prefixed(operand: Operand, prefix: str, negated: bool = False) -> Expression
     return negation(found) if negated else found
 
 
+def liked(operand: Operand, pattern: str, negated: bool = False) -> Expression:
+    """Return `operand LIKE pattern` or its negation; `%` is the only wildcard."""
+    found = Call("like", (operand.expression, Values(pa.array([pattern]))))
+    return negation(found) if negated else found
+
+
 def comparable_type(data_type: DataType) -> pa.DataType:
     """Return the Arrow type in which columns of a type are compared: double for float, else their own."""
     return pa.float64() if data_type is Primitive.FLOAT else arrow_type(data_type)
@@ -186,7 +192,7 @@ def describe(node: Expression, nested: bool = False) -> str:
     raise TypeError(f"no node of a predicate: {node!r}")
 
 
-_WORDS = {"in": "IN", "starts with": "LIKE"}
+_WORDS = {"in": "IN", "like": "LIKE", "starts with": "LIKE"}
 
 
 def _described(operand: Expression, words: str, operator: str, array: pa.Array) -> str:

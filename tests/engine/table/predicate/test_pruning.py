@@ -166,6 +166,9 @@ def test_strings_may_go_on_after_their_maximum() -> None:
     assert may("name LIKE 'a%'", cut) == [True]
     assert may("name LIKE 'c%'", cut) == [False]
     assert may("name LIKE 'A%'", cut) == [False]
+    assert may("name LIKE 'c%x'", cut) == [False]
+    assert may("name LIKE 'b%x%'", cut) == [True]
+    assert may("name LIKE '%c%'", cut) == may("name NOT LIKE '%c%'", cut) == [True]
     assert may(f"name LIKE '{'b' * 40}%'", cut) == [True]
     assert may(f"name NOT LIKE '{'b' * 3}%'", cut) == [True]
     same = file(lower={"name": "b"}, upper={"name": "b"})
