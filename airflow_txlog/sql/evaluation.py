@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -132,28 +132,75 @@ def _between(value: _Operand, low: _Operand, high: _Operand) -> _Operand:
 
 
 # A text that is canonical, as Jinja renders a number or a date, is cast to these without an error.
-_COMPARABLE = frozenset(("byte", "short", "integer", "long", "string", "date"))
+_LISTED = frozenset(("byte", "short", "integer", "long", "string", "date"))
 # Both engines follow IEEE 754, and no value is an error.
 _DOUBLE = frozenset(("double",))
+_ORDERED = _LISTED | _DOUBLE | {"timestamp"}
+_EQUATED = _ORDERED | {"boolean"}
+_TEXT, _DATE = frozenset(("string",)), frozenset(("date",))
+
+
+def _trimmed(trim: Callable[..., pa.Array]) -> Known:
+    # Spark trims spaces alone.
+    compute = partial(trim, characters=" ")
+    return Known(compute=lambda text: compute(aligned(text, pa.string())), types=_TEXT, result="string")
+
+
+# Days from 0000-03-01 of a year before all dates to 1970-01-01, and that year; a cycle of 400 years has 146,097 days.
+_CYCLES = 15_000
+_FIRST_DAY = 719_468 + 146_097 * _CYCLES
+
+
+def _date_parts(date: pa.Array) -> dict[str, pa.Array]:
+    """Return year, month and day. Arrow's own are wrong beyond the year 32,767."""
+    # Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days. No operand is negative.
+    add, subtract, times, by = pc.add, pc.subtract, pc.multiply, pc.divide
+    days = add(aligned(date, pa.date32()).cast(pa.int32()).cast(pa.int64()), _FIRST_DAY)
+    cycle = by(days, 146_097)
+    of_cycle = subtract(days, times(cycle, 146_097))
+    leap = subtract(subtract(by(of_cycle, 36_524), by(of_cycle, 1_460)), by(of_cycle, 146_096))
+    year = by(add(of_cycle, leap), 365)
+    of_year = subtract(of_cycle, subtract(add(times(year, 365), by(year, 4)), by(year, 100)))
+    # Months count from March.
+    month = by(add(times(of_year, 5), 2), 153)
+    is_next_year = pc.greater_equal(month, 10)
+    return {
+        "year": add(add(subtract(year, 400 * _CYCLES), times(cycle, 400)), is_next_year.cast(pa.int64())),
+        "month": pc.if_else(is_next_year, subtract(month, 9), add(month, 3)),
+        "day": add(subtract(of_year, by(add(times(month, 153), 2), 5)), 1),
+    }
+
+
+def _part_of_date(name: str) -> Known:
+    return Known(compute=lambda date: _date_parts(date)[name].cast(pa.int32()), types=_DATE, result="integer")
+
 
 KNOWN: dict[str, Known] = {
     "and": Known(compute=lambda *each: reduce(pc.and_kleene, each)),
     "or": Known(compute=lambda *each: reduce(pc.or_kleene, each)),
     "not": Known(compute=pc.invert),
-    "=": Known(compute=_equal, types=_COMPARABLE),
-    "!=": Known(compute=lambda *sides: pc.invert(_equal(*sides)), types=_COMPARABLE),
-    "<": Known(compute=_less, types=_COMPARABLE),
-    "<=": Known(compute=_at_most, types=_COMPARABLE),
-    ">": Known(compute=_more, types=_COMPARABLE),
-    ">=": Known(compute=_at_least, types=_COMPARABLE),
-    "<=>": Known(compute=_null_safe, types=_COMPARABLE),
-    "in": Known(compute=_is_in, types=_COMPARABLE),
-    "between": Known(compute=_between, types=_COMPARABLE),
-    "is null": Known(compute=pc.is_null, types=_COMPARABLE),
-    "like": Known(compute=_like, types=frozenset(("string",))),
+    "=": Known(compute=_equal, types=_EQUATED),
+    "!=": Known(compute=lambda *sides: pc.invert(_equal(*sides)), types=_EQUATED),
+    "<": Known(compute=_less, types=_ORDERED),
+    "<=": Known(compute=_at_most, types=_ORDERED),
+    ">": Known(compute=_more, types=_ORDERED),
+    ">=": Known(compute=_at_least, types=_ORDERED),
+    "<=>": Known(compute=_null_safe, types=_EQUATED),
+    "in": Known(compute=_is_in, types=_LISTED),
+    "between": Known(compute=_between, types=_ORDERED),
+    "is null": Known(compute=pc.is_null, types=_EQUATED | {"binary", "float", "timestamp_ntz"}),
+    "like": Known(compute=_like, types=_TEXT),
     # What LIKE with a plain prefix becomes where the engine reads it.
     "starts with": Known(compute=_starts_with),
     "+": Known(compute=pc.add, types=_DOUBLE, result="double"),
     "-": Known(compute=pc.subtract, types=_DOUBLE, result="double"),
     "*": Known(compute=pc.multiply, types=_DOUBLE, result="double"),
+    "btrim()": _trimmed(pc.ascii_trim),
+    "ltrim()": _trimmed(pc.ascii_ltrim),
+    "rtrim()": _trimmed(pc.ascii_rtrim),
+    "trim()": _trimmed(pc.ascii_trim),
+    "day()": _part_of_date("day"),
+    "dayofmonth()": _part_of_date("day"),
+    "month()": _part_of_date("month"),
+    "year()": _part_of_date("year"),
 }

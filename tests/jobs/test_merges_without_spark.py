@@ -368,7 +368,7 @@ def _dies(*_: Any) -> bool:
         ("k + 1 = 2", False, False),
         ("upper(v) = 'A'", False, False),
         ("`upper`(v) = 'A'", False, False),
-        ("v LIKE 'a%'", False, False),
+        ("v LIKE 'a%'", False, True),
         ("v = 'unclosed", False, False),
         ("amount * 1.1", True, True),
         ("-1", True, True),

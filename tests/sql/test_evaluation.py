@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import random
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -11,6 +14,7 @@ from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.scope import exact_filter_of
 from airflow_txlog.sql.evaluation import KNOWN, Known, values_of
+from airflow_txlog.sql.expression import Call, Column
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, is_decided
 
 ROWS = pa.table({"name": ["A", "b", None], "i": pa.array([1, 2, 3], pa.int32())})
@@ -62,3 +66,16 @@ def test_one_entry_makes_a_function_known_to_assigned_values() -> None:
 def test_another_type_or_number_of_operands_is_left_to_spark(sql: str) -> None:
     assert why_not_plain(sql, SCHEMA, {}) is not None
     assert not is_decided(read_predicate(sql, SCHEMA))
+
+
+def test_the_parts_of_a_date_are_those_of_the_calendar_however_far_it_is() -> None:
+    draw = random.Random("dates")
+    days = [draw.randrange(-(2**31), 2**31) for _ in range(5_000)] + [-(2**31), 2**31 - 1, 11_968_265, -719_529, 0]
+    rows = pa.table({"d": pa.array([*days, None], pa.int32()).cast(pa.date32())})
+    found = [values_of(Call(f"{part}()", (Column("d"),)), rows).to_pylist() for part in ("year", "month", "day")]
+    for day, *parts in zip(days, *found, strict=False):
+        # The calendar repeats itself every 400 years.
+        cycles, rest = divmod(day, 146_097)
+        near = dt.date(1970, 1, 1) + dt.timedelta(days=rest)
+        assert parts == [near.year + 400 * cycles, near.month, near.day]
+    assert [part[-1] for part in found] == [None, None, None]

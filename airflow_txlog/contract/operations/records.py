@@ -40,8 +40,10 @@ from airflow_txlog.sql.sql_text import sql_text
 
 _JOBS = "airflow_txlog.jobs.operations"
 
-
-_COMPARING = frozenset(("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null", "like"))
+_FUNCTIONS = frozenset(("btrim()", "ltrim()", "rtrim()", "trim()", "day()", "dayofmonth()", "month()", "year()"))
+_COMPARING = _FUNCTIONS | frozenset(
+    ("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null", "like")
+)
 _CALCULATING = frozenset(("+", "-", "*"))
 
 

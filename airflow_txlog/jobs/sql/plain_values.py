@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.codecs import parse_date, plain_date, plain_time
 from airflow_txlog.datafiles.tasks.row_values import RowValues
-from airflow_txlog.engine.table.predicate.plain import NotPlain, fits_plainly, plain_column
+from airflow_txlog.engine.table.predicate.plain import EXACT_NUMBER, NotPlain, fits_plainly, plain_column
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.sql.columns import assigned_column
@@ -31,12 +31,10 @@ from airflow_txlog.sql.expression import (
     Opaque,
     Parameter,
     Values,
+    columns_of,
     described,
 )
 from airflow_txlog.sql.sql_text import sql_text
-
-# As many digits as a double holds exactly.
-_NUMBER = re.compile(r"[0-9]{1,15}|(?=[0-9.]{3,16}$)[0-9]+\.[0-9]+", re.ASCII)
 
 
 def plain_values(
@@ -73,18 +71,28 @@ def _value(
     cut = sql_text(text)
     if cut.problem is not None or any(token.doubt is not None for token in cut.tokens):
         raise NotPlain("a text that two parsers may read differently")
-    match cut.expression:
-        case None:
-            raise NotPlain("another value")
-        case Call(operator, operands) if (known := known_as(cut.expression)) is not None:
-            kind = str(field.type)
-            if kind not in known.types or kind != known.result:
-                raise NotPlain(f"a calculation for the column {field.name}, of the type {field.type}")
-            bound = tuple(_alone(each, field, schema, parameters, is_ansi=is_ansi) for each in operands)
-            if not any(isinstance(operand, Column) for operand in bound):
-                raise NotPlain("a calculation of constants")
-            return Call(operator, bound)
-    return _alone(cut.expression, field, schema, parameters, is_ansi=is_ansi)
+    if cut.expression is None:
+        raise NotPlain("another value")
+    return _computed(cut.expression, field, schema, parameters, is_ansi=is_ansi)
+
+
+def _computed(
+    node: Expression, field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
+) -> Expression:
+    known = known_as(node)
+    if known is None or not isinstance(node, Call):
+        return _alone(node, field, schema, parameters, is_ansi=is_ansi)
+    kind = str(field.type)
+    if kind not in known.types or kind != known.result:
+        raise NotPlain(f"a calculation for the column {field.name}, of the type {field.type}")
+    found = Call(
+        node.operator,
+        tuple(_computed(each, field, schema, parameters, is_ansi=is_ansi) for each in node.operands),
+    )
+    if not columns_of(found):
+        # Spark would compute decimals, not doubles.
+        raise NotPlain("a calculation of constants")
+    return found
 
 
 def _of_column(name: Name, field: StructField, schema: StructType) -> Column:
@@ -175,7 +183,7 @@ def _double(node: Expression, field: StructField, parameters: Mapping[str, objec
             given = parameters.get(name)
             is_whole = isinstance(given, int) and not isinstance(given, bool) and abs(given) < 10**15
             value = float(given) if isinstance(given, float) or (is_whole and isinstance(given, int)) else None
-        case Literal("number", text) if _NUMBER.fullmatch(text.removeprefix("-")):
+        case Literal("number", text) if EXACT_NUMBER.fullmatch(text.removeprefix("-")):
             # Minus zero is a whole number's, or a decimal's: 0.
             value = float(text) + 0.0
     if value is None:

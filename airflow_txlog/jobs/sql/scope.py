@@ -316,7 +316,8 @@ PLAIN_TYPES = frozenset(
 )
 
 
-_COMPARED_ALIKE = frozenset(map(comparable_type, PLAIN_TYPES))
+# Doubles too: `evaluation` compares them as Spark does.
+_COMPARED_ALIKE = frozenset(map(comparable_type, (*PLAIN_TYPES, Primitive.DOUBLE)))
 
 
 def row_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression | None:

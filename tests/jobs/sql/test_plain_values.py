@@ -164,7 +164,6 @@ SCHEMA = StructType(
         ("flo", "0.1"),
         ("flo", "flo + 1"),
         ("dbl", "dbl / 2"),
-        ("dbl", "dbl + 1 + 1"),
         ("dbl", "1 + 1"),
         ("dbl", "dbl + int"),
         ("dbl", "1e3"),

@@ -21,7 +21,10 @@ from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, 
 from airflow_txlog.sql.sql_text import sql_text
 
 _NUMBER = re.compile("-?[0-9]{1,18}", re.ASCII)
-_MOST_TOKENS = 10_000
+# As many digits as a double holds exactly, or as all engines round alike.
+EXACT_NUMBER = re.compile(r"[0-9]{1,15}|(?=[0-9.]{3,16}$)[0-9]+\.[0-9]+", re.ASCII)
+# A list of 25,000 values.
+_MOST_TOKENS = 50_000
 
 
 class NotPlain(Exception):
@@ -67,6 +70,8 @@ class _Condition:
                     self._check_pattern(node.operands[1])
             case Literal("boolean"):
                 pass
+            case Name() if plain_column(node, self.schema).type is Primitive.BOOLEAN:
+                pass
             case _:
                 raise NotPlain(described(node))
 
@@ -85,6 +90,10 @@ class _Condition:
 
     def _check_constant(self, node: Expression, field: StructField) -> None:
         match node:
+            case Literal("boolean"):
+                fits = field.type is Primitive.BOOLEAN
+            case Literal("number", text) if field.type is Primitive.DOUBLE:
+                fits = EXACT_NUMBER.fullmatch(text.removeprefix("-")) is not None
             case Literal("number", text):
                 fits = field.type in INTEGERS and _NUMBER.fullmatch(text) is not None
             case Literal("string", text):
@@ -120,9 +129,16 @@ def fits_plainly(value: object, field: StructField) -> bool:
     """Return whether a text or a parameter's value fits the column without a cast that may fail."""
     if field.type is Primitive.STRING:
         return isinstance(value, str)
+    if field.type is Primitive.BOOLEAN:
+        return isinstance(value, bool)
+    if field.type is Primitive.TIMESTAMP:
+        return isinstance(value, dt.datetime) and value.tzinfo is not None
+    if field.type is Primitive.DOUBLE and isinstance(value, float):
+        return True
     if isinstance(value, str):
         # Jinja renders numbers and dates so. Casting the text or, without ANSI mode, the column is the same.
         return is_canonical(field.type, value)
     if field.type is Primitive.DATE:
         return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
+    most = 10**15 if field.type is Primitive.DOUBLE else 10**18
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < most
