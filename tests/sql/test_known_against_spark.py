@@ -113,8 +113,7 @@ def _texts(operator: str, kind: str, draw: random.Random) -> Iterator[str]:
             yield _FORMS[operator].format(operand, *others)
         else:
             sides = [operand, others[0]]
-            if KNOWN[operator].result != "boolean":
-                draw.shuffle(sides)
+            draw.shuffle(sides)
             yield f"{sides[0]} {operator} {sides[1]}"
 
 

@@ -23,6 +23,7 @@ from airflow_txlog.sql.sql_text import sql_text
 _NUMBER = re.compile("-?[0-9]{1,18}", re.ASCII)
 # As many digits as a double holds exactly, or as all engines round alike.
 EXACT_NUMBER = re.compile(r"[0-9]{1,15}|(?=[0-9.]{3,16}$)[0-9]+\.[0-9]+", re.ASCII)
+_WITH_TWO_SIDES = ("=", "!=", "<", "<=", ">", ">=", "<=>")
 # A list of 25,000 values.
 _MOST_TOKENS = 50_000
 
@@ -62,6 +63,10 @@ class _Condition:
             case Call("and" | "or" | "not", operands):
                 for operand in operands:
                     self.check(operand)
+            case Call(operator, (Literal() | Parameter() | Cast() as first, Name() | Call() as second)) if (
+                operator in _WITH_TWO_SIDES
+            ):
+                self.check(Call(operator, (second, first)))
             case Call(_, (operand, *constants)) if (known := known_as(node)) is not None and known.result == "boolean":
                 field = self._operand(operand, known)
                 for constant in constants:
