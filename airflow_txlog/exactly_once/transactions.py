@@ -44,7 +44,7 @@ def recorded_version(table: DeltaTable, app_id: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedWork:
-    """An application transaction in a table. `tags`: its commit's; empty where the log has lost it."""
+    """An application transaction in a table. `tags`: its commit's; empty if the log has lost it."""
 
     app_id: str
     version: int
@@ -134,7 +134,7 @@ def earlier_run(store: Store, snapshot: Snapshot, spec: JobSpec) -> str | None:
 
 
 def _check_not_expired(snapshot: Snapshot, wanted: ApplicationTransaction, now_ms: int) -> None:
-    """Raise TransactionExpired where the table may have forgotten a transaction that it does not know (B4).
+    """Raise TransactionExpired if the table may have forgotten a transaction that it does not know (B4).
 
     An older number that is still there is no such case: a later one would have taken its place.
     """
@@ -181,7 +181,7 @@ def _commit_of(store: Store, head: int, wanted: ApplicationTransaction, most: in
 
 
 def _has_other_arguments(spec: JobSpec, info: Mapping[str, Any]) -> bool:
-    """Return whether the commit of this work was made from other arguments; False where that cannot be known.
+    """Return whether the commit of this work was made from other arguments; False if that cannot be known.
 
     Digests alone are compared. Without the key of this work, that of another try cannot be made again.
     """
@@ -271,7 +271,7 @@ def seal_of(root: str, application: ApplicationTransaction | None, key: str | No
 
 
 def work_folder(root: str, application: ApplicationTransaction | None, key: str | None) -> str | None:
-    """Return the folder, relative to the table, that all tries of this work share; None where no saved work is trusted.
+    """Return the folder, relative to the table, that all tries of this work share; None if no saved work is trusted.
 
     No other process can know the name and make the folder first.
     """

@@ -1,7 +1,7 @@
 """A job in a process of its own: `python -m airflow_txlog.jobs [--session KIND] SPEC_FILE`.
 
 The description comes from a file and the result goes to `result_uri`; the command line has neither. `--session` names
-the Spark, which is started, or asked, only where the job needs it: `local` (the default) is started by this process,
+the Spark, which is started, or asked, only if the job needs it: `local` (the default) is started by this process,
 `connect` is a server's, and `submitted` was started by `spark-submit` together with this process (`submitted_main`).
 With `none` a job that needs one fails, has done nothing, and says so (`needs_spark`). `--spark-here`: the job's Spark
 reads this machine's disk, as a local one does. Standard output has lines of the job alone. What others print, as
@@ -208,7 +208,7 @@ def _leave() -> None:
 def _cancel_jobs() -> None:
     if "pyspark" not in sys.modules:
         return
-    from pyspark import SparkContext  # noqa: PLC0415 - only where there is something to cancel
+    from pyspark import SparkContext  # noqa: PLC0415 - only if there is something to cancel
 
     from airflow_txlog.jobs.spark.connect import end_sessions  # noqa: PLC0415
 

@@ -2,7 +2,7 @@
 
 Spark sends this file and the package's zip (`--py-files`). One setting of its application leads it to its work and to
 the place of its result, in the table's folder (`exchange`). The invariants: it reports where it runs before the first
-job of Spark; it does nothing where a later submission of the same work, or its own result, exists; and it ends with the
+job of Spark; it does nothing if a later submission of the same work, or its own result, exists; and it ends with the
 JVM that started it.
 """
 

@@ -129,12 +129,12 @@ class LogContext:
 
     @property
     def seal(self) -> Seal | None:
-        """The signatures of this work's tries; None where no saved work is trusted."""
+        """The signatures of this work's tries; None if no saved work is trusted."""
         return seal_of(self.root, self.spec.application, self.spec.saved_work_key)
 
     @property
     def work_folder(self) -> str | None:
-        """The folder, inside the table, that all tries of this work share; None where no saved work is trusted."""
+        """The folder, inside the table, that all tries of this work share; None if no saved work is trusted."""
         return work_folder(self.root, self.spec.application, self.spec.saved_work_key)
 
     @contextlib.contextmanager

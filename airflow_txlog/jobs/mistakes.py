@@ -93,7 +93,7 @@ def check_mistakes(spec: JobSpec, table: DeltaTable, *, is_spark_here: bool, has
 
 
 def _snapshot(context: JobContext) -> Snapshot | None:
-    """Return the latest snapshot of the job's table; None where the job makes the table. Raises TableNotFound."""
+    """Return the latest snapshot of the job's table; None if the job makes the table. Raises TableNotFound."""
     try:
         return context.table.snapshot()
     except TableNotFound:
@@ -266,7 +266,7 @@ class _Checks:
                 check_names(text, rows, aliases_of(self.context.operation))
 
     def _columns_of(self, source: AnySource, argument: str) -> StructType | None:
-        """Return the columns of a source; None where only Spark knows them. Raises as `_look_for`."""
+        """Return the columns of a source; None if only Spark knows them. Raises as `_look_for`."""
         if not self._look_for(source, argument):
             return None
         if isinstance(source, TableView):
@@ -277,7 +277,7 @@ class _Checks:
         return None if known is None else known[1].inferred
 
     def _look_for(self, source: AnySource, argument: str) -> bool:
-        """Look for the files and tables of a source; return False where the job may not need them any more.
+        """Look for the files and tables of a source; return False if the job may not need them any more.
 
         An earlier try may have materialized the rows. Raises SourceNotFound, and InvalidJobSpec for a query that reads
         more than its views.

@@ -185,7 +185,7 @@ def _run_here(job: Job, context: JobContext) -> JobResult:
 def _run_by_spark(job: Job, context: JobContext, executor: SparkExecutor) -> JobResult:
     """Return the result of a job with its Spark.
 
-    Raises NeedsSpark where Arrow cannot decode a file and Spark was not asked yet, and Arrow's error where Spark cannot
+    Raises NeedsSpark if Arrow cannot decode a file and Spark was not asked yet, and Arrow's error where Spark cannot
     either.
     """
     try:

@@ -111,7 +111,7 @@ def _cut(sql: str, *, has_hints: bool = False) -> SqlText:
 
 
 def quoted_hint(texts: Iterable[str], name: str) -> str:
-    """Return what to do where one of the texts has `':name'` in quotes, for the end of a message; else nothing."""
+    """Return what to do if one of the texts has `':name'` in quotes, for the end of a message; else nothing."""
     tokens = (token for text in texts for token in sql_text(text).tokens)
     if any(token.kind == "string" and token.text == f":{name}" for token in tokens):
         return f" A parameter in quotes is a text: write :{name} without quotes."

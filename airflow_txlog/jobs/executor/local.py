@@ -104,7 +104,7 @@ class LocalExecutor:
 
     @property
     def knows_settings(self) -> bool:
-        """False where Spark is installed with settings of its own."""
+        """False if Spark is installed with settings of its own."""
         return not has_settings_of_its_own()
 
     def setting(self, name: str, default: str) -> str:

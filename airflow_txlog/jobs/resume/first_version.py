@@ -37,8 +37,8 @@ _TICK_MS = 50
 def first_version(context: LogContext, head: Snapshot | None) -> int:
     """Return the version that the first try of this work met, or NO_TABLE, and note it if this is the first try.
 
-    Never later than `head`, the version that this try met; None where it met no table. Raises ConcurrentWrite, not
-    retryable, where commits may have landed since and the first version is not known, and TableReplaced where the table
+    Never later than `head`, the version that this try met; None if it met no table. Raises ConcurrentWrite, not
+    retryable, where commits may have landed since and the first version is not known, and TableReplaced if the table
     was dropped since.
     """
     met = _Met(table="", version=NO_TABLE) if head is None else _Met(table=head.metadata.id, version=head.version)

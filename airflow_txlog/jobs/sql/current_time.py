@@ -152,7 +152,7 @@ def _ends_expression(before: Token) -> bool:
 def bare_calls(text: str, *, with_clocks: bool) -> list[tuple[str, bool]]:
     """Return the names in a text that may read the session or a clock, and whether each is called.
 
-    Spark takes one that is not called for a function where no column has the name, in backquotes too.
+    Spark takes one that is not called for a function if no column has the name, in backquotes too.
     """
     names = (*OF_THE_SESSION, *(CLOCKS if with_clocks else ()))
     return [
@@ -246,7 +246,7 @@ class CurrentTime:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """The moment for another try of the job, JSON-plain; empty where nothing has asked for it."""
+        """The moment for another try of the job, JSON-plain; empty if nothing has asked for it."""
         return {name: encode_parameter(value) for name, value in (self._values or {}).items()}
 
 

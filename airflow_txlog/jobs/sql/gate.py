@@ -348,7 +348,7 @@ def check_types(frame: DataFrame, argument: str) -> None:
     """Refuse user-defined types, by the schema in the JVM.
 
     Python would import, or unpickle, the class that the footer of a file, or a type within a text, names. Raises
-    JobError where a Connect server may not read the files; a Spark of this process has raised before.
+    JobError if a Connect server may not read the files; a Spark of this process has raised before.
     """
     if not is_classic(frame.sparkSession):
         from pyspark.errors import PySparkException  # noqa: PLC0415

@@ -258,7 +258,7 @@ def _relations(tokens: Sequence[Token]) -> Iterator[tuple[str, ...]]:
 
 
 def _is_table(spark: SparkSession, parts: Sequence[str]) -> bool:
-    """Return whether a catalog has a table or a view of this name; also where it cannot say."""
+    """Return whether a catalog has a table or a view of this name; also if it cannot say."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - a job without Spark imports no PySpark
 
     try:

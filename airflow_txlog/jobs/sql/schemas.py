@@ -302,7 +302,7 @@ def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0, kept
     """Return SQL for the value of `sql` as `wanted`, for types that `can_store` accepts.
 
     A member that a struct lacks is an untyped NULL, which the caller casts to the column's type. With `kept`, SQL for
-    the row's value, it keeps that value instead; such a struct is null only where both values are. Source: delta-spark
+    the row's value, it keeps that value instead; such a struct is null only if both values are. Source: delta-spark
     4.4, `merge.preserveNullSourceStructs.updateStar`.
     """
     # Nothing to cast where the types are one; and NULL takes any type by itself, even one whose name SQL cannot say.

@@ -2,8 +2,8 @@
 
 Which partitions a predicate accepts is never read off a pruner, which may say yes too often. The invariants: the
 registered predicate is the author's whole text, and whatever else narrows the files only narrows what is worked on. A
-partition is accepted only where Spark says TRUE of the author's own text on its typed values; the engine answers in its
-place only where it is certain of that. A row filter has only leaves whose type all engines order and compare alike (no
+partition is accepted only if Spark says TRUE of the author's own text on its typed values; the engine answers in its
+place only if it is certain of that. A row filter has only leaves whose type all engines order and compare alike (no
 floats, no decimals); any other leaf lets every row pass. Source: soundness A4, A9, A13.
 """
 
@@ -132,7 +132,7 @@ Tuple = tuple[str | None, ...]
 
 
 class Partitions:
-    """The partition columns of a table, as Spark sees them. Raises CorruptTable where the schema lacks one.
+    """The partition columns of a table, as Spark sees them. Raises CorruptTable if the schema lacks one.
 
     Spark is asked once whether it accepts a partition.
     """

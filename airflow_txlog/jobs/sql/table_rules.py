@@ -82,7 +82,7 @@ class Rules:
                 )
 
     def check_update(self, assigned: Collection[str]) -> None:
-        """Raise UnsupportedFeature where an update assigns an identity column, as the reference refuses it too."""
+        """Raise UnsupportedFeature if an update assigns an identity column, as the reference refuses it too."""
         for column in self.table.identities:
             if column in assigned:
                 raise UnsupportedFeature(
@@ -253,7 +253,7 @@ def _check_texts(context: JobContext, rules: Rules) -> None:
     if has_sql and not is_classic(context.spark):
         raise UnsupportedFeature(
             f"{rules.uri}: the table has rules in SQL (constraints, generated columns or defaults), and what they call "
-            "can be checked only where Spark's plans are in reach, which Spark Connect does not give. Run the job in a "
+            "can be checked only if Spark's plans are in reach, which Spark Connect does not give. Run the job in a "
             "local Spark. Nothing was staged.",
             table=rules.uri,
             feature="rules of the table",
