@@ -28,6 +28,8 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
+# Workers of one run would wait for each other. What shows the turns names a limit itself.
+os.environ.setdefault("TXLOG_SPARK_STARTS", "0")
 # Nothing is left behind by the tests that makes an archive of its own.
 os.environ.setdefault("TXLOG_CLASS_ARCHIVES", "off")
 
