@@ -172,9 +172,10 @@ def test_an_archive_that_failed_today_is_not_tried_again_today(folder: Path, mon
     assert len(started) == 2, "there is one"
 
 
-def start_spark() -> str:
-    """The archives that the JVM of a new process has mapped."""
-    done = subprocess.run([sys.executable, "-c", _START], cwd=ROOT, capture_output=True, text=True, check=False)
+def start_spark(folder: Path) -> str:
+    """The archives that the JVM of a new process has mapped. One that crashes says so in a file of this folder."""
+    command, environment = [sys.executable, "-c", _START], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()[-1]
 
@@ -193,12 +194,12 @@ def test_one_of_two_makers_makes_the_archive_and_a_spark_starts_with_it_or_witho
     assert sorted(maker.returncode for maker in makers) == [0, 1], said
     assert str(path()) in said
     assert not list(folder.glob("*.making-*")), "what the killed one left is gone too"
-    assert start_spark() == f"mapped ['{path()}']"
+    assert start_spark(folder.parent) == f"mapped ['{path()}']"
     # Whatever the record says: garbage, and an archive that ends in the middle.
     whole = path().read_bytes()
     for broken in (b"x" * len(whole), whole[: len(whole) // 2]):
         put(broken)
-        assert "mapped" in start_spark()
+        assert "mapped" in start_spark(folder.parent)
     assert not path().exists(), "a Spark that started without it alone has deleted it"
 
 
