@@ -173,9 +173,9 @@ def test_a_start_goes_on_if_the_folder_of_the_starts_is_deleted(machine: Machine
         assert starter.process.returncode == 0
 
 
-def test_the_limit_is_one_for_two_cores_unless_the_environment_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_one_for_each_core_unless_the_environment_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STARTS, raising=False)
-    for cores, most in ((1, 1), (2, 1), (8, 4)):
+    for cores, most in ((1, 2), (2, 2), (8, 8)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
         assert most_starts() == most
     monkeypatch.setenv(STARTS, "3")
