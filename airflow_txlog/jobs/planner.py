@@ -66,12 +66,12 @@ class Sparks:
         if self.is_given:
             return self.start()
         with contextlib.ExitStack() as held:
-            if self.is_here and not has_session():
-                turn = held.enter_context(start_turn())
-                if turn.num_ahead:
-                    with steps.step(WAITING):
-                        turn.wait(say)
             try:
+                if self.is_here and not has_session():
+                    turn = held.enter_context(start_turn())
+                    if turn.num_ahead:
+                        with steps.step(WAITING):
+                            turn.wait(say)
                 with steps.step(STARTING), logged_while_starting(say):
                     return self.start()
             except Exception as error:

@@ -1,1 +1,1 @@
-"""The private folder of a process, and its Arrow memory."""
+"""The private folder of a process, its Arrow memory and cores, and turns to start Spark."""

@@ -111,7 +111,22 @@ def most_starts() -> int:
     if text and not text.isdecimal():
         raise InvalidInput(f"{STARTS} must be a whole number, 0 for no limit; found {text!r}.")
     # One alone leaves cores idle: five small jobs on two cores took 30 s one after another, and 22 s all at once.
-    return int(text) if text else max(2, len(os.sched_getaffinity(0)))
+    return int(text) if text else max(2, cores())
+
+
+def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return how many cores this process may keep busy, at least 1: those it may run on, within its cgroup's quota.
+
+    Source: Linux, cgroup v2, cpu.max (microseconds in each period, or `max`).
+    """
+    try:
+        found = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        found = os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        allowed, period = quota.read_text().split()
+        found = min(found, -(-int(allowed) // int(period)))
+    return max(found, 1)
 
 
 def _folder() -> Path:

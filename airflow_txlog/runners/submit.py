@@ -77,8 +77,9 @@ class SubmitRunner(RunsChildren):
 
         def noted(line: str) -> None:
             nonlocal is_started
-            if line.startswith(APPLICATION):
-                is_started = True
+            is_started = is_started or line.startswith(APPLICATION)
+            # The driver's first line: its JVM is up. An application in a cluster's queue keeps no core here busy.
+            if line.startswith(f"{spec.operation.name} "):
                 turn.end()
             say(line)
 

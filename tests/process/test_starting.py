@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_txlog.errors import InvalidInput
-from airflow_txlog.process.starting import STARTS, most_starts, start_turn
+from airflow_txlog.process.starting import STARTS, cores, most_starts, start_turn
 
 # A process that registers, waits, says that it starts, and is up when its standard input ends.
 START = """
@@ -175,14 +175,24 @@ def test_a_start_goes_on_if_the_folder_of_the_starts_is_deleted(machine: Machine
 
 def test_the_limit_is_one_for_each_core_unless_the_environment_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STARTS, raising=False)
-    for cores, most in ((1, 2), (2, 2), (8, 8)):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
-        assert most_starts() == most
+    assert most_starts() == max(2, cores())
     monkeypatch.setenv(STARTS, "3")
     assert most_starts() == 3
     monkeypatch.setenv(STARTS, "two")
     with pytest.raises(InvalidInput, match="TXLOG_SPARK_STARTS must be a whole number, 0 for no limit; found 'two'"):
         most_starts()
+
+
+@pytest.mark.parametrize(("quota", "of_eight"), [("max 100000", 8), ("150000 100000", 2), ("10000 100000", 1), ("", 8)])
+def test_the_cores_are_those_that_the_process_may_use(
+    quota: str, of_eight: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert cores(tmp_path / "cpu.max") == of_eight
+    monkeypatch.delattr(os, "sched_getaffinity")  # as it is outside of Linux
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert cores(tmp_path / "cpu.max") == of_eight
 
 
 def test_a_wait_that_is_given_up_leaves_its_place(machine: Machine) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -28,6 +27,7 @@ from airflow_txlog.jobs.files.stage import WRITING, Work
 from airflow_txlog.jobs.spark.session import has_settings_of_its_own
 from airflow_txlog.jobs.sql.current_time import now_in_utc
 from airflow_txlog.locations import LOCAL, scheme_of
+from airflow_txlog.process.starting import cores
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.limits import SMALL_JOB, weight_of
 
@@ -45,14 +45,7 @@ THREADS = 4
 
 def threads_for(root: str) -> int:
     """Return how many bins are worked on at once: most tasks wait for their store, those of a local disk for a core."""
-    return min(THREADS, _cores()) if scheme_of(root) == LOCAL else THREADS
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
-        return os.cpu_count() or 1
+    return min(THREADS, cores()) if scheme_of(root) == LOCAL else THREADS
 
 
 class LocalExecutor:

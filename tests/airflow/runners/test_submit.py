@@ -143,6 +143,26 @@ def test_a_program_that_is_not_there_is_an_error_with_advice(users: Table) -> No
         runner.run(spec, log=print)
 
 
+def test_the_next_start_of_spark_waits_for_the_driver_and_not_for_its_job(
+    users: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = tmp_path / "starts"
+    monkeypatch.setenv("TXLOG_SPARK_STARTS", "1")
+    monkeypatch.setenv("TXLOG_SPARK_STARTS_FOLDER", str(starts))
+    # On a local master no line names an application.
+    words = f"print('begins', flush=True); print('delete {users.uri}', flush=True); print('works', flush=True)"
+    runner = SubmitRunner(SparkSubmit(master="local[1]", command=(sys.executable, "-c", words)))
+    held: dict[str, int] = {}
+
+    def log(line: str) -> None:
+        held[line] = len([path for path in starts.iterdir() if path.name.isdecimal()])
+
+    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "upper('a') = 'x'"})
+    with pytest.raises(SparkUnavailable):
+        runner.run(spec, log=log)
+    assert (held["begins"], held["works"]) == (1, 0)
+
+
 def test_a_job_without_sql_needs_no_cluster(users: Table) -> None:
     runner = SubmitRunner(SparkSubmit(master="spark://127.0.0.1:1", command=("none",)))
     spec = job_spec(operation="truncate", table_uri=users.uri, arguments={})

@@ -216,10 +216,15 @@ class StatisticsDecoder:
 
     def __init__(self, columns: Sequence[Keys]) -> None:
         # Attributes are `f0`, `f1`, … because names may be any text.
-        self._attributes = {name: f"f{i}" for i, name in enumerate(dict.fromkeys(keys[0] for keys in columns))}
-        texts = [(attribute, msgspec.Raw, msgspec.Raw()) for attribute in self._attributes.values()]
-        names = {attribute: name for name, attribute in self._attributes.items()}
-        values = msgspec.defstruct("Values", texts, rename=names, gc=False)
+        attributes = {name: f"f{i}" for i, name in enumerate(dict.fromkeys(keys[0] for keys in columns))}
+        texts = [(attribute, msgspec.Raw, msgspec.Raw()) for attribute in attributes.values()]
+        names = {attribute: name for name, attribute in attributes.items()}
+        self._attributes: dict[str, str] | None = attributes
+        values: Any
+        try:
+            values = msgspec.defstruct("Values", texts, rename=names, gc=False)
+        except ValueError:  # a name with a quote, a backslash or a control character
+            values, self._attributes = dict[str, msgspec.Raw], None
         fields = [
             ("num_records", msgspec.Raw, msgspec.Raw()),
             ("tight_bounds", bool | None, None),
@@ -235,7 +240,11 @@ class StatisticsDecoder:
     def texts(self, decoded: list[Any], part: str, keys: Keys) -> list[bytes]:
         """Return the JSON texts of a column in `min_values`, `max_values` or `null_count`, b"" where absent."""
         values = [None if one is None else getattr(one, part) for one in decoded]
-        texts = [b"" if value is None else bytes(getattr(value, self._attributes[keys[0]])) for value in values]
+        if self._attributes is None:
+            texts = [bytes((value or {}).get(keys[0], b"")) for value in values]
+        else:
+            attribute = self._attributes[keys[0]]
+            texts = [b"" if value is None else bytes(getattr(value, attribute)) for value in values]
         for key in keys[1:]:
             members = [_decoded(_MEMBERS, text) or {} for text in texts]
             texts = [bytes(each.get(key, b"")) for each in members]

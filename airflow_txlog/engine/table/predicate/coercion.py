@@ -176,8 +176,9 @@ def _beside_integer(data_type: Primitive, constant: Constant) -> Value | Fractio
 
 
 def _beside_decimal(data_type: DecimalType, constant: Constant) -> Fraction:
-    if not isinstance(constant.value, int | Decimal) or constant.type is Primitive.BOOLEAN:
-        # Compared with a float or a text, the column becomes a double and loses digits.
+    is_number = constant.type in INTEGERS or isinstance(constant.type, DecimalType)
+    if not is_number or not isinstance(constant.value, int | Decimal):
+        # Compared with a float or a text, the column becomes a double and loses digits. Spark refuses a date.
         raise _unlike(data_type, constant)
     _check_common_width([data_type, constant.type])
     return Fraction(constant.value)

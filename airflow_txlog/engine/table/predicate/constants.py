@@ -58,6 +58,9 @@ _DATE_TEXT = re.compile(r"(\d{4,7}-\d{1,2}-\d{1,2})(?:[ T].*)?", re.ASCII | re.D
 _SHORT_DATE_TEXT = re.compile(r"\d{4,7}(?:-\d{1,2})?", re.ASCII)
 
 
+_GREATEST_FLOAT = Decimal((2 - 2**-23) * 2.0**127)
+
+
 def number(text: str, negative: bool = False) -> Constant:
     """Return the constant of `5`, `5L`, `0.10`, `1e3` or `1.5F`, with the sign before it. Raises OutsideGrammar."""
     found = _NUMBER.fullmatch(text)
@@ -71,6 +74,8 @@ def number(text: str, negative: bool = False) -> Constant:
     if kind is None and suffix != "BD" and "e" in text.lower():
         kind = Primitive.DOUBLE
     if kind in (Primitive.DOUBLE, Primitive.FLOAT):
+        if kind is Primitive.FLOAT and abs(Decimal(digits)) > _GREATEST_FLOAT:
+            raise OutsideGrammar(f"the number {text}, which no float holds")
         return Constant(kind, as_float(digits, kind))
     if suffix != "BD" and "." not in digits:
         return integer(int(digits))

@@ -7,6 +7,7 @@ import decimal
 import json
 import math
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -269,3 +270,19 @@ def test_a_partition_value_without_a_typed_form_keeps_the_logs_own_form_for_all(
     names, add = checkpoint_columns(STRUCTS | NO_JSON, value="2024-01-02 03:04:05")
     assert names == {"stats"}
     assert json.loads(add["stats"])["numRecords"] == 3
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b"])
+def test_a_checkpoint_has_the_statistics_of_a_column_whatever_its_name(name: str, tmp_path: Path) -> None:
+    rows = pa.table({name: [1, 2], "d": pa.array([1, 2], pa.decimal128(5, 2))})
+    properties = {"delta.checkpoint.writeStatsAsStruct": "true"}
+    table = Table.create(str(tmp_path), rows.schema, properties=properties)
+    pq.write_table(rows, tmp_path / "x.parquet")
+    transaction = table.begin()
+    size = (tmp_path / "x.parquet").stat().st_size
+    transaction.add(path="x.parquet", size=size, stats=file_statistics(rows))
+    transaction.commit("WRITE", {})
+    table.checkpoint()
+    again = Table.open(str(tmp_path))
+    assert again.to_arrow(f"`{name}` = 2 AND d = 2").num_rows == 1
+    assert again.snapshot().files(f"`{name}` = 3 AND d = 3").num_rows == 0

@@ -33,6 +33,7 @@ ROWS = pa.table(
     }
 )
 SELECTED = [
+    ("f < 3.4028234e38F", [0, 3]),
     ("i = 1 OR i = 4", [0, 3]),
     ("i != 1", [1, 3]),
     ("NOT (i = 1)", [1, 3]),
@@ -96,6 +97,21 @@ def test_rows_are_refused_by_name_outside_the_grammar(sql: str, construct: str) 
     with pytest.raises(UnsupportedPredicate) as caught:
         rows_matching(read(sql), ROWS)
     assert caught.value.construct == construct  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "price > DATE '2024-01-01'",
+        "price IN (DATE '1970-01-02')",
+        "price = TIMESTAMP '1970-01-01 00:00:00'",
+        "f < 3.40282347e38F",
+        "f > -1e39F",
+    ],
+)
+def test_what_spark_refuses_selects_no_row(sql: str) -> None:
+    with pytest.raises(UnsupportedPredicate):
+        rows_matching(read(sql), ROWS)
 
 
 # --- sets of partitions ---------------------------------------------------------------------------------------------
