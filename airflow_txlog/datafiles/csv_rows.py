@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 DELIMITERS = (",", ";", "|", "\t")
 
-_ODD = r"[\x00-\x08\x0b-\x1f\\]"
+# Arrow drops a byte order mark at the start of what it reads, which is any line here.
+_ODD = r"[\x00-\x08\x0b-\x1f\\]|^\x{FEFF}"
 _WHOLE = r"-?[0-9]{1,19}"
 # With so few digits before the point and so small an exponent no value overflows.
 _FLOATING = r"-?[0-9]{1,20}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9])?"
@@ -47,7 +48,7 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
     mark = re.escape(csv.delimiter)
     value = rf'(?:[^"{mark}]*|"[^"]*")'
     if _any(pc.match_substring_regex(lines, _ODD)):
-        raise Uncertain("a line has a backslash or a control character")
+        raise Uncertain("a line has a backslash or a control character, or begins with a byte order mark")
     if not _all(pc.match_substring_regex(lines, f"^{value}(?:{mark}{value})*$")):
         raise Uncertain("a line has a quote that is not around a whole value")
     if csv.null and _any(pc.match_substring_regex(lines, f'(?:^|{mark})""(?:{mark}|$)')):

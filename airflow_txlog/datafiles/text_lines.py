@@ -80,15 +80,14 @@ def lines_of(
     if text.is_whole:
         yield pa.array([_decoded(_without_mark(source.read(), text), text)], pa.string())
         return
-    is_first = not start
-    for block in _blocks(source, text, start, end, block_bytes):
-        lines = _split(_without_mark(block, text) if is_first and not start else block, text)
+    has_header = text.drops_header and not start
+    for number, block in enumerate(_blocks(source, text, start, end, block_bytes)):
+        lines = _split(block if start or number else _without_mark(block, text), text)
         if text.drops_blank:
             lines = lines.filter(_is_filled(lines, text.comment))
-        if is_first and not start and text.drops_header:
-            lines, is_first = lines[1:], not len(lines)
-        else:
-            is_first = False
+        if has_header:
+            # It may come in a later block.
+            lines, has_header = lines[1:], not len(lines)
         if len(lines):
             yield lines
 

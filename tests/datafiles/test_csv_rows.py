@@ -29,6 +29,7 @@ def test_values_without_or_in_whole_quotes_are_certain() -> None:
         ('"a,1', "quote"),
         ("a\\b,1", "backslash"),
         ("a\x00,1", "control"),
+        ("\ufeffa,1", "byte order mark"),
         ("qz", "another number of values"),
         ("a,1,2", "another number of values"),
         ("a, 1", "column 'n'"),

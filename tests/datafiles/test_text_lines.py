@@ -59,6 +59,8 @@ def test_headers_blanks_and_comments_are_no_lines() -> None:
     data = b"\xef\xbb\xbf\n \t\r\n#c\nhead\n1\n\x01\n 2\nhead\n"
     assert lines(data, text) == ["1", " 2", "head"]
     assert lines(b"#c\n", text) == []
+    # A mark is one at the start of the file, also if only blank lines come before the header.
+    assert lines(b"\n\n\xef\xbb\xbf\na\n", TextFormat(drops_blank=True, drops_header=True), block=1) == ["a"]
     assert lines(b"a|b\n|", TextFormat(line_end="|")) == ["a", "b\n"]
     assert lines(b"a\r\nb", TextFormat(is_whole=True)) == ["a\r\nb"]
 

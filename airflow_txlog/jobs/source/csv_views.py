@@ -82,7 +82,7 @@ def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
     separators = [options.pop(name) for name in _SEPARATORS if name in options]
     encodings = [options.pop(name) for name in _ENCODINGS if name in options]
     delimiter = (separators or [","])[0].replace("\\t", "\t")
-    if len(separators) > 1 or delimiter not in DELIMITERS or any(encoding_named(each) != "utf-8" for each in encodings):
+    if len(separators) > 1 or delimiter not in DELIMITERS or any(each.lower() != "utf-8" for each in encodings):
         return OnlySpark("the CSV files have another separator or encoding than this process reads")
     for name, value in options.items():
         if name not in _VALUES or not re.fullmatch(_VALUES[name], value, re.IGNORECASE | re.ASCII):
