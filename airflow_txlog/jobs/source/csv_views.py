@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_txlog.datafiles.csv_rows import DELIMITERS, CsvFormat
-from airflow_txlog.datafiles.text_lines import CODECS, OTHER_CODECS, TextFormat, encoding_named
+from airflow_txlog.datafiles.text_lines import CODECS, OTHER_CODECS, TextFormat
 from airflow_txlog.engine.table.schema.types import (
     MAX_DECIMAL_PRECISION,
     DataType,

@@ -23,6 +23,7 @@ from airflow_txlog.jobs.source.listing import OnlySpark
 from airflow_txlog.jobs.source.rows_here import rows_here
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.storage import PLAIN
+from tests.helpers.depth import depth
 from tests.helpers.jobs import committed, error_of
 from tests.helpers.rows import bag
 from tests.helpers.specs import job_spec
@@ -127,6 +128,7 @@ def here(folder: Path, view: FileView, conf: Mapping[str, str] | None = None) ->
 
 
 @pytest.mark.spark
+@pytest.mark.seeded
 @pytest.mark.parametrize("name", OPTIONS)
 def test_rows_that_are_read_here_are_those_that_spark_reads(spark: SparkSession, tmp_path: Path, name: str) -> None:
     from pyspark.sql import functions as F
@@ -134,15 +136,15 @@ def test_rows_that_are_read_here_are_those_that_spark_reads(spark: SparkSession,
     rng, options = random.Random(name), OPTIONS[name]
     folder = tmp_path / "in"
     folder.mkdir()
-    for number in range(300):
-        (folder / f"{number:03}.csv").write_bytes(_text(rng, options).encode())
+    for number in range(depth(80, 400, 4_000)):
+        (folder / f"{number:04}.csv").write_bytes(_text(rng, options).encode())
     # In the mode that fails at nothing: where all is certain the modes do not differ.
     reader = spark.read.options(**options | {"mode": "PERMISSIVE"}).schema(SCHEMA)
     with job_settings(spark, "Europe/Berlin"):
         frame = reader.csv(str(folder)).select("*", F.input_file_name().alias("file")).toArrow()
     theirs: dict[str, list[str]] = {}
     for row in values(frame):
-        theirs.setdefault(str(row.pop("file"))[-7:], []).append(repr(row))
+        theirs.setdefault(str(row.pop("file"))[-8:], []).append(repr(row))
     certain = rows = 0
     for path in sorted(folder.iterdir()):
         if not path.stat().st_size:
@@ -153,7 +155,7 @@ def test_rows_that_are_read_here_are_those_that_spark_reads(spark: SparkSession,
             certain, rows = certain + 1, rows + len(ours)
             assert sorted(map(repr, ours)) == sorted(theirs.get(path.name, [])), path.read_bytes()
     print(name, certain, rows)
-    assert certain > 100
+    assert certain > depth(25, 125, 1_250)
 
 
 @pytest.mark.spark
