@@ -244,6 +244,20 @@ def test_a_failed_result_gives_its_error_back_typed() -> None:
     assert (back.winning_version, back.partition, back.retryable) == (4, {"day": "1"}, True)
 
 
+@pytest.mark.parametrize("value", [{1: "b"}, [{1: "b"}], {(1, 2): None}])
+@pytest.mark.parametrize("name", ["time_zone", "result_uri", "conflict_deadline_s", "annotations", "saved_work_key"])
+def test_a_mapping_with_keys_that_are_no_texts_is_refused_wherever_it_is(name: str, value: Any) -> None:
+    with pytest.raises(InvalidJobSpec, match=name):
+        JobSpec(**{"operation": Delete(predicate="id = 1"), "table_uri": "/t", name: value})
+
+
+@pytest.mark.parametrize("name", ["version", "at_or_before", "read_version", "attempts"])
+def test_half_of_a_character_is_no_number(name: str) -> None:
+    change: dict[str, Any] = {name: "\ud800"}
+    with pytest.raises(InvalidJobSpec, match=name):
+        JobResult(**{"status": "committed", "operation": "delete", "table_uri": "/t", **change})
+
+
 @pytest.mark.parametrize("change", [{"status": "done"}, {"status": "failed"}, {"metrics": {"rows": "1"}}])
 def test_a_wrong_result_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidJobSpec):

@@ -189,7 +189,7 @@ def _fits(kind: Any, value: Any) -> bool:
         return isinstance(value, inner)  # type: ignore[arg-type]
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # the latter for half of a character
         return False
     return True
 
@@ -274,7 +274,7 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from value
+        yield from (key for key in value if isinstance(key, str))
         for item in value.values():
             yield from _texts(item)
     elif isinstance(value, list | tuple):
