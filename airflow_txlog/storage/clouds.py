@@ -28,6 +28,10 @@ CONNECTIONS = 64
 _BUSY = frozenset({408, 409, 425, 429})
 # Asking again does not teach a server what it does not know.
 _NOT_KNOWN = frozenset({501, 505})
+_OF_PROXY = (
+    "the proxy of HTTPS_PROXY or HTTP_PROXY asks for a user and a password, or does not accept those in its URL; the "
+    "store was not asked"
+)
 # Of temporary credentials, with status 400.
 _EXPIRED = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 _PIECE_BYTES = 1024 * 1024
@@ -91,10 +95,12 @@ class Connection:
     def error(self, meant: Exception, cause: Exception, needs: str = "") -> Exception:
         """Return an error of a request with its remedy: the credentials used, the right it needs, the server."""
         if isinstance(meant, NotAnswered):
-            if any(_is_of_handshake(each) for each in _causes(cause)):
+            if any(_is_of_handshake(each) for each in causes(cause)):
                 return OSError(errno.EREMOTEIO, _NO_TLS.format(self._server or "the server"), meant.filename)
             if self._server and self._server not in str(meant.strerror):
                 meant.strerror = f"{meant.strerror} by {self._server}"
+        elif isinstance(meant, PermissionError) and meant.strerror and _OF_PROXY in meant.strerror:
+            return meant  # the store was not asked
         elif isinstance(meant, PermissionError) and meant.strerror and self._caller not in meant.strerror:
             right = f", which needs {needs}" if needs and "refused" in meant.strerror else ""
             meant.strerror = f"{meant.strerror}. It was asked with {self._caller}{right}"
@@ -133,12 +139,12 @@ def caller_of(options: Mapping[str, Any], credentials: KeptCredentials | None) -
     return f"the {given[0]} of storage_options" if given else "this process's own identity (no storage_conn_id)"
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and those behind it; some clients hold one only as an argument or an attribute."""
     yield error
     for each in (error.__cause__ or error.__context__, getattr(error, "inner_exception", None), *error.args):
         if isinstance(each, BaseException):
-            yield from _causes(each)
+            yield from causes(each)
 
 
 # The connection was cut off: another time the same server may answer.
@@ -193,6 +199,8 @@ def answer_error(status: int | None, code: str, method: str, where: str) -> Exce
 
 def refusal(status: int | None, code: str, method: str, where: str) -> OSError:
     """Return the error of a request that would be answered the same again."""
+    if status == 407:
+        return PermissionError(errno.EACCES, f"{method} was refused ({status}): {_OF_PROXY}", where)
     if status in (401, 403) or code in _EXPIRED:
         why = "the credentials are not valid there, or do not allow it"
         if code == "RequestTimeTooSkewed":

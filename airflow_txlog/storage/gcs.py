@@ -9,15 +9,16 @@ from __future__ import annotations
 import email
 import errno
 import io
+import ipaddress
 import json
 import os
 import ssl
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import google.auth
@@ -27,6 +28,7 @@ from google.auth.transport.urllib3 import AuthorizedHttp
 from google.oauth2.credentials import Credentials as AccessToken
 from urllib3 import PoolManager, ProxyManager, Timeout
 from urllib3.exceptions import HTTPError
+from urllib3.util import make_headers, parse_url
 
 from airflow_txlog import __version__
 from airflow_txlog.clock import SYSTEM_CLOCK
@@ -42,6 +44,7 @@ from airflow_txlog.storage.clouds import (
     NotAnswered,
     answer_error,
     body_of,
+    causes,
     connection,
     needed,
     no_bucket,
@@ -68,6 +71,8 @@ _CALL: dict[str, Any] = {
 _HEADERS = {"User-Agent": f"airflow-txlog/{__version__}", "Accept-Encoding": "gzip, deflate"}
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _GOOGLE = ".googleapis.com"
+_METADATA = "metadata.google.internal"
+_PORTS = {"http": 80, "https": 443}
 _RESUME, _CANCELLED = 308, 499
 _WAYS_OF_GCSFS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})
 
@@ -130,15 +135,49 @@ class _Pools(PoolManager):
         self._given: dict[str, Any] = {"maxsize": CONNECTIONS, "ssl_context": ssl.create_default_context()}
         super().__init__(**self._given, timeout=limit)
         self._proxies = {
-            scheme: ProxyManager(url if "://" in url else f"http://{url}", **self._given, timeout=limit)
+            scheme: _proxy(scheme, url, {**self._given, "timeout": limit})
             for scheme, url in getproxies().items()
             if scheme in ("http", "https")
         }
 
     def urlopen(self, method: str, url: str, *given: Any, **named: Any) -> Any:
-        place = urlsplit(url)
-        proxy = None if proxy_bypass(place.hostname or "") else self._proxies.get(place.scheme)
-        return (super().urlopen if proxy is None else proxy.urlopen)(method, url, *given, **named)
+        place = parse_url(url)
+        proxy = self._proxies.get(place.scheme or "")
+        if proxy is None or _is_direct((place.host or "").strip("[]"), place.port or _PORTS.get(place.scheme or "")):
+            return super().urlopen(method, url, *given, **named)
+        return proxy.urlopen(method, url, *given, **named)
+
+
+def _proxy(scheme: str, url: str, given: Mapping[str, Any]) -> ProxyManager:
+    """Return the connections through a proxy. Raises InvalidInput, which shows nothing of a URL with a password."""
+    place = None
+    with suppress(HTTPError):
+        place = parse_url(url if "://" in url else f"http://{url}")
+    if place is None or place.scheme not in _PORTS or not place.host:
+        name = f"{scheme.upper()}_PROXY"
+        raise InvalidInput(
+            f"{name} in the environment must be http://host:port or https://host:port, with user:password@ before the "
+            "host if the proxy asks for it (special characters percent-encoded). Google Cloud Storage is reached "
+            f"through no other kind of proxy. Correct {name}, or name the store's host in NO_PROXY and unset {name}. "
+            "Nothing was read or written."
+        )
+    headers = {}
+    if place.auth:
+        # As latin-1, which `make_headers` undoes: the proxy gets the bytes that the URL has.
+        user, _, password = unquote(place.auth, encoding="latin-1").partition(":")
+        headers = make_headers(proxy_basic_auth=f"{user}:{password}")
+    return ProxyManager(place._replace(auth=None).url, proxy_headers=headers, **given)
+
+
+def _is_direct(host: str, port: int | None) -> bool:
+    """Return whether no proxy comes between: for this machine and its metadata server, which sends tokens in clear."""
+    if host == "localhost" or host.endswith(".localhost") or host.rstrip(".") == _METADATA:
+        return True
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_loopback or address.is_link_local:
+            return True
+    return bool(proxy_bypass(host) or proxy_bypass(f"{host}:{port}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +375,8 @@ class GcsBucket(RangedBucket):
     def _meant(self, error: Exception, method: str, where: str) -> Exception:
         if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.EREMOTEIO):
             return error  # ours already
+        if any(str(each).startswith("Tunnel connection failed: 407") for each in causes(error)):
+            return answer_error(407, "", method, where)
         if isinstance(error, GoogleAuthError):
             if isinstance(error, TransportError) or error.retryable:
                 return answer_error(None, type(error).__name__, method, where)

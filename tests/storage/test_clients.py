@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import socket
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from urllib3.exceptions import HTTPError
 
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.locations import Access
-from airflow_txlog.storage import open_store
+from airflow_txlog.storage import gcs, open_store
 
 SECRET = "TOPSECRET"
 AZURE = "abfss://c@acct.dfs.core.windows.net/t"
@@ -161,3 +165,123 @@ def test_a_request_goes_through_the_proxy_of_the_environment(cloud: str, monkeyp
         uri, options = at(direct)[cloud]
         assert open_store(uri, Access(storage_options=options)).stat("x") is None
         assert b" /" in asked.pop()
+
+
+PROXY_USER = f"us%40er:{SECRET}%2F%C3%BC"
+PROXY_WORD = base64.b64encode(f"us@er:{SECRET}/ü".encode())
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("user", [f"{PROXY_USER}@", "us:pw@", ""])
+def test_a_proxy_that_refuses_is_asked_once_and_with_its_password(
+    scheme: str, user: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heads: list[bytes] = []
+
+    def refuse(connection: socket.socket) -> None:
+        with connection:
+            heads.append(connection.recv(16_384))
+            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+
+    caplog.set_level("DEBUG")
+    with listening(refuse) as port:
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://{user}127.0.0.1:{port}")
+        # A client is kept for its options, with its proxy.
+        options = {"anon": True, "endpoint_url": f"{scheme}://g.example:{port}"}
+        store = open_store("gs://b/t", Access(storage_options=options))
+        store._deadline_s = 1.0  # type: ignore[attr-defined]
+        with pytest.raises(PermissionError, match=r"refused \(407\): the proxy of") as caught:
+            store.read("x")
+    assert len(heads) == 1
+    assert heads[0].startswith(b"CONNECT g.example:" if scheme == "https" else b"GET http://g.example:")
+    assert (b"proxy-authorization: basic " in heads[0].lower()) == bool(user)
+    assert (PROXY_WORD in heads[0]) == (user == f"{PROXY_USER}@")
+    assert "storage.objects" not in str(caught.value)
+    told = caplog.text + "".join(traceback.format_exception(caught.value))
+    error: BaseException | None = caught.value
+    while error is not None:
+        told += repr(error)
+        error = error.__cause__ or error.__context__
+    assert SECRET not in told
+    assert PROXY_WORD.decode() not in told
+
+
+def test_a_proxy_that_refuses_a_request_for_a_token_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[bytes] = []
+
+    def refuse(connection: socket.socket) -> None:
+        with connection:
+            heads.append(connection.recv(16_384))
+            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+
+    key = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    with listening(refuse) as port:
+        monkeypatch.setenv("https_proxy", f"http://{PROXY_USER}@127.0.0.1:{port}")
+        store = open_store("gs://b/t", Access(storage_options={"token": str(tmp_path / "key.json")}))
+        store._deadline_s = 1.0  # type: ignore[attr-defined]
+        with pytest.raises(PermissionError, match="the proxy of") as caught:
+            store.read("x")
+    # As often as the client of Google itself tries.
+    assert 1 <= len(heads) <= 4
+    assert all(head.startswith(b"CONNECT oauth2.googleapis.com:443") for head in heads)
+    assert all(PROXY_WORD in head for head in heads)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [f"socks5://u:{SECRET}@h:1", f"http://u:{SECRET}@h:port", f"http://u:{SECRET}#@h:1", f"u:{SECRET}@", "ftp://h"],
+)
+def test_a_proxy_that_cannot_be_used_is_refused_at_once_without_its_password(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", url)
+    options = {"anon": True, "endpoint_url": "https://refused.example"}
+    store = open_store("gs://b/t", Access(storage_options=options))
+    store._deadline_s = 1.0  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInput, match="HTTPS_PROXY in the environment must be") as caught:
+        store.stat("x")
+    error: BaseException | None = caught.value
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    while error is not None:
+        assert SECRET not in repr(error)
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "localhost", "[::1]"])
+def test_this_machine_is_not_asked_through_a_proxy(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    through_proxy: list[bytes] = []
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            through_proxy.append(connection.recv(16_384))
+            connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    with listening(answer) as port:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        with pytest.raises(HTTPError):
+            gcs._Pools().urlopen("GET", f"http://{host}:9/token", retries=False)
+    assert through_proxy == []
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "expected"),
+    [
+        ("169.254.169.254", 80, True),
+        ("metadata.google.internal", 80, True),
+        ("metadata.google.internal.", 80, True),
+        ("a.example", 443, True),
+        ("a.example", 8443, False),
+        ("b.example", 80, True),
+        ("::2", 443, True),
+        ("storage.googleapis.com", 443, False),
+        ("localhost.example", 80, False),
+        ("10.0.0.1", 80, False),
+    ],
+)
+def test_what_is_reached_without_a_proxy(host: str, port: int, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "a.example:443,b.example,::2")
+    assert gcs._is_direct(host, port) is expected

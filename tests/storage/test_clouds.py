@@ -349,6 +349,7 @@ def test_a_process_without_credentials_is_denied_at_once(monkeypatch: pytest.Mon
         (401, PermissionError),
         (403, PermissionError),
         (404, FileNotFoundError),
+        (407, PermissionError),
         (408, NotAnswered),
         (409, NotAnswered),
         (412, NameTaken),
