@@ -20,6 +20,7 @@ from airflow_txlog.contract.operations import Delete
 from airflow_txlog.contract.operations.base import SourceOperation
 from airflow_txlog.contract.wording import LinesOnce
 from airflow_txlog.engine import DeltaTable
+from airflow_txlog.engine.table.snapshot.files import known_sum, record_counts
 from airflow_txlog.errors import InvalidInput, JobError
 from airflow_txlog.exactly_once.transactions import remove_saved_work
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, StepTimes
@@ -47,6 +48,7 @@ Job = Callable[[JobContext], JobResult]
 
 # What the JVM of a small job does takes a second or two, too short a time for compiling well to pay.
 _LITTLE_BYTES = 32 * MIB
+_LITTLE_ROWS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,11 @@ def _reads_little(spec: JobSpec, table: DeltaTable) -> bool:
     operation = spec.operation
     if isinstance(operation, SourceOperation) or (isinstance(operation, Delete) and operation.keys is not None):
         return False
-    return table.snapshot().size_bytes <= _LITTLE_BYTES
+    snapshot = table.snapshot()
+    if snapshot.size_bytes > _LITTLE_BYTES:
+        return False
+    rows = known_sum(record_counts(snapshot.files()))
+    return rows is not None and rows <= _LITTLE_ROWS
 
 
 def _why_spark(spec: JobSpec) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -47,21 +48,29 @@ def test_the_start_of_spark_is_a_step_of_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "arguments", "size_bytes", "is_little"),
+    ("operation", "arguments", "size_bytes", "num_records", "is_little"),
     [
-        ("delete", {"predicate": "length(name) = 1"}, 1000, True),
-        ("update", {"set": {"name": "reverse(name)"}}, 1000, True),
-        ("delete", {"predicate": "length(name) = 1"}, 64 * MIB, False),
-        ("write", {"source": {"sql": "SELECT 1 AS id"}}, 1000, False),
-        ("delete", {"predicate": None, "keys": {"column": "id", "source": {"sql": "SELECT 1 AS id"}}}, 1000, False),
+        ("delete", {"predicate": "length(name) = 1"}, 1000, 10, True),
+        ("update", {"set": {"name": "reverse(name)"}}, 1000, 10, True),
+        ("delete", {"predicate": "length(name) = 1"}, 64 * MIB, 10, False),
+        ("delete", {"predicate": "length(name) = 1"}, 1000, 2_000_000, False),
+        ("delete", {"predicate": "length(name) = 1"}, 1000, None, False),
+        ("write", {"source": {"sql": "SELECT 1 AS id"}}, 1000, 10, False),
+        ("delete", {"predicate": None, "keys": {"column": "id", "source": {"sql": "SELECT 1 AS id"}}}, 1000, 10, False),
     ],
 )
 def test_a_spark_starts_for_little_where_all_that_the_job_can_read_is_small(
-    tmp_path: Path, operation: str, arguments: dict[str, Any], size_bytes: int, is_little: bool
+    tmp_path: Path,
+    operation: str,
+    arguments: dict[str, Any],
+    size_bytes: int,
+    num_records: int | None,
+    is_little: bool,
 ) -> None:
     table = make_table(tmp_path / "t", rows(10))
     transaction = table.begin()
-    transaction.add(path="f.parquet", size=size_bytes, modification_time=0, stats=None)
+    stats = None if num_records is None else json.dumps({"numRecords": num_records})
+    transaction.add(path="f.parquet", size=size_bytes, modification_time=0, stats=stats)
     transaction.commit("WRITE", {})
     asked: list[bool] = []
 
