@@ -1,7 +1,8 @@
 """Makes the archive of Spark's classes (`spark.class_archive`): `python -m airflow_txlog.jobs.archive_main`.
 
 It runs a few jobs on a table of its own, in a Spark whose JVM archives the classes it has loaded when it ends. The
-invariant: an archive has its name only when it is whole, and one process at a time makes it.
+invariant: an archive has its name only when it is whole, and one process at a time makes it. An attempt leaves a mark,
+which is gone only once there is an archive: a process that is killed has said that it failed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def make() -> Path | None:
     with contextlib.suppress(BlockingIOError), open(path.with_suffix(".lock"), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not class_archive.is_whole(path):
+            class_archive.attempt_of(path).touch()
             _make(path)
+        class_archive.attempt_of(path).unlink(missing_ok=True)
     return path if class_archive.is_whole(path) else None
 
 
@@ -54,9 +57,6 @@ def _make(path: Path) -> None:
         made = work / "archive"
         _run_jobs(work / "table", made)
         class_archive.put(made, path)
-    except Exception:
-        class_archive.failure_of(path).touch()
-        raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -65,7 +65,9 @@ def _run_jobs(table: Path, archive: Path) -> None:
     """Run the jobs in a Spark whose JVM writes the archive. Raises RuntimeError if one fails."""
     class_archive.give_up()
     options = f'"-XX:ArchiveClassesAtExit={archive}" {class_archive.QUICK_COMPILER} -Xlog:disable'
-    spark = local_session({"spark.driver.extraJavaOptions": options, "spark.driver.memory": "512m"})
+    # One task at a time takes the least memory.
+    conf = {"spark.master": "local[1]", "spark.driver.memory": "512m", "spark.driver.extraJavaOptions": options}
+    spark = local_session(conf)
     for name, arguments in _JOBS:
         record = read_operation(operation_named(name), arguments)
         result = run_job(JobSpec(operation=record, table_uri=str(table)), spark)

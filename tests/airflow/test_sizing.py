@@ -99,6 +99,40 @@ def test_a_cgroup_s_memory_counts_where_it_is_less_than_the_machine_s(
     assert found == (machine if expected is None else expected)
 
 
+# Of 9 MiB in use, 4 are of files that the kernel can drop.
+_USED = 9 * 1024**2
+USAGE = {
+    "2": {
+        f"{V2}/pod/memory.max": str(10 * 1024**2),
+        f"{V2}/pod/memory.current": f"{_USED}\n",
+        f"{V2}/pod/memory.stat": f"anon 1\ninactive_file {4 * 1024**2}\n",
+    },
+    "1": {
+        f"{V1}/memory.limit_in_bytes": str(10 * 1024**2),
+        f"{V1}/memory.usage_in_bytes": f"{_USED}\n",
+        f"{V1}/memory.stat": f"inactive_file 7\ntotal_inactive_file {4 * 1024**2}\n",
+    },
+}
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_free_memory_is_what_the_machine_and_the_cgroups_have_left(tmp_path: Path, version: str) -> None:
+    assert launch.free_bytes(tmp_path) is None
+    root = files(tmp_path, CGROUPS[version] | {"proc/meminfo": "MemTotal: 90000 kB\nMemAvailable:   8192 kB\n"})
+    assert launch.free_bytes(root) == launch.memory_bytes(root), "no usage is known"
+    files(root, USAGE[version])
+    assert launch.free_bytes(root) == 5 * 1024**2
+    files(root, {"proc/meminfo": "MemAvailable: 1 kB\n"})
+    assert launch.free_bytes(root) == 1024
+
+
+def test_the_free_memory_of_this_machine_is_a_part_of_it() -> None:
+    free, all_of_it = launch.free_bytes(), launch.memory_bytes()
+    assert free is not None
+    assert all_of_it is not None
+    assert 0 < free < all_of_it
+
+
 def test_a_spark_for_which_the_machine_is_too_small_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,8 @@ An archive fits one Java and one Spark, whose files its name identifies.
 A JVM runs code from the archive, and dies if the file is shorter than it was. So archives are kept in a folder that
 only this user can use, are renamed into place when they are whole, and are compared with their recorded size and hash.
 The invariant: without a usable archive Spark starts as it would without this module, and no job waits for an archive,
-fails because of one, or logs a line about it.
+fails because of one, or logs a line about it. Nor does the process that makes one take a worker's memory: it starts
+only where enough is free, and leaves a mark first, by which others do not try again if it is killed.
 Source: JEP 350 (dynamic class-data sharing archives).
 """
 
@@ -25,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.jobs.spark.launch import memory_bytes
+from airflow_txlog.jobs.spark.launch import free_bytes
 from airflow_txlog.process.private_folder import make_own_folder
 
 FOLDER = "TXLOG_CLASS_ARCHIVES"
@@ -35,8 +36,9 @@ QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """The option of a JVM that compiles quickly and not well: for one that lives for seconds."""
 
 # Options of a Java by which its user chooses an archive, or none; and the variables that have them.
-_CHOICES = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
+_CHOICES = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "-XX:AOT")
 _JAVA_OPTIONS = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
+_SPARK_OPTIONS = ("SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS")
 # The process that makes an archive gets these variables alone: they decide which Java and which Spark start.
 _DECIDING = ("JAVA_HOME", "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", *_JAVA_OPTIONS)
 _FOR_PYTHON = ("PATH", "PYTHONPATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", FOLDER)
@@ -44,6 +46,9 @@ _FOR_PYTHON = ("PATH", "PYTHONPATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIB
 _FORM = 1
 _MOST_ARCHIVES = 4
 _RETRY_S = 24 * 3600
+# Where tasks differ in a variable that identifies an archive, not each of them makes one.
+_PAUSE_S = 3600
+# Of the process that makes an archive and its JVM, with room for others that start meanwhile.
 _LEAST_MEMORY = 2 * 1024**3
 
 # The options of this process's JVM; None until they are decided.
@@ -60,11 +65,16 @@ def jvm_options() -> str:
         path = archive_path()
         _chosen = ""
         if path is not None and is_whole(path):
-            # A JVM that refuses an archive would say so on standard output.
-            _chosen = f'"-XX:SharedArchiveFile={path}" -Xlog:disable -Xlog:all=error:stderr'
+            # A JVM that refuses an archive would say so on standard output. Other logging is its user's.
+            _chosen = f'"-XX:SharedArchiveFile={path}" -Xlog:cds*=off'
         elif path is not None:
             atexit.register(_make_later, path)
     return _chosen
+
+
+def is_chosen_in(options: str) -> bool:
+    """Return whether these options of a JVM choose its archive, or none."""
+    return any(choice in options for choice in _CHOICES)
 
 
 def give_up() -> Path | None:
@@ -113,35 +123,43 @@ def is_whole(path: Path) -> bool:
 def archive_path() -> Path | None:
     """Return where the archive of this Java and this Spark is, or will be; None if there is to be none."""
     asked = os.environ.get(FOLDER, "")
-    given = " ".join(os.environ.get(name, "") for name in _JAVA_OPTIONS)
-    if asked == "off" or any(choice in given for choice in _CHOICES):
+    given = " ".join(os.environ.get(name, "") for name in (*_JAVA_OPTIONS, *_SPARK_OPTIONS))
+    if asked == "off" or is_chosen_in(given):
         return None
     folder = Path(asked or f"{tempfile.gettempdir()}/airflow-txlog-classes-{os.geteuid()}").absolute()
-    # It is an option among others, which quotes would end.
-    if not str(folder).isprintable() or set(str(folder)) & set("\"'\\"):
+    # It is an option among others, which quotes would end, and a colon would make it two archives.
+    if not str(folder).isprintable() or set(str(folder)) & set("\"'\\:"):
         return None
     try:
-        return folder / f"{_fingerprint()}.jsa" if make_own_folder(folder) is None else None
+        spark = _spark_home()
+        if any(os.path.isdir(path) and os.listdir(path) for path in _class_path_folders(spark)):
+            return None
+        return folder / f"{_fingerprint(spark)}.jsa" if make_own_folder(folder) is None else None
     except OSError:
         return None
 
 
-def failure_of(path: Path) -> Path:
-    """Return the path of the mark that this archive could not be made."""
-    return path.with_suffix(".failed")
+def attempt_of(path: Path) -> Path:
+    """Return the path of the mark of an attempt to make this archive that has not succeeded."""
+    return path.with_suffix(".attempt")
 
 
 def _make_later(path: Path) -> None:
-    """Leave a process behind that makes the archive, unless it failed lately or there is little memory."""
-    if (memory_bytes() or 0) < _LEAST_MEMORY or is_whole(path):
+    """Leave a process behind that makes the archive, unless one was tried lately or there is little memory."""
+    if (free_bytes() or 0) < _LEAST_MEMORY or is_whole(path):
         return
     with contextlib.suppress(OSError):
-        if SYSTEM_CLOCK.now_ms() / 1000 - failure_of(path).stat().st_mtime < _RETRY_S:
+        if _is_younger(attempt_of(path), _RETRY_S):
             return
-    with contextlib.suppress(OSError):
+        others = (other for end in ("jsa", "attempt") for other in path.parent.glob(f"*.{end}"))
+        if any(_is_younger(other, _PAUSE_S) for other in others):
+            return
+        # First, for the process may be killed: it would be tried again after every job.
+        attempt_of(path).touch()
+        variables = {name: os.environ[name] for name in (*_DECIDING, *_FOR_PYTHON) if name in os.environ}
         subprocess.Popen(
             [sys.executable, "-m", "airflow_txlog.jobs.archive_main"],
-            env={name: os.environ[name] for name in (*_DECIDING, *_FOR_PYTHON) if name in os.environ},
+            env={**variables, FOLDER: str(path.parent)},
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -150,11 +168,33 @@ def _make_later(path: Path) -> None:
         )
 
 
-def _fingerprint() -> str:
-    """Return what identifies the Java and the Spark that would start. Raises OSError if there is none."""
+def _is_younger(path: Path, seconds: int) -> bool:
+    try:
+        return SYSTEM_CLOCK.now_ms() / 1000 - path.stat().st_mtime < seconds
+    except FileNotFoundError:
+        return False
+
+
+def _spark_home() -> str:
+    """Return where the Spark is that would start. Raises FileNotFoundError if there is none."""
+    home = os.environ.get("SPARK_HOME") or getattr(find_spec("pyspark"), "submodule_search_locations", [None])[0]
+    if home is None:
+        raise FileNotFoundError
+    return str(home)
+
+
+def _class_path_folders(spark: str) -> list[str]:
+    """Return what may be a folder on the class path: a JVM archives no classes where one has a file in it."""
+    # Source: Spark 4.2, AbstractCommandBuilder.buildClassPath.
+    conf = os.environ.get("SPARK_CONF_DIR") or f"{spark}/conf"
+    of_hadoop = [os.environ.get(name, "") for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")]
+    return [conf, *of_hadoop, *os.environ.get("SPARK_DIST_CLASSPATH", "").split(":")]
+
+
+def _fingerprint(spark: str) -> str:
+    """Return what identifies the Java and this Spark, which would start. Raises OSError if there is none."""
     java = f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else shutil.which("java")
-    spark = os.environ.get("SPARK_HOME") or getattr(find_spec("pyspark"), "submodule_search_locations", [None])[0]
-    if java is None or spark is None:
+    if java is None:
         raise FileNotFoundError
     java = os.path.realpath(java)
     jars = sorted(entry.path for entry in os.scandir(f"{spark}/jars"))

@@ -73,6 +73,9 @@ _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 # Spark's own estimate of a driver's memory beside its heap.
 _LEAST_OVERHEAD, _OVERHEAD = 384 * 1024**2, 0.1
 
+# By the version of control groups: the file with a group's usage, and the line of its inactive files.
+_USAGE = {1: ("memory.usage_in_bytes", "total_inactive_file"), 2: ("memory.current", "inactive_file")}
+
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
 
@@ -168,14 +171,44 @@ def memory_bytes(root: Path = Path("/")) -> int | None:
     A JVM takes more than its heap, and the kernel kills a process that takes too much, without a line in our logs.
     Source: Linux, "Control Group v2", memory.max; Spark, "Configuration", spark.driver.memoryOverhead.
     """
-    found = list(_limits(root))
+    found = [limit for _, limit in _limits(root)]
     with contextlib.suppress(OSError, ValueError):
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(found, default=None)
 
 
-def _limits(root: Path) -> Iterator[int]:
-    """Yield the limits of this process's cgroups and of those around them."""
+def free_bytes(root: Path = Path("/")) -> int | None:
+    """Return the memory of this machine, or of this process's cgroups, that nothing uses; None if it is not known.
+
+    Cached files count as free: the kernel drops them before it kills a process.
+    Source: Linux, "The /proc Filesystem", MemAvailable; "Control Group v2", memory.current and memory.stat.
+    """
+    try:
+        found = [1024 * _number_of("MemAvailable:", root / "proc/meminfo")]
+    except (OSError, ValueError):
+        return None
+    for folder, limit in _limits(root):
+        is_first = (folder / "memory.limit_in_bytes").exists()
+        usage, dropped = _USAGE[1 if is_first else 2]
+        found.append(limit)
+        with contextlib.suppress(OSError, ValueError):
+            used = int((folder / usage).read_text())
+            with contextlib.suppress(OSError, ValueError):
+                used -= _number_of(dropped, folder / "memory.stat")
+            found.append(max(0, limit - used))
+    return min(found)
+
+
+def _number_of(name: str, path: Path) -> int:
+    """Return the number after this name in a file of lines. Raises OSError, ValueError."""
+    for line in path.read_text().splitlines():
+        if line.split()[:1] == [name]:
+            return int(line.split()[1])
+    raise ValueError(name)
+
+
+def _limits(root: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the folders and the limits of this process's cgroups and of those around them."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -192,8 +225,9 @@ def _limits(root: Path) -> Iterator[int]:
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts), -1, -1):
             # A file that is not there, and the word `max`, are no limit.
+            folder = base.joinpath(*parts[:depth])
             with contextlib.suppress(OSError, ValueError):
-                yield int((base.joinpath(*parts[:depth]) / name).read_text())
+                yield folder, int((folder / name).read_text())
 
 
 # --- its start --------------------------------------------------------------------------------------------------------

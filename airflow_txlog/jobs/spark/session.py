@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JVM = "spark.driver.extraJavaOptions"
+_JVM_DEFAULTS = "spark.driver.defaultJavaOptions"
 
 # Settings that decide how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by
 # default; a condition that the two read differently could prune a file with a matching row.
@@ -249,6 +250,8 @@ def _start_jvm(settings: dict[str, str]) -> None:
     asked = settings.get(_JVM, "")
     if settings.get(QUICK) == "true":
         asked = f"{class_archive.QUICK_COMPILER} {asked}".strip()
+    if class_archive.is_chosen_in(f"{settings.get(_JVM_DEFAULTS, '')} {asked}"):
+        class_archive.give_up()
     settings[_JVM] = _with_ours(asked)
     try:
         start_jvm(settings)

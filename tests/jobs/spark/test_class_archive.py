@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog.jobs.spark import class_archive
+from airflow_txlog.jobs.spark import class_archive, session
 from tests.helpers.paths import ROOT
 
 _MAKER = (sys.executable, "-m", "airflow_txlog.jobs.archive_main")
@@ -30,7 +31,7 @@ print("mapped", sorted({line.split()[-1] for line in maps if "/archives/" in lin
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of archives of this test, in which this process has chosen none yet."""
-    for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"):
+    for name in (*class_archive._JAVA_OPTIONS, *class_archive._SPARK_OPTIONS, "SPARK_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(class_archive.FOLDER, str(tmp_path / "archives"))
     monkeypatch.setattr(class_archive, "_chosen", None)
@@ -132,6 +133,21 @@ def test_without_java_or_without_a_private_folder_there_is_no_archive(
     assert options() == "", "a folder that cannot be made"
     monkeypatch.setenv(class_archive.FOLDER, str(tmp_path / 'a"b'))
     assert options() == "", "an option that would end in the middle"
+    monkeypatch.setenv(class_archive.FOLDER, str(tmp_path / "a:b"))
+    assert options() == "", "two archives"
+
+
+@pytest.mark.parametrize("variable", ["SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH"])
+def test_a_folder_of_settings_on_the_class_path_allows_no_archive(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    (tmp_path / "conf").mkdir()
+    monkeypatch.setenv(variable, str(tmp_path / "conf"))
+    put()
+    assert options() != "", "an empty one does"
+    (tmp_path / "conf" / "log4j2.properties").touch()
+    assert class_archive.archive_path() is None
+    assert options() == ""
 
 
 @pytest.mark.parametrize("given", ["-Xshare:off", "-XX:SharedArchiveFile=/mine.jsa"])
@@ -141,8 +157,37 @@ def test_an_archive_of_the_users_own_choice_stands(folder: Path, monkeypatch: py
     monkeypatch.setenv("JDK_JAVA_OPTIONS", given)
     assert options() == ""
     monkeypatch.delenv("JDK_JAVA_OPTIONS")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--driver-java-options {given} pyspark-shell")
+    assert options() == ""
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
     monkeypatch.setenv(class_archive.FOLDER, "off")
     assert options() == ""
+
+
+@pytest.mark.parametrize("name", ["spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"])
+def test_an_archive_that_a_job_chooses_stands(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    put()
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(session, "start_jvm", started.append)
+    for given in ("-Dmine=1", "-Dmine=1 -XX:ArchiveClassesAtExit=/mine.jsa"):
+        class_archive._chosen = None
+        session._start_jvm({name: given})
+    ours = [str(path()) in each["spark.driver.extraJavaOptions"] for each in started]
+    assert ours == [True, False]
+
+
+@pytest.mark.spark
+def test_a_java_that_refuses_an_archive_says_nothing_and_logs_what_its_user_wants(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xlog:gc:stderr")
+    put(b"x" * 100_000)
+    home = os.environ.get("JAVA_HOME")
+    command = [f"{home}/bin/java" if home else "java", *shlex.split(options()), "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert "[gc] Using" in done.stderr
+    assert "archive" not in done.stderr
 
 
 def test_the_oldest_of_many_archives_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,21 +200,68 @@ def test_the_oldest_of_many_archives_are_deleted(folder: Path, monkeypatch: pyte
     assert not made[0].with_suffix(".json").exists()
 
 
-def test_an_archive_that_failed_today_is_not_tried_again_today(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[object] = []
-    monkeypatch.setattr(class_archive.subprocess, "Popen", lambda *arguments, **more: started.append(more["env"]))
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """The variables of each maker that would have started, on a machine with memory enough."""
+    found: list[dict[str, str]] = []
+    monkeypatch.setattr(class_archive.subprocess, "Popen", lambda *arguments, **more: found.append(more["env"]))
+    monkeypatch.setattr(class_archive, "_LEAST_MEMORY", 1)
+    return found
+
+
+def test_an_archive_that_was_tried_today_is_not_tried_again_today(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, started: list[dict[str, str]]
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     class_archive._make_later(path())
-    assert [name for name in started[0] if "SECRET" in name] == []  # type: ignore[attr-defined]
-    class_archive.failure_of(path()).touch()
+    assert [name for name in started[0] if "SECRET" in name] == []
+    class_archive._make_later(path())
+    assert len(started) == 1, "the maker runs, or was killed"
+    attempt = class_archive.attempt_of(path())
+    hours_ago = time.time() - 7200
+    os.utime(attempt, (hours_ago, hours_ago))
     class_archive._make_later(path())
     assert len(started) == 1
-    os.utime(class_archive.failure_of(path()), (1, 1))
+    os.utime(attempt, (1, 1))
     class_archive._make_later(path())
     assert len(started) == 2
+    attempt.unlink()
     put()
     class_archive._make_later(path())
     assert len(started) == 2, "there is one"
+
+
+def test_tasks_that_differ_in_a_variable_make_one_archive_an_hour(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, started: list[dict[str, str]]
+) -> None:
+    for task in range(3):
+        monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Dtask={task}")
+        class_archive._make_later(path())
+    assert len(started) == 1
+    for attempt in folder.glob("*.attempt"):
+        attempt.unlink()
+    made = put()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dtask=3")
+    class_archive._make_later(path())
+    assert len(started) == 1
+    os.utime(made, (1, 1))
+    class_archive._make_later(path())
+    assert len(started) == 2
+
+
+def test_a_maker_needs_free_memory_a_mark_and_the_same_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, started: list[dict[str, str]]
+) -> None:
+    monkeypatch.setattr(class_archive, "_LEAST_MEMORY", 1024**5)
+    class_archive._make_later(path())
+    monkeypatch.setattr(class_archive, "_LEAST_MEMORY", 1)
+    class_archive._make_later(folder / "missing" / "archive.jsa")
+    assert started == []
+    assert not list(folder.glob("*.attempt"))
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv(class_archive.FOLDER, "archives")
+    class_archive._make_later(path())
+    assert [each[class_archive.FOLDER] for each in started] == [str(folder)]
 
 
 def start_spark(folder: Path) -> str:
@@ -189,11 +281,13 @@ def test_one_of_two_makers_makes_the_archive_and_a_spark_starts_with_it_or_witho
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert options() == ""
+    assert class_archive.attempt_of(path()).exists(), "nobody tries it again today"
     makers = [subprocess.Popen(_MAKER, cwd=ROOT, text=True, stdout=subprocess.PIPE) for _ in range(2)]
     said = [maker.communicate()[0].splitlines()[-1] for maker in makers]
     assert sorted(maker.returncode for maker in makers) == [0, 1], said
     assert str(path()) in said
     assert not list(folder.glob("*.making-*")), "what the killed one left is gone too"
+    assert not class_archive.attempt_of(path()).exists()
     assert start_spark(folder.parent) == f"mapped ['{path()}']"
     # Whatever the record says: garbage, and an archive that ends in the middle.
     whole = path().read_bytes()
