@@ -45,6 +45,7 @@ status = InProcessRunner().run(spec, log=lambda line: None).status
 spark = local_session(conf)
 assert spark.range(0, 10**6, 1, 1).toArrow().num_rows == 10**6, "a large result of one task"
 unread = spark.range(3)._jdf.collectToPython()
+assert spark.range(3).mapInArrow(lambda batches: batches, "id long").count() == 3, "a worker"
 print(json.dumps({"status": status, "application": spark.sparkContext.applicationId}), flush=True)
 sys.stdin.read()
 os._exit(0)

@@ -93,7 +93,7 @@ def _query(spark: SparkSession, cases: Sequence[Case]) -> DataFrame:
     columns = ", ".join(f"(\n{case.sql}\n) AS c{number}" for number, case in enumerate(cases))
     parameters: dict[str, Any] = {}
     for case in cases:
-        parameters |= {name: _for_spark(value) for name, value in case.parameters.items()}
+        parameters |= {name: _for_spark(spark, value) for name, value in case.parameters.items()}
     return spark.sql(f"SELECT position, {columns} FROM {VIEW}", args=parameters)
 
 
@@ -103,7 +103,11 @@ def _booleans(column: pa.ChunkedArray) -> list[bool | None]:
     return [value if isinstance(value, bool) else None for value in values]
 
 
-def _for_spark(value: Any) -> Any:
+def _for_spark(spark: SparkSession, value: Any) -> Any:
     if isinstance(value, bytes):
         return bytearray(value)
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        # PySpark's own conversion refuses a year before 1000.
+        jvm: Any = spark._jvm
+        return jvm.java.time.LocalDate.of(value.year, value.month, value.day)
     return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo else value
