@@ -76,9 +76,11 @@ def _run_jobs(table: Path, archive: Path) -> None:
     spark.range(3).mapInArrow(lambda batches: batches, "id long").toArrow()
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
-    # The JVM ends as its standard input does. One that is killed leaves no archive.
+    # The JVM ends as its standard input does, and writes the archive then. One that is killed leaves a part of it.
     gateway.proc.stdin.close()
-    gateway.proc.wait(_END_S)
+    exit_code = gateway.proc.wait(_END_S)
+    if exit_code != 0:
+        raise RuntimeError(f"The JVM that writes the archive ended with {exit_code}.")
 
 
 def main() -> int:
