@@ -1,8 +1,8 @@
-"""Makes the archive of Spark's classes (`spark.class_archive`): `python -m airflow_txlog.jobs.archive_main`.
+"""Make the archive of Spark's classes (`spark.class_archive`): `python -m airflow_txlog.jobs.archive_main`.
 
-It runs a few jobs on a table of its own, in a Spark whose JVM archives the classes it has loaded when it ends. The
-invariant: an archive has its name only when it is whole, and one process at a time makes it. An attempt leaves a mark,
-which is gone only once there is an archive: a process that is killed has said that it failed.
+It runs a few jobs on a table of its own. The JVM of their Spark archives the classes that it has loaded when it ends.
+The invariants: one process at a time makes an archive, and the archive gets its name when it is complete. An attempt
+leaves a mark, which is deleted once there is an archive: if the process is killed, the mark stays.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""An archive of the classes that Spark loads when it starts, which a JVM maps instead of loading them from jars.
+"""An archive of the classes that Spark loads at its start. A JVM maps it instead of loading the classes from jars.
 
-It halves the start of a local Spark. A process that finds none leaves another behind that makes it (`archive_main`).
-An archive fits one Java and one Spark, whose files its name identifies.
+The archive halves the start time of a local Spark. If there is none, a process that started Spark leaves a background
+process that makes one (`archive_main`). An archive fits one Java and one Spark; its name is a hash of their files.
 
-A JVM runs code from the archive, and dies if the file is shorter than it was. So archives are kept in a folder that
-only this user can use, are renamed into place when they are whole, and are compared with their recorded size and hash.
-The invariant: without a usable archive Spark starts as it would without this module, and no job waits for an archive,
-fails because of one, or logs a line about it. Nor does the process that makes one take a worker's memory: it starts
-only where enough is free, and leaves a mark first, by which others do not try again if it is killed.
+A JVM runs code from the archive, and crashes if the file was cut. So archives are in a folder that only this user can
+use, get their name when they are complete, and are compared with their recorded size and hash before each use.
+
+The invariants: without a usable archive Spark starts as it would without this module, and no job waits for an archive,
+fails because of one, or logs a line about it. The background process takes no memory that a worker needs: it starts
+only if enough is free, and it leaves a mark first, so that others do not try again if it is killed.
 Source: JEP 350 (dynamic class-data sharing archives).
 """
 
@@ -33,9 +34,9 @@ FOLDER = "TXLOG_CLASS_ARCHIVES"
 """The environment variable with the folder of archives; `off` for none."""
 
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-"""The option of a JVM that compiles quickly and not well: for one that lives for seconds."""
+"""The JVM option for its quick compiler alone: a JVM that lives for seconds gains nothing from the other."""
 
-# Options of a Java by which its user chooses an archive, or none; and the variables that have them.
+# JVM options by which a user names an archive or forbids one, and the variables that hold such options.
 _CHOICES = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "-XX:AOT")
 _JAVA_OPTIONS = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _SPARK_OPTIONS = ("SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS")
@@ -56,9 +57,9 @@ _chosen: str | None = None
 
 
 def jvm_options() -> str:
-    """Return the options by which a JVM uses the archive, "" without one; always the same in this process.
+    """Return the JVM options that use the archive, "" without one; always the same in this process.
 
-    Where there is none, one is made when this process ends.
+    If there is none, the end of this process starts a background process that makes one.
     """
     global _chosen
     if _chosen is None:
@@ -73,7 +74,7 @@ def jvm_options() -> str:
 
 
 def is_chosen_in(options: str) -> bool:
-    """Return whether these options of a JVM choose its archive, or none."""
+    """Return whether these JVM options name an archive, or forbid one."""
     return any(choice in options for choice in _CHOICES)
 
 
@@ -145,7 +146,7 @@ def attempt_of(path: Path) -> Path:
 
 
 def _make_later(path: Path) -> None:
-    """Leave a process behind that makes the archive, unless one was tried lately or there is little memory."""
+    """Start a background process that makes the archive, unless one was tried lately or little memory is free."""
     if (free_bytes() or 0) < _LEAST_MEMORY or is_whole(path):
         return
     with contextlib.suppress(OSError):
