@@ -1,14 +1,14 @@
-"""What a task and its job leave for each other where the job's driver is on another machine: documents in a folder.
+"""Documents that a task exchanges with its job when the job's driver runs on another machine.
 
-The folder is in the table's own, which both are sure to reach, and VACUUM sweeps it like saved work. For each
-submission of the work (1, 2, …) it holds `spec-1`, which the task writes before it submits; `driver-1`, by which the
-job reports that it has begun, and where; and `result-1`, which names its submission. A spec without a result is the
-handle of a job that may still run, and any later try of the work finds it.
+The documents are in a folder inside the table's, which both processes can reach and which VACUUM sweeps like saved
+work. For each submission of the work (1, 2, …) the task writes `spec-1` before it submits, and the job writes
+`driver-1` when it begins, with its location, and `result-1`, which names its submission. A spec without a result is
+the handle of a job that may still run, and any later try of the work finds it.
 
-Any process that may write the table may write there too, and a worker that is killed deletes nothing. The invariants:
-nothing is read unless it is signed with the key of this work, under its name; everything is encrypted, as arguments may
-name persons; and no secret is written, even so: the key and Spark's settings reach the driver by a setting of its
-application (`KEY_SETTING`). Source: docs/decisions/saved-work.md.
+Any process that may write the table may write there too, and a killed worker deletes nothing. The invariants: nothing
+is read unless it is signed with the key of this work, under its name; every document is encrypted, because arguments
+may name persons; and no secret is written even so: the driver receives the key and Spark's settings through a setting
+of its application (`KEY_SETTING`). Source: docs/decisions/saved-work.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from airflow_txlog.storage import Access, Store, open_store
 KEY_SETTING = "spark.txlog.secret"
 """The setting with what the driver needs to open an exchange. Spark shows no setting that is named a secret."""
 
-# What an exchange signs is no saved work of the same key, nor the reverse.
+# A signature of an exchange is not valid for saved work of the same key, nor the reverse.
 _SIGNED_AS = ApplicationTransaction(app_id="airflow_txlog/exchange", version=1)
 _FOLDER_CHARACTERS = 32
 _SPEC = re.compile(r"spec-([1-9]\d{0,5})")
@@ -70,7 +70,7 @@ class Exchange:
         signature, content = found[:_SIGNATURE_CHARACTERS], found[_SIGNATURE_CHARACTERS:]
         if not self._seal.is_signed(name, content, signature.decode("latin-1")):
             return None
-        # Here, as where it is written: it brings Parquet, which no task needs that waits for no driver elsewhere.
+        # Imported here, as in the writing method: it loads Parquet, which only tasks with a remote driver need.
         document = decrypted(self._encrypted_with, content)
         if document is None:
             raise JobError(
@@ -101,8 +101,8 @@ class Exchange:
             self._store.delete_empty_directory(self.folder)
 
     def handed_over(self, number: int, withheld: Mapping[str, Any]) -> str:
-        """Return the value of `KEY_SETTING` for the job of a submission: a secret. `withheld`: what its spec leaves
-        out.
+        """Return the value of `KEY_SETTING` for the job of a submission: a secret. `withheld` holds the fields that its
+        spec omits.
         """
         return json.dumps(
             {
@@ -120,16 +120,16 @@ class Exchange:
 
     @classmethod
     def received(cls, value: str) -> tuple[Exchange, int, dict[str, Any]]:
-        """Return what `handed_over` was given: the exchange, the submission's number, and what its spec leaves out."""
+        """Return the exchange, the submission's number and the withheld fields that `handed_over` was given."""
         given = json.loads(value)
         exchange = cls(open_store(given["root"], Access(**given["access"])), given["key"])
         return exchange, int(given["number"]), dict(given["withheld"])
 
 
 def forget_saved_work(spec: JobSpec) -> None:
-    """Delete what the tries of this work have saved for each other: none comes any more. Raises what the store raises.
+    """Delete the sources' rows and keys that the tries of this work have saved: no further try comes.
 
-    That is rows of sources and keys. What was staged stays for VACUUM, as a second copy of the work may commit it.
+    Staged files stay for VACUUM, because a second copy of the work may commit them. Raises the store's errors.
     """
     store = open_store(spec.table_uri, spec.access)
     folder = work_folder(store.root, spec.application, spec.saved_work_key)

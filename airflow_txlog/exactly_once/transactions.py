@@ -1,11 +1,11 @@
 """Whether the work of a job is in its table already, and how its tries recognize what they leave for each other.
 
-`contract.job` says what a recorded transaction means. The invariants: "done" is never guessed: it is read from the log,
-uncached, or the lookup raises. And as any process that may write the table's folder may put files there, no file is
-trusted for its place or its name: only the holder of a key can compute the name of the folder of saved work, and what
-is read back is signed with the same key. The task derives the key from a secret of the Airflow deployment
-(`hooks/work_key.py`) and gives it to the job in `JobSpec.saved_work_key`. Without a key nothing that another process
-saved is trusted. Source: docs/decisions/saved-work.md; soundness A10, A11.
+`contract.job` defines a recorded transaction. The invariants: "done" is never guessed: it is read from the log,
+uncached, or the lookup raises. No file is trusted for its place or its name, because any process that may write the
+table's folder may put files there: only the holder of a key can compute the name of the folder of saved work, and
+everything read back from it is signed with the same key. The task derives the key from a secret of the Airflow
+deployment (`hooks/work_key.py`) and gives it to the job in `JobSpec.saved_work_key`. Without a key, work saved by
+another process is not trusted. Source: docs/decisions/saved-work.md; soundness A10, A11.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from airflow_txlog.locations import PRIVATE_PREFIX
 from airflow_txlog.storage.base import Store
 
 # A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
-# a log of a million commits; beyond it the result says `at_or_before`.
+# a log of a million commits; beyond it the result carries `at_or_before`.
 MAX_COMMITS_READ = 10_000
-# What no more than a line of the log depends on is not worth so many requests.
+# A lookup that only fills a line of the job's log is not worth more requests.
 _MOST_COMMITS_FOR_A_LINE = 100
 
 
@@ -78,9 +78,9 @@ def recorded_work(table: DeltaTable, app_id_end: str) -> list[RecordedWork]:
 def find_done(spec: JobSpec) -> JobResult | None:
     """Return an "already_done" result if the table's log holds the transaction of `spec`.
 
-    The result carries the version and the metrics of the commit that did it, or `at_or_before` where the log no longer
-    shows. Raises IdempotencyKeyReused if what was done under the identity is not this work, TransactionExpired if the
-    table may have forgotten it.
+    The result carries the version and the metrics of the commit that did the work, or `at_or_before` if the log no
+    longer shows that commit. Raises IdempotencyKeyReused if other work was done under this identity, TransactionExpired
+    if the table may have forgotten it.
     """
     if spec.application is None:
         return None
@@ -93,7 +93,7 @@ def find_done(spec: JobSpec) -> JobResult | None:
 
 
 def done_in(store: Store, snapshot: Snapshot, spec: JobSpec, clock: Clock = SYSTEM_CLOCK) -> JobResult | None:
-    """Return what `find_done` does, of a snapshot at hand."""
+    """Return the result of `find_done` for a snapshot that is already loaded."""
     wanted = spec.application
     recorded = None if wanted is None else snapshot.state.transactions.get(wanted.app_id)
     if wanted is not None and recorded is None:
@@ -136,7 +136,7 @@ def earlier_run(store: Store, snapshot: Snapshot, spec: JobSpec) -> str | None:
 def _check_not_expired(snapshot: Snapshot, wanted: ApplicationTransaction, now_ms: int) -> None:
     """Raise TransactionExpired if the table may have forgotten a transaction that it does not know (B4).
 
-    An older number that is still there is no such case: a later one would have taken its place.
+    An older number that is still in the table is no such case: a later one would have replaced it.
     """
     retention_ms = snapshot.table_properties.set_transaction_retention_ms
     if retention_ms is None or wanted.first_tried_ms is None or now_ms - wanted.first_tried_ms < retention_ms:
@@ -231,7 +231,7 @@ def remove_first_version_note(store: Store, application: ApplicationTransaction)
 
 def remove_saved_work(store: Store, folder: str) -> None:
     """Delete a folder of materialized inputs, large plans and saved work."""
-    # The folder bears the work's own id and no log names anything in it.
+    # The folder's name contains the work's id, and no log names a file in it.
     for info in store.list(folder):
         store.delete(info.path)
     with contextlib.suppress(FileNotFoundError):
@@ -243,9 +243,9 @@ _FOLDER_CHARACTERS = 32
 
 
 class Seal:
-    """Signs what the tries of one application transaction leave for each other in one table's folder.
+    """Signs the files that the tries of one application transaction leave for each other in one table's folder.
 
-    A signature covers the table's root, the transaction (app id and number), the kind of what is signed, and its
+    A signature covers the table's root, the transaction (app id and number), the kind of content, and the
     content, each preceded by its length, so that no two different things are signed alike.
     """
 
@@ -254,7 +254,7 @@ class Seal:
         self._of = (_FORMAT, root, application.app_id, str(application.version))
 
     def sign(self, kind: str, content: bytes) -> str:
-        """Return the signature of some content as a thing of this kind: 64 hexadecimal digits."""
+        """Return the signature of content of this kind: 64 hexadecimal digits."""
         mac = hmac.new(self._key, digestmod=hashlib.sha256)
         for part in (*(text.encode("utf-8", "surrogateescape") for text in (*self._of, kind)), content):
             mac.update(len(part).to_bytes(8, "big"))
@@ -280,7 +280,7 @@ def work_folder(root: str, application: ApplicationTransaction | None, key: str 
 
 
 def first_version_note(application: ApplicationTransaction) -> str:
-    """Return the path in the table of the note of what the first try met (`jobs.resume.first_version`).
+    """Return the path in the table of the note of the first try's version (`jobs.resume.first_version`).
 
     All tries of the work find it, with a key or without.
     """
@@ -289,5 +289,5 @@ def first_version_note(application: ApplicationTransaction) -> str:
 
 
 def folder_named(name: str) -> str:
-    """Return a folder for what jobs leave beside a table's data, visible so that the VACUUM of any engine sweeps it."""
+    """Return a folder for jobs' files next to a table's data, visible so that the VACUUM of any engine sweeps it."""
     return PRIVATE_PREFIX + name

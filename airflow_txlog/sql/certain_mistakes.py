@@ -1,8 +1,8 @@
-"""Mistakes that the tokens of an SQL text show, before there is a table or a Spark to ask.
+"""Mistakes that the tokens of an SQL text show without a table or a Spark session.
 
-A job refuses such a text at once, and an operator when its DAG is parsed. The invariant: only a text that Spark is
-certain to refuse is refused here. A word that may be a keyword counts as one, and brackets that may hold aliases or
-types are not examined.
+A job refuses such a text at once, and an operator refuses it when its DAG is parsed. The invariant: only a text that
+Spark is certain to refuse is refused here. A word that may be a keyword counts as one, and brackets that may hold
+aliases or types are not examined.
 Source: Spark 4.2, SqlBaseLexer.g4 and SqlBaseParser.g4; tests/jobs/sql/test_certain_mistakes.py.
 """
 
@@ -28,7 +28,7 @@ _TYPES_OF_LITERALS = frozenset(
 # In types with members `<` and `>` are brackets.
 _WITH_MEMBERS = frozenset(("array", "map", "struct"))
 _QUERIES = frozenset(("select", "values", "table", "with"))
-# After any other word a colon may part a column from its member.
+# After any other word a colon may separate a column from its member.
 _BEFORE_VALUES = frozenset(
     ("and", "between", "else", "having", "in", "like", "limit", "not", "on", "or", "rlike", "select", "then", "when")
 ) | {"where"}

@@ -1,9 +1,9 @@
-"""What may not occur in a predicate, in Spark or in the engine.
+"""Constructs that a predicate may not contain, in Spark or in the engine.
 
 A condition must be one deterministic boolean expression about one row. A repeated scan, a second copy of a task and the
 conflict check must all get the same answer (soundness A2), and templated text must not become a statement (B6). The
-invariant: what is refused here is found in Spark's own tokens, so no reading of the tree, right or wrong, lets it
-through. Spark's analysis judges a function of Spark's that is not named here.
+invariant: a refused construct is found in Spark's own tokens, so no reading of the tree, right or wrong, lets it
+through. Spark's analysis judges the functions of Spark that are not named here.
 Source: Spark 4.2, ExpressionInfo groups of the function registry.
 """
 
@@ -49,9 +49,9 @@ _REFUSED = (
 _QUANTIFIERS = frozenset(("any", "some", "all"))
 _LIKES = frozenset(("like", "ilike", "rlike"))
 _QUERY_WORDS = frozenset(("select", "with", "values", "from", "table"))
-# What follows a column's name rather than the first word of a query.
+# A word after a column's name, not the first word of a query.
 _AFTER_A_COLUMN = words("is in not between like ilike rlike regexp and or div collate")
-# What shows, in a text that could not be parsed, what its author had in mind.
+# Words that reveal the author's intent in a text that could not be parsed.
 _CLAUSES = ("union", "intersect", "except", "order", "group", "limit", "having", "where", "select", "from", "as")
 
 
@@ -80,7 +80,7 @@ def check_tokens(text: SqlText) -> None:
 
 
 def invalid(sql: str, what: str) -> InvalidPredicate:
-    """Return the error for a text that is not one boolean expression; `what` says where it fails to be one."""
+    """Return the error for a text that is not one boolean expression; `what` describes where it fails to be one."""
     return InvalidPredicate(
         f"The predicate {sql!r} is not one boolean SQL expression: {what}. Write a single condition such as "
         "day = :day AND name = :name; values belong in the parameters. Nothing was read.",
@@ -89,7 +89,7 @@ def invalid(sql: str, what: str) -> InvalidPredicate:
 
 
 def unsupported(sql: str, construct: str, why: str) -> UnsupportedPredicate:
-    """Return the error for valid SQL that may not stand in a predicate."""
+    """Return the error for valid SQL that a predicate may not contain."""
     return UnsupportedPredicate(
         f"The predicate {sql!r} holds {construct}, which may not stand in a predicate. {why} Nothing was read.",
         predicate=sql,
@@ -98,7 +98,7 @@ def unsupported(sql: str, construct: str, why: str) -> UnsupportedPredicate:
 
 
 def guess_what_failed(text: SqlText) -> str:
-    """Return, for the message only, what the author of a text that cannot be parsed seems to have written."""
+    """Return, for the message only, the construct that the author of an unparsable text seems to have written."""
     depth = 0
     for token in text.tokens:
         depth += (token == OPEN) - (token == CLOSE)

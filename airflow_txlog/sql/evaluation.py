@@ -1,4 +1,4 @@
-"""Evaluate a bound expression on Arrow rows as Spark evaluates it, and the table of what can be.
+"""Evaluate a bound expression on Arrow rows as Spark evaluates it; define the operations for which that is possible.
 
 `KNOWN` has one entry for each operator and function; only Spark computes anything else. The invariant: the value is the
 one that Spark computes, null where Spark's is null, and no row makes it fail. NaN equals NaN and is greater than every
@@ -27,8 +27,8 @@ class Known:
     """An operator or a function that is computed here.
 
     `types` are the types of its operands, as a table's schema names them, for which Spark is certain to accept the text
-    and to answer without an error, whatever the values. All operands have one type. `result` is the type of the answer.
-    `arity`: how many operands a function takes.
+    and to return a value without an error, whatever the values. All operands have one type. `result` is the type of the
+    value. `arity`: how many operands a function takes.
     """
 
     compute: Callable[..., _Operand]
@@ -38,7 +38,7 @@ class Known:
 
 
 def known_as(node: Expression) -> Known | None:
-    """Return the table's entry for an operation; None for another part of a tree, and for what only Spark computes."""
+    """Return the table's entry for an operation; None for other nodes and for operations that only Spark computes."""
     found = KNOWN.get(node.operator) if isinstance(node, Call) else None
     if found is None or not isinstance(node, Call):
         return None
@@ -52,7 +52,7 @@ def values_of(expression: Expression, rows: Rows) -> pa.Array:
 
 
 def passing(expression: Expression, rows: Rows) -> pa.BooleanArray:
-    """Return which rows a bound condition is true of, in order; never null."""
+    """Return for each row whether a bound condition is true of it, in order; never null."""
     return pc.fill_null(values_of(expression, rows), False)
 
 
@@ -89,10 +89,10 @@ def _is_in(values: pa.Array, members: pa.Array) -> pa.Array:
 def _compared(
     compare: Callable[[Any, Any], Any], beside_nan: Callable[[Any, Any, Any], Any]
 ) -> Callable[[_Operand, _Operand], _Operand]:
-    """Return a comparison. `beside_nan` corrects it for floats, from its answer and from where each side is NaN."""
+    """Return a comparison. `beside_nan` corrects its result for floats, given on which sides each row has NaN."""
 
     def compute(left: _Operand, right: _Operand) -> _Operand:
-        # Beside a double, a float is one; a dictionary and another unit of time are what they stand for.
+        # Compared with a double, a float becomes one; dictionaries and other units of time become plain values.
         if isinstance(left, pa.Array):
             left = aligned(left, right.type)
         found = compare(left, right)
@@ -115,7 +115,7 @@ def _starts_with(text: pa.Array, prefix: pa.Scalar) -> pa.Array:
 
 
 def _like(text: pa.Array, pattern: pa.Scalar) -> pa.Array:
-    # On bytes, so that `%` also stands for what is not Unicode.
+    # On bytes, so that `%` also matches bytes that are not Unicode.
     return pc.match_like(aligned(text, pa.string()).cast(pa.binary()), pattern.as_py())
 
 
@@ -190,7 +190,7 @@ KNOWN: dict[str, Known] = {
     "between": Known(compute=_between, types=_ORDERED),
     "is null": Known(compute=pc.is_null, types=_EQUATED | {"binary", "float", "timestamp_ntz"}),
     "like": Known(compute=_like, types=_TEXT),
-    # What LIKE with a plain prefix becomes where the engine reads it.
+    # The form that the engine gives to LIKE with a plain prefix.
     "starts with": Known(compute=_starts_with),
     "+": Known(compute=pc.add, types=_DOUBLE, result="double"),
     "-": Known(compute=pc.subtract, types=_DOUBLE, result="double"),

@@ -1,10 +1,9 @@
-"""The tree of a SQL expression: names, constants, operations on them, and what only Spark can interpret.
+"""The tree of a SQL expression: names, constants, operations on them, and parts that only Spark can interpret.
 
-A text's tree says how the text is put together: `Name`, `Literal`, `Parameter`, `Cast`, `Call` and `Opaque`. In a
-*bound* tree, names have become a `Column`, and constants `Values` of the type in which they are compared; `evaluation`
-computes it. The invariant: two texts with the same tree mean the same to Spark, so a tree has no parentheses, comments,
-letter case of keywords or second spellings of an operator. SQL is never made from a tree; `span` leads back to the
-author's own text.
+A text's tree consists of `Name`, `Literal`, `Parameter`, `Cast`, `Call` and `Opaque`. In a *bound* tree, names have
+become a `Column`, and constants `Values` of the type in which they are compared; `evaluation` computes it. The
+invariant: two texts with the same tree mean the same to Spark, so a tree has no parentheses, comments, letter case of
+keywords or second spellings of an operator. SQL is never made from a tree; `span` leads back to the author's own text.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A column, a member of one, or what Spark takes for a clock or a user: the parts between the dots."""
+    """A column, a member of one, or a name that Spark takes for a clock or a user: the parts between the dots."""
 
     parts: tuple[Token, ...]
     span: Span = field(default=_NOWHERE, compare=False)
@@ -50,7 +49,7 @@ class Name:
 class Literal:
     """A constant. `kind` is string, number, boolean or null; `text` is its content, and a number's includes the sign.
 
-    `doubt` says why two parsers may read a string differently.
+    `doubt` is the reason why two parsers may read a string differently.
     """
 
     kind: str
@@ -122,7 +121,7 @@ TRUE, FALSE = Literal("boolean", "true"), Literal("boolean", "false")
 
 
 def parts_of(expression: Expression) -> Iterator[Expression]:
-    """Yield the expression and everything that it is made of, from left to right."""
+    """Yield the expression and all its parts, from left to right."""
     pending = [expression]
     while pending:
         here = pending.pop()
@@ -152,12 +151,12 @@ def columns_of(expression: Expression) -> frozenset[str]:
 
 
 def all_of(children: Sequence[Expression]) -> Expression:
-    """Return the conjunction, flat, without what is always true."""
+    """Return the conjunction, flat, without conditions that are always true."""
     return _joined("and", children, TRUE, FALSE)
 
 
 def any_of(children: Sequence[Expression]) -> Expression:
-    """Return the disjunction, flat, without what never holds."""
+    """Return the disjunction, flat, without conditions that never hold."""
     return _joined("or", children, FALSE, TRUE)
 
 
@@ -174,7 +173,7 @@ def negation(expression: Expression) -> Expression:
 
 
 def described(node: Expression) -> str:
-    """Return what a part of a text is, in words, for messages."""
+    """Return a description of a part of a text, for messages."""
     match node:
         case Opaque(what):
             return what

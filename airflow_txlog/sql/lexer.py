@@ -4,7 +4,7 @@ Other lexers disagree with Spark's about literals. `'O''Brien'` is one string to
 others, so a person of that name would not be found (soundness A3). The invariants: a text that could be cut in two ways
 is not cut at all (`Unreadable`); a string that two parsers could read differently carries its `doubt`; and no keyword
 of a supported Spark is missing. A column may be named like a keyword: its place in the text decides. Source: Spark 4.2,
-SqlBaseLexer.g4 and `sql_keywords()`, which leaves out those that share a token;
+SqlBaseLexer.g4 and `sql_keywords()`, which omits keywords that share a token;
 tests/engine/table/predicate/test_differential.py.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 
 class Unreadable(Exception):
-    """The text cannot be cut into tokens that Spark would find too; `args[0]` says at what."""
+    """The text cannot be cut into the tokens that Spark would find; `args[0]` names the obstacle."""
 
 
 class Uncut(Unreadable):
@@ -25,9 +25,9 @@ class Uncut(Unreadable):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token. `kind` is word, name (in backquotes), string, number, parameter or symbol; `text` is what Spark reads.
+    """One token. `kind` is word, name (in backquotes), string, number, parameter or symbol; `text` is as Spark sees it.
 
-    `doubt` says why two parsers may read a string differently.
+    `doubt` is the reason why two parsers may read a string differently.
     """
 
     kind: str
@@ -99,7 +99,7 @@ class Lexer:
     def run(self) -> tuple[list[Token], list[tuple[int, int]]]:
         """Return the tokens and their places in the text.
 
-        Raises Unreadable for what Spark would refuse to cut, or what could be cut in two ways.
+        Raises Unreadable for a text that Spark would refuse to cut or that could be cut in two ways.
         """
         while self.position < len(self.sql):
             self._step()
@@ -131,7 +131,7 @@ class Lexer:
         elif character == "`":
             found = _NAME.match(sql, at)
             if found is None:
-                # Spark also knows a name without a character.
+                # Spark also allows an empty name.
                 raise (Unreadable if "`" in sql[at + 1 :] else Uncut)("a backquote without its partner")
             self._token(found.end(), Token("name", found[1].replace("``", "`")))
         elif (found := _number(sql, at)) is not None:
@@ -179,7 +179,7 @@ def _end_of_string(sql: str, at: int) -> int:
 
 
 def _end_of_block_comment(sql: str, at: int) -> int:
-    """Return where a comment ends, which may hold others. Raises Unreadable for a hint."""
+    """Return the end of a comment, which may contain comments. Raises Unreadable for a hint."""
     depth, here = 0, at
     while here < len(sql):
         if sql.startswith("/*", here):
@@ -243,7 +243,7 @@ KEYWORDS = words(
     """
 ) | words("regexp rlike temp temporary")
 
-# Words that begin, or go on with, an expression of another form: a column of such a name is written in backquotes.
+# Words that begin or continue another form of expression: a column of such a name is written in backquotes.
 NO_CERTAIN_NAMES = words(
     """
     all and any array at between by case cast collate current_date current_path current_time current_timestamp

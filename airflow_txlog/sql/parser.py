@@ -1,8 +1,8 @@
 """The parser of SQL expressions, by Spark's grammar: from tokens to an `Expression`.
 
-Precedence, keywords and literals are Spark's. What has a grammar of its own (CASE, INTERVAL, a lambda, the arguments of
-EXTRACT) is read only to find its end, and is `Opaque`. The invariant: a text is read as Spark reads it, or not at all
-(`NoExpression`). A word that could be a keyword is never taken for a name where Spark could decide otherwise.
+Precedence, keywords and literals are Spark's. A construct with a special grammar (CASE, INTERVAL, a lambda, the
+arguments of EXTRACT) is read only to find its end, and is `Opaque`. The invariant: a text is read as Spark reads it, or
+not at all (`NoExpression`). A word that could be a keyword is never taken for a name if Spark could decide otherwise.
 Source: Spark 4.2, SqlBaseParser.g4 (booleanExpression, predicate, valueExpression, primaryExpression);
 tests/engine/table/predicate/test_differential.py.
 """
@@ -25,7 +25,7 @@ _LEVELS = {
     **dict.fromkeys(("*", "/", "%", "div"), 5),
 }
 _SPELLINGS = {"==": "=", "<>": "!="}
-# Beside a text, a plus makes a number of it.
+# A plus before a text converts it to a number.
 _SIGNS = {"+": "positive", "-": "negate", "~": "~"}
 # Words that begin no operand.
 _CONNECTING = words(
@@ -50,11 +50,11 @@ _CLOSINGS = {"(": ")", "[": "]"}
 
 
 class NoExpression(Exception):
-    """The tokens are not one expression, or not one that is read here."""
+    """The tokens are not one expression, or not one that this parser reads."""
 
 
 def parse(tokens: Sequence[Token]) -> Expression:
-    """Return the expression that the tokens are. Raises NoExpression."""
+    """Return the expression that the tokens form. Raises NoExpression."""
     parser = _Parser(tokens)
     found = parser.expression()
     if parser.at < len(tokens):
@@ -111,7 +111,7 @@ class _Parser:
         if self._takes("in"):
             return Call("in", (operand, *self._arguments()), (start, self.at))
         if self._takes("between"):
-            # Else it is a column of that name.
+            # Otherwise it is a column of that name.
             is_symmetric = self._word() == "symmetric" and self._word(1) != "and" and self._level(1) < 0
             self.at += is_symmetric
             low = self._value()
@@ -233,7 +233,7 @@ class _Parser:
     def _in_parentheses(self) -> Expression:
         start = self.at
         self.at += 1
-        # Where no comparison follows, such a word begins a query.
+        # Unless a comparison follows, such a word begins a query.
         if self._word() in _QUERIES and _LEVELS.get(self._next(1).text, -1) != 0:
             raise NoExpression
         found = self.expression()

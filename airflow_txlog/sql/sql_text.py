@@ -21,7 +21,7 @@ from airflow_txlog.sql.lexer import (
 from airflow_txlog.sql.parser import NoExpression, parse
 
 _OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
-# The characters of a text that is kept after it was cut: an IN list may have megabytes of them.
+# Longer texts are not cached: an IN list may have megabytes.
 _MOST_REMEMBERED = 20_000
 
 
@@ -48,7 +48,7 @@ class SqlText:
 
     @property
     def parameters(self) -> list[str]:
-        """What looks like the names of parameters, in order."""
+        """The apparent names of parameters, in order."""
         return [token.text for token in self.tokens if token.kind == "parameter"]
 
     def part(self, span: Span) -> str:
@@ -60,7 +60,7 @@ class SqlText:
         return [token.text.lower() for _, token, after in neighbours(self.tokens) if token.is_name and after == OPEN]
 
     def has_star(self) -> bool:
-        """Return whether a `*` multiplies nothing: it comes first, or after `(`, a comma or a dot."""
+        """Return whether a `*` does not multiply: it comes first, or after `(`, a comma or a dot."""
         starts = ("(", ",", ".")
         return any(t.symbol == "*" and (b is OUTSIDE or b.symbol in starts) for b, t, _ in neighbours(self.tokens))
 
@@ -83,7 +83,7 @@ class SqlText:
 
 
 def sql_text(sql: str) -> SqlText:
-    """Return the text cut into tokens; a text that was asked for lately is cut, and parsed, only once."""
+    """Return the text cut into tokens; a recently used text is not cut and parsed again."""
     return _text(sql) if len(sql) <= _MOST_REMEMBERED else _text.__wrapped__(sql)
 
 
