@@ -69,7 +69,7 @@ def _classes(root: type[TxlogError] = TxlogError) -> dict[str, type[TxlogError]]
 
 
 class CommitConflict(TxlogError, facts="table read_version winning_version winning_operation partition path"):
-    """A commit that landed first forbids the rebase. Nothing of ours is in the table."""
+    """A commit that landed first forbids the rebase. This transaction changed nothing."""
 
     retryable = True
 
@@ -82,7 +82,7 @@ class CommitConflict(TxlogError, facts="table read_version winning_version winni
 
 
 class ConcurrentAppend(CommitConflict):
-    """The winner added a file that may hold rows of what this transaction read."""
+    """The winner added a file that may hold rows that this transaction would have read."""
 
 
 class ConcurrentDeleteRead(CommitConflict):
@@ -125,15 +125,15 @@ class CommitStateUnknown(TxlogError, facts="table version has_application_transa
 
 
 class CommitContention(TxlogError, facts="table read_version attempts"):
-    """Every attempt lost its race without a conflict, and the attempts are spent. Nothing of ours is in the table."""
+    """Every attempt lost its race without a conflict, and no attempt is left. This transaction changed nothing."""
 
     retryable = True
 
 
 class CommitOverwritten(TxlogError, facts="table version engine_info"):
-    """A commit that the store acknowledged to us is not in the log any more: another writer's put is not conditional.
+    """A commit that the store acknowledged is no longer in the log: another writer's put is not conditional.
 
-    Not retryable: the same writers would do it again. `engine_info` names who overwrote, where the commit says it.
+    Not retryable: the same writers would do it again. `engine_info` is the other writer's, if its commit has one.
     """
 
 
@@ -155,33 +155,33 @@ class TableNotFound(TableError):
 
 
 class TableAlreadyExists(TableError):
-    """A table exists where one was to be created. Retryable: planned afresh, the operation may find it usable."""
+    """The table to create already exists. Retryable: a new attempt may find it usable."""
 
     retryable = True
 
 
 class FolderNotEmpty(TableError, facts="examples"):
-    """The folder of a table that is to be created, or vacuumed, holds files of others; `examples` are some of them."""
+    """The folder of a table to create or vacuum holds other files; `examples` are some of them."""
 
 
 class TableReplaced(TableError):
-    """The table was dropped and made again, or its log was rewritten, while the transaction ran."""
+    """The table was dropped and recreated, or its log was rewritten, while the transaction ran."""
 
 
 class VersionNotFound(TableError, facts="version earliest latest"):
-    """The asked version does not exist, or can no longer be rebuilt from the log."""
+    """The requested version does not exist, or can no longer be rebuilt from the log."""
 
 
 class TimestampOutOfRange(TableError, facts="timestamp_ms earliest_ms latest_ms"):
-    """The asked timestamp lies before the earliest version that can be rebuilt, or after the latest commit."""
+    """The requested timestamp lies before the earliest version that can be rebuilt, or after the latest commit."""
 
 
 class FilesMissing(TableError, facts="version count examples"):
-    """Files of an earlier version are gone: it cannot be read or restored whole, or its changes not be read."""
+    """Files of an earlier version are gone: the version cannot be fully read or restored, or its changes not read."""
 
 
 class CannotVacuumLite(TableError, facts="needed earliest"):
-    """The log no longer holds every commit since the last vacuum. A full vacuum can be run. Nothing was deleted."""
+    """The log no longer holds every commit since the last vacuum; run a full vacuum. Nothing was deleted."""
 
 
 class OutsideTable(TableError, facts="path link"):
@@ -193,7 +193,7 @@ class LimitExceeded(TableError, facts="path found allowed setting"):
 
 
 class CorruptTable(TableError, facts="path"):
-    """The log or a data file breaks the protocol; `is_missing`: the file is not there at all. Nothing was changed."""
+    """The log or a data file breaks the protocol; `is_missing`: the file does not exist. Nothing was changed."""
 
     path: str | None
     is_missing: bool = False
@@ -204,21 +204,21 @@ class CorruptCommit(CorruptTable, facts="line"):
 
 
 class CorruptCheckpoint(CorruptTable):
-    """A checkpoint cannot be read, or lacks what every checkpoint holds.
+    """A checkpoint cannot be read, or lacks a required action.
 
-    `damaged` is False for one that reads well and breaks the protocol: its writer is at fault, and no other file of
-    the log is believed in its place.
+    `damaged` is False for a readable checkpoint that breaks the protocol: its writer is at fault, and no other file of
+    the log replaces it.
     """
 
     damaged: bool = True
 
 
 class CorruptDataFile(CorruptTable):
-    """A data file is missing, has another size or row count than its add action says, or is not Parquet."""
+    """A data file is missing, is not Parquet, or differs in size or row count from its add action."""
 
 
 class CorruptDeletionVector(CorruptTable, facts="vector"):
-    """A deletion vector is missing, or is not what its descriptor says: which rows are deleted cannot be known."""
+    """A deletion vector is missing or does not match its descriptor, so the deleted rows are unknown."""
 
 
 class LogGap(CorruptTable, facts="version"):
@@ -233,14 +233,14 @@ class UnsupportedFeature(TxlogError, facts="table feature needed_to"):
 
 
 class UnsupportedStore(TxlogError, facts="uri filesystem"):
-    """The file system has no atomic put-if-absent that this engine can prove."""
+    """The file system is not known to have an atomic put-if-absent."""
 
 
 # --- the caller's mistakes ------------------------------------------------------------------------------------------
 
 
 class InvalidInput(TxlogError):
-    """A mistake in what the caller gave, found before anything was staged."""
+    """The caller's input is invalid. Nothing was staged."""
 
 
 class InvalidPredicate(InvalidInput, facts="predicate"):
@@ -252,7 +252,7 @@ class UnknownColumn(InvalidPredicate, facts="column columns"):
 
 
 class UnsupportedPredicate(InvalidPredicate, facts="construct"):
-    """A predicate is valid SQL, but holds what may not stand here: a subquery, a non-deterministic function, …"""
+    """A predicate is valid SQL, but contains a forbidden construct: a subquery, a non-deterministic function, …"""
 
 
 class SchemaMismatch(InvalidInput, facts="table columns"):
@@ -264,7 +264,7 @@ class PartitionMismatch(InvalidInput, facts="table partition"):
 
 
 class RetentionTooShort(InvalidInput, facts="table asked_ms required_ms"):
-    """VACUUM was asked to delete files that readers and time travel may still need."""
+    """A VACUUM would delete files that readers and time travel may still need."""
 
 
 class InvalidProperty(InvalidInput, facts="table name value"):
@@ -272,7 +272,7 @@ class InvalidProperty(InvalidInput, facts="table name value"):
 
 
 class InvalidJobSpec(InvalidInput, facts="argument"):
-    """A job was described wrongly: an unknown operation, a missing or an unknown argument."""
+    """A job description is invalid: an unknown operation, a missing or unknown argument."""
 
     argument: str | None
 
@@ -286,7 +286,7 @@ class DuplicateActions(InvalidCommit, facts="path winning_version"):
 
 
 class RowCountMissing(InvalidCommit, facts="path"):
-    """A file that is added has statistics without numRecords, where the protocol or row tracking demands it."""
+    """An added file's statistics lack numRecords, which the protocol or row tracking requires."""
 
 
 class MetadataAbsent(InvalidCommit):
@@ -310,11 +310,11 @@ class AmbiguousMerge(InvalidInput, facts="table path row"):
 
 
 class MatchNotFound(InvalidInput, facts="table given matched"):
-    """A predicate, or a row of a merge's source, that was asked to match a row (`require_match`) matches none."""
+    """A predicate or a merge's source row matches no row, although `require_match` is set."""
 
 
 class KeysNotFound(MatchNotFound, facts="column"):
-    """A key that a delete was asked to find is in no row. The facts say how many keys were given and matched."""
+    """A key that a delete must find (`require_match`) is in no row. `given` and `matched` count the keys."""
 
 
 class IdempotencyKeyReused(InvalidInput, facts="table app_id version"):
@@ -322,14 +322,14 @@ class IdempotencyKeyReused(InvalidInput, facts="table app_id version"):
 
 
 class TransactionExpired(InvalidInput, facts="table app_id version first_tried_ms retention_ms"):
-    """The work was first tried so long ago that the table may have forgotten that it was done. Nothing was done now."""
+    """The first try is so old that the table may have forgotten a completed run of this work. Nothing was changed."""
 
 
-# --- what may pass by itself ----------------------------------------------------------------------------------------
+# --- possibly transient ---------------------------------------------------------------------------------------------
 
 
 class SourceNotFound(TxlogError, facts="argument"):
-    """A file, a folder with files in it, or a table that the job was to read is not there. Nothing was changed."""
+    """A file, a folder with files, or a table that the job reads does not exist. Nothing was changed."""
 
 
 class JobError(TxlogError, facts="cause_type log_tail"):
@@ -337,7 +337,7 @@ class JobError(TxlogError, facts="cause_type log_tail"):
 
 
 class CredentialsUnavailable(JobError, PermissionError, facts="connection"):
-    """A store's connection (`storage_conn_id`) gives no credentials: the request was not sent. Never holds a secret."""
+    """A store's connection (`storage_conn_id`) yields no credentials. The request was not sent. Holds no secret."""
 
     errno = 13  # EACCES
 
@@ -350,17 +350,17 @@ class JobLost(JobError, facts="exit_code has_application_transaction"):
 
 
 class OutOfMemory(JobError):
-    """Memory ran out in a process of Spark, which lived to report it. Nothing was changed."""
+    """A process of Spark ran out of memory and survived to report it. Nothing was changed."""
 
 
 class SparkUnavailable(JobError, facts="master"):
-    """The Spark that the job was to run on does not answer, or refuses it. This try has begun nothing."""
+    """The job's Spark does not answer, or refuses the job. This try has started no work."""
 
     retryable = True
 
 
 class NoExecutors(JobError, facts="master waited_s"):
-    """The cluster gave the job no executor in time: others hold its machines, or the job asks for larger ones.
+    """The cluster gave the job no executor in time: its machines are busy, or smaller than the job needs.
 
     Nothing was done.
     """

@@ -1,4 +1,4 @@
-"""What Airflow registers of this package. Imports nothing: Airflow reads it before its own configuration is ready."""
+"""The provider metadata that Airflow registers. Imports nothing: Airflow reads it before its configuration is ready."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ ABSOLUTE = r"\A(?:/|[A-Za-z][A-Za-z0-9+.\-]*:/)"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?=/)")
 _SHOWN_CHARACTERS = 300
 GLOB = re.compile(r"[*?\[\]{}\\]")
-# In a class of characters everything but a range is taken as it stands.
+# In a character class everything but a range is literal.
 _IN_CLASS, _ESCAPE = re.compile(r"([\[\]\\^&~|])"), r"\\\1"
-# What stands for more to Hadoop than the character itself.
+# Escapes that Hadoop does not read as the character itself.
 _ODD_ESCAPE = re.compile(r"\\[A-Za-z0-9]|\[[^\]]*\\")
 _AUTHORITY = re.compile(r"//([^/]*)")
 # Hadoop has several names for one store, one for each client.
@@ -140,7 +140,7 @@ def readable(root: str, path: str) -> str:
 
 def is_certain_glob(glob: str, *, is_name: bool) -> bool:
     """Return whether a glob, of names or of paths, means the same here and to Hadoop."""
-    # A part of a path without a wildcard is taken as it stands, escapes aside.
+    # A part of a path without a wildcard is literal, except for escapes.
     parts = [part for part in glob.split("/") if is_name or set(part) & set("*?[{")]
     with contextlib.suppress(re.error):
         glob_patterns(glob)

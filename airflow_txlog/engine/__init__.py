@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_txlog.engine.table.changes.versions import changes_since
     from airflow_txlog.engine.table_api import Table
 else:
-    # Imported when first asked for: a job needs none of it.
+    # Imported on first use: a job needs none of it.
     _LAZY = {"Table": "airflow_txlog.engine.table_api", "changes_since": "airflow_txlog.engine.table.changes.versions"}
 
     def __getattr__(name: str) -> object:

@@ -1,9 +1,9 @@
-"""When a checkpoint is due and what goes into it; and the log cleanup that follows it.
+"""When a checkpoint is due, its content, and the log cleanup that follows it.
 
 The invariant of the cleanup: nothing at or after the *cut* is ever deleted, and the cut is a whole checkpoint, read
 back just now, of a version that was no longer current within the retention. Every version from the cut on is rebuilt
-from files at or after the cut alone. So any part of the deletions, in any order and seen by any listing, costs only
-versions that the retention has given up. If the sidecars of one checkpoint are unknown, all sidecars stay.
+from files at or after the cut alone. So a cleanup that stops at any point, in any order of deletions, loses only
+versions past the retention. If the sidecars of one checkpoint are unknown, all sidecars stay.
 Source: protocol, "Checkpoints" and "Metadata Cleanup"; delta-spark, MetadataCleanup, for the whole days.
 """
 
@@ -45,11 +45,11 @@ def is_due(version: int, interval: int) -> bool:
 
 
 def checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
-    """Write a checkpoint of this version: V2 if delta.checkpointPolicy asks for it and the protocol allows it.
+    """Write a checkpoint of this version: V2 if delta.checkpointPolicy is "v2" and the protocol allows it.
 
-    Statistics are written as delta.checkpoint.writeStatsAsJson and delta.checkpoint.writeStatsAsStruct ask. Tombstones
-    past delta.deletedFileRetentionDuration, which no VACUUM needs any more, and application transactions past
-    delta.setTransactionRetentionDuration are left out.
+    delta.checkpoint.writeStatsAsJson and delta.checkpoint.writeStatsAsStruct determine the form of the statistics.
+    Tombstones past delta.deletedFileRetentionDuration, which no VACUUM needs any more, and application transactions
+    past delta.setTransactionRetentionDuration are left out.
     """
     state = state_of(snapshot, clock.now_ms())
     if snapshot.table_properties.wants_v2_checkpoints and "v2Checkpoint" in reader_features(snapshot.protocol):
@@ -94,7 +94,7 @@ def _form_of(snapshot: Snapshot) -> AddForm:
         indexed_columns=properties.stats_columns,
         num_indexed_columns=properties.num_indexed_columns,
     )
-    # A value without a typed form would read as null where the structs are believed: then the log's own form it is.
+    # Readers of the structs would see a value without a typed form as null, so keep the statistics as JSON.
     if not typed.knows(snapshot.state.live):
         return AddForm()
     return AddForm(
@@ -192,8 +192,8 @@ def _delete(store: Store, files: Sequence[FileInfo], deletion: Deletion, clock: 
 def _cut(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], cutoff_ms: int) -> int | None:
     """Return the version of the newest readable checkpoint up to the last version that was current at the cutoff.
 
-    None without one, or if nothing lies before it. The costly questions (reading the checkpoint, the in-commit
-    timestamps) are asked only if files would go, which is once a day.
+    Return None without one, or if nothing lies before it. The costly checks (reading the checkpoint and the in-commit
+    timestamps) run only if files would be deleted, which is once a day.
     """
     names = _parsed(listed)
     oldest = min((name.version for name, _ in names), default=0)
@@ -202,7 +202,7 @@ def _cut(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], cutoff_ms
     if not candidates:
         return None
     last = min(last, _last_in_commit_version_at(store, snapshot, listed, cutoff_ms))
-    # What the hint names is what another reader opens first, with the parts that the hint counts.
+    # Other readers first open the checkpoint that the hint names, with the parts that the hint counts.
     hint = read_hint(store)
     last = last if hint is None else min(last, hint)
     for version in sorted((each for each in candidates if each <= last), reverse=True):
@@ -272,7 +272,7 @@ def _unreferenced_sidecars(store: Store, before_ms: int) -> list[FileInfo]:
     named: set[str] = set()
     for info in store.list(LOG_DIRECTORY):
         name = parse_name(info.path)
-        # Each file by itself: which of them a reader would choose is another question.
+        # Read each file separately: a reader may choose any of them.
         if name is not None and info.size_bytes and name.kind in (LogKind.CLASSIC_CHECKPOINT, LogKind.V2_CHECKPOINT):
             named.update(sidecars_of(store, CheckpointFiles(version=name.version, files=(info,))))
     return [info for info in sidecars if info.path not in named]

@@ -93,8 +93,8 @@ class DeltaTable:
     def snapshot(self, version: int | None = None, timestamp: Moment | None = None) -> Snapshot:
         """Return the table as of a version or a moment, or now.
 
-        `timestamp`: milliseconds since the epoch, ISO-8601 text or a datetime, UTC where it names no zone. It selects
-        the last version committed at or before it. Raises TableNotFound, VersionNotFound, TimestampOutOfRange,
+        `timestamp`: milliseconds since the epoch, ISO-8601 text or a datetime, in UTC unless it names a zone. It
+        selects the last version committed at or before it. Raises TableNotFound, VersionNotFound, TimestampOutOfRange,
         CorruptTable, UnsupportedFeature.
         """
         if version is not None and timestamp is not None:
@@ -142,11 +142,11 @@ class DeltaTable:
         description: str | None = None,
         allow_non_empty: bool = False,
     ) -> Transaction:
-        """Return a transaction whose commit creates the table, with the rows that are added to it.
+        """Return a transaction whose commit creates the table, with the rows added to the transaction.
 
-        `allow_non_empty`: also beside files that belong to no table; SHARED_FOLDER then keeps a VACUUM from them.
-        Raises SchemaMismatch, InvalidProperty, UnsupportedFeature, FolderNotEmpty. Its commit raises ProtocolChanged
-        if another writer creates the table first.
+        `allow_non_empty`: also in a folder with files of no table, which SHARED_FOLDER protects from a VACUUM. Raises
+        SchemaMismatch, InvalidProperty, UnsupportedFeature, FolderNotEmpty. Its commit raises ProtocolChanged if
+        another writer creates the table first.
         """
         if self.check_folder(partition_by, allow_non_empty=allow_non_empty):
             properties = {**(properties or {}), SHARED_FOLDER: "true"}
@@ -159,11 +159,11 @@ class DeltaTable:
         return tx
 
     def check_folder(self, partition_by: Sequence[str] = (), *, allow_non_empty: bool = False) -> bool:
-        """Return whether files of others lie where the table is to be created; raise FolderNotEmpty unless they may."""
+        """Return whether the new table's folder holds other files; raise FolderNotEmpty unless that is allowed."""
         try:
             return holds_files_of_others(self.store, partition_by, self.clock, allow_non_empty=allow_non_empty)
         except FolderNotEmpty:
-            # Another writer has created the table meanwhile: the files are its own, and the commit loses to it.
+            # Another writer has just created the table: the files are its own, and the commit will lose to it.
             if self.is_there():
                 return False
             raise

@@ -1,13 +1,13 @@
-"""Whether a commit that landed first forbids ours: pure functions, one a rule, in the protocol's order.
+"""The conflict rules: whether a commit that landed first forbids ours. Pure functions in the protocol's order.
 
-`check_winner` applies every rule to one winner. Winners come in ascending version, each against the attempt that the
-one before it left. Nothing here reads a store.
+`check_winner` applies every rule to one winner. Callers pass winners in ascending version, each with the attempt
+rebased over the previous one. Nothing here reads a store.
 
-We let two kinds of commit through that the reference implementation refuses; both are proved, never assumed:
+Two kinds of commit are allowed that the reference implementation refuses; both are proved, never assumed:
 
-* Proved disjoint: partition values or defended statistics of an added file prove that it holds no row of what this
-  transaction read (`_added_file_may_matter`).
-* Harmless compaction: the winner only moved rows, out of files in which this transaction had looked and found nothing
+* Proved disjoint: partition values or defended statistics of an added file prove that it holds no row that this
+  transaction would have read (`_added_file_may_matter`).
+* Harmless compaction: the winner only moved rows, all from files that this transaction read without a match
   (`is_harmless_compaction`).
 
 Source: delta-spark, ConflictChecker.checkConflicts.
@@ -111,10 +111,10 @@ def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
 
 
 def check_added_files(attempt: Attempt, winner: Commit) -> None:
-    """The winner must not have added rows that we would have read.
+    """Raise ConcurrentAppend if the winner added rows that this transaction would have read.
 
     At WriteSerializable a blind append of the winner is ordered after us, unless we change the metadata; at snapshot
-    isolation added rows never matter. A blind append of ours read nothing.
+    isolation added rows never matter. Our own blind append has read nothing.
     """
     if attempt.is_blind_append or attempt.isolation is IsolationLevel.SNAPSHOT:
         return
@@ -128,7 +128,7 @@ def check_added_files(attempt: Attempt, winner: Commit) -> None:
     removed = {attempt.canonical(remove) for remove in winner.removes}
     for add in winner.adds:
         if _added_file_may_matter(attempt, add):
-            # A file that leaves and comes in one commit has other deleted rows than before.
+            # A commit that removes and adds the same file changes its deleted rows.
             again = attempt.canonical(add) in removed
             what = "deleted other rows of" if again else "added"
             raise conflict(
@@ -203,7 +203,7 @@ def _partition_hint(attempt: Attempt) -> str:
     )
 
 
-# Properties that a winner may set while we write: none of them changes what a correct data file or commit of ours is.
+# Properties that a winner may set while we write: our data files and commit are correct with any value of them.
 _HARMLESS_PROPERTIES = frozenset(
     {
         "delta.checkpointPolicy",
@@ -353,7 +353,7 @@ def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
 def after_harmless_compaction(attempt: Attempt, winner: Commit) -> Attempt:
     """Return the attempt with the moved files in place of those that they were moved from."""
     gone = {_path(remove, attempt) for remove in winner.removes}
-    # As the files have them: what a deletion vector deletes is subtracted where a winner removes the file again.
+    # Physical rows: when a later winner removes the file again, `live_rows` subtracts the deleted ones.
     came = {_path(add, attempt): _rows_in_file(add) for add in winner.adds}
     reads = attempt.reads
     unmatched = {path: rows for path, rows in reads.unmatched.items() if path not in gone}
@@ -390,7 +390,7 @@ C = TypeVar("C", bound=CommitConflict)
 
 
 def conflict(kind: type[C], attempt: Attempt, winner: Commit, what: str, hint: str = "", **facts: Any) -> C:
-    """Return a conflict of this kind: which version did what, at which version we had read, and what to do now.
+    """Return a conflict of this kind. Its message names the winner's change, the version read and the next step.
 
     `what` continues the sentence "version 18 of s3://lake/orders (DELETE) …"; `hint` is one more sentence.
     """

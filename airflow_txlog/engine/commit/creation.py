@@ -1,8 +1,8 @@
-"""A new table: its protocol and metadata, and whether its folder holds files of others.
+"""A new table: its protocol and metadata, and the check for other files in its folder.
 
-A VACUUM deletes every visible file of the folder that no commit names. So a table is not created beside files of
-others, unless its creator asks for it; then the property SHARED_FOLDER keeps a VACUUM from taking them. The invariant:
-files that an earlier try of the same creation has staged never count as another's, or its retry could not succeed.
+A VACUUM deletes every visible file of the folder that no commit names. So a table is not created in a folder with other
+files, unless its creator allows it; then the property SHARED_FOLDER protects them from a VACUUM. The invariant: files
+staged by an earlier try of the same creation do not count as other files, or no retry could succeed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from airflow_txlog.errors import FolderNotEmpty, InvalidProperty, SchemaMismatch
 from airflow_txlog.locations import PRIVATE_PREFIX
 from airflow_txlog.storage.base import Store
 
-# A table that we create forgets the application transactions of tasks after a month: thirty mapped tasks an hour
-# would otherwise leave a quarter of a million of them a year in every snapshot and checkpoint. Never set on a table
-# that somebody else made, where it could expire the id of a slow streaming sink.
+# A table that we create forgets the application transactions of tasks after a month: thirty mapped tasks an hour would
+# otherwise leave a quarter of a million of them a year in every snapshot and checkpoint. Never set on a table of
+# another creator: it could expire the id of a slow streaming sink.
 CREATED_TABLE_PROPERTIES = {"delta.setTransactionRetentionDuration": "interval 30 days"}
 
 
@@ -98,7 +98,7 @@ def _check_feature_properties(uri: str, properties: Mapping[str, str]) -> None:
 def _mapped(
     uri: str, schema: StructType, properties: Mapping[str, str], clock: Clock
 ) -> tuple[StructType, dict[str, str]]:
-    """Return the schema, with ids and physical names if the properties ask for column mapping, and its properties.
+    """Return the schema, with ids and physical names if the properties enable column mapping, and its properties.
 
     Raises InvalidProperty for an unknown mode, SchemaMismatch for a name that only mapped tables may have.
     """

@@ -2,9 +2,9 @@
 
 Two invariants:
 
-* A lost answer is not a lost race. Every attempt writes bytes with an id of their own, and after any answer but a plain
-  success the version is read back: our bytes mean committed, others mean lost, nothing means that the same bytes are
-  put again at the same version. An attempt at the next version starts only after this one was *read* as another's.
+* A lost answer is not a lost race. The bytes of every attempt contain a unique id, and after any answer but success the
+  version is read back: our bytes mean committed, others mean lost, and if there are none, the same bytes are put again
+  at the same version. An attempt at the next version starts only after this one was *read* as another's.
 * An unknown outcome is raised as CommitStateUnknown, never guessed, and nothing staged is deleted after it.
 
 Source: protocol, "Commit files"; delta-spark, OptimisticTransaction.doCommitRetryIteratively.
@@ -88,7 +88,7 @@ CommitInfo = Callable[[Attempt, str], dict[str, Any]]
 
 @dataclass(slots=True)
 class _Course:
-    """A commit on its way: the attempt behind all winners so far, and the file by which we know the log."""
+    """A commit in progress: the attempt, rebased over all winners so far, and the file that identifies the log."""
 
     store: Store
     attempt: Attempt
@@ -164,16 +164,16 @@ def commit(
     clock: Clock,
     policy: CommitPolicy,
 ) -> Landed:
-    """Make the attempt the next version of the table, behind every commit that lands first and does not forbid it.
+    """Commit the attempt as the next version of the table, rebased over every commit that lands first.
 
-    `anchor` is the file by which the read snapshot knows its log (`Snapshot.anchor`), None for a new table. Without
+    `anchor` is the file that identifies the log of the read snapshot (`Snapshot.anchor`), None for a new table. Without
     contention this takes two requests: one that finds the anchor unchanged, and the put. A lost race costs one listing
-    and one read for each winner, which on S3 the next look at the log is spared. After waiting for a turn, the log is
-    listed before the put.
+    and one read for each winner; on S3 the next refresh reuses those reads. After waiting for a turn, the log is listed
+    before the put.
 
     Raises CommitConflict, CommitStateUnknown, CommitContention, TableReplaced, UnsupportedFeature, DuplicateActions,
-    LimitExceeded, and what the store raised (UnsupportedStore, an OSError). Only after CommitStateUnknown may the
-    commit be in the log: every other error proves that it is not.
+    LimitExceeded, and the store's errors (UnsupportedStore, an OSError). Only after CommitStateUnknown may the commit
+    be in the log: every other error proves that it is not.
     """
     course = _Course(store, attempt, anchor)
     with commit_turn(store, clock) as has_waited:
@@ -259,7 +259,7 @@ class _Put(enum.Enum):
     UNREADABLE = "unreadable"
 
 
-# What a file system answers when it made nothing: it found no way to the name, no room, or no right.
+# Errors by which a file system created nothing: an unusable name, no space, or no permission.
 _REFUSALS = frozenset(
     {
         errno.EACCES,
@@ -335,9 +335,9 @@ def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: C
 
 
 def _is_there(store: Store, anchor: FileInfo | None) -> bool | None:
-    """Return whether the anchor is still there; None if the store does not say.
+    """Return whether the anchor still exists; None if the store cannot answer.
 
-    A refusal is False: without the right to list, S3 refuses a file that is gone.
+    A refusal counts as False: without the permission to list, S3 refuses requests for a missing file.
     """
     try:
         return anchor is None or store.stat(anchor.path) == anchor

@@ -154,9 +154,9 @@ class Transaction:
         return self.snapshot.files(read)
 
     def read_files(self, files: pa.Table | Iterable[str], *, matched: bool = True) -> None:
-        """Record that these files were read; `matched=False`: and hold no row that the operation is about.
+        """Record that these files were read; `matched=False`: and hold no row that the operation changes.
 
-        A commit that removes one of them conflicts, unless it compacts files that held nothing of ours.
+        A commit that removes one of them conflicts, unless it compacts files without a match.
         """
         table = files if isinstance(files, pa.Table) else self._live(list(files))
         if matched:
@@ -213,15 +213,15 @@ class Transaction:
         self._changes.extend(files)
 
     def set_application(self, app_id: str, version: int) -> None:
-        """Record how far an application has come; a commit that moves the same one meanwhile conflicts."""
+        """Record an application's progress. A concurrent commit that sets the same application id conflicts."""
         self._reads = self._reads.with_application(app_id)
         self._transactions.append(SetTransaction(app_id=app_id, version=version, last_updated=self._clock.now_ms()))
 
     def set_metadata(self, metadata: Metadata, *, is_checked: bool = False) -> None:
         """Set the table's metadata; its protocol gets every feature that a new property or column switches on.
 
-        `commit` raises InvalidCommit if live rows may break a new rule (a constraint, NOT NULL), and what
-        `content.metadata` raises. `is_checked`: the caller has verified the rows and the protocol.
+        `commit` raises InvalidCommit if live rows may break a new rule (a constraint, NOT NULL), and the errors of
+        `content.metadata`. `is_checked`: the caller has verified the rows and the protocol.
         """
         self._metadata, self._is_metadata_checked = metadata, is_checked
 

@@ -20,9 +20,9 @@ from airflow_txlog.clock import Clock
 from airflow_txlog.process.private_folder import make_own_folder
 from airflow_txlog.storage.base import Store
 
-# So many try at a time: one alone leaves the store idle while it thinks, three lose more races than they gain by it.
+# Concurrent attempts: one leaves the store idle between its requests, three lose more races than they gain.
 _PLACES = 2
-# Tables that share the files of their places wait for each other, which is harmless; the files stay few.
+# Tables that share these files wait for each other, which is harmless and limits the number of files.
 _TABLES = 256
 _LONGEST_WAIT_S = 5.0
 _LOOK_EVERY_S = 0.004
@@ -32,8 +32,8 @@ _LOOK_EVERY_S = 0.004
 def commit_turn(store: Store, clock: Clock) -> Iterator[bool]:
     """Wait for a place among those that try to commit to the store's table, and leave it at the end.
 
-    Yields whether it waited: others have probably committed meanwhile. It waits about five seconds at most, and not at
-    all if commits cost no request, or no folder for temporary files is this user's or has file locks.
+    Yields whether it waited, because then others have probably committed. It waits at most about five seconds. It does
+    not wait if commits cost no request, or without a temporary folder that is this user's and has file locks.
     """
     with ExitStack() as stack:
         try:
@@ -72,13 +72,13 @@ def _take_one(places: Sequence[int], stack: ExitStack) -> bool:
     for place in places:
         with suppress(BlockingIOError):
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # By name, for a child that was forked meanwhile holds the file open.
+            # Unlock explicitly: a child forked in between keeps the file open.
             stack.callback(_leave, partial(fcntl.flock, place, fcntl.LOCK_UN))
             return True
     return False
 
 
 def _leave(release: Callable[[], object]) -> None:
-    # The commit may have landed: no error of a courtesy may say that it failed.
+    # The commit may have landed: an error while leaving must not report a failure.
     with suppress(OSError):
         release()

@@ -1,7 +1,7 @@
 """Other engines that write the table, and whether their commits could replace ours (soundness A15).
 
 The invariant: the decision is a pure function of the kind of store and of the engine names in the commits. It is made
-once a table, before its first write, and only on a store where the answer can be yes.
+once per table, before its first write, and only on a store that allows such commits.
 Source: docs/writers.md.
 """
 
@@ -18,7 +18,7 @@ from airflow_txlog.storage.base import Store
 
 log = logging.getLogger(__name__)
 
-# How many of the newest commits are asked who wrote them.
+# How many of the newest commits are checked for their writer.
 COMMITS_ASKED = 5
 
 
@@ -58,7 +58,7 @@ def check_writers(store: Store, version: int, *, strict: bool) -> None:
 
 
 def last_engines(store: Store, version: int) -> list[str | None]:
-    """Return the engines of the last commits up to `version`, newest first, as far as the log holds them."""
+    """Return the engines of the last commits up to `version` that the log still holds, newest first."""
     engines: list[str | None] = []
     for number in range(version, max(-1, version - COMMITS_ASKED), -1):
         try:

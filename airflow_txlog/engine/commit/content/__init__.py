@@ -1,1 +1,1 @@
-"""What a commit says: its attempt, its actions, and what each of them must satisfy."""
+"""The content of a commit: its attempt, its actions, and the rules that they must satisfy."""

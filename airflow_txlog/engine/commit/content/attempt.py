@@ -35,7 +35,7 @@ ROW_TRACKING_DOMAIN = "delta.rowTracking"
 
 
 class IsolationLevel(enum.StrEnum):
-    """The isolation levels; the values stand in commitInfo."""
+    """The isolation levels, by their values in commitInfo."""
 
     SERIALIZABLE = "Serializable"
     WRITE_SERIALIZABLE = "WriteSerializable"
@@ -61,7 +61,7 @@ NON_DATA_CHANGING = frozenset(
     }
 )
 
-# Operations whose commit may be left out where it would record nothing.
+# Operations whose commit is skipped if it would record nothing.
 SKIPPED_WHEN_EMPTY = frozenset({"WRITE", "DELETE", "UPDATE", "MERGE", "OPTIMIZE", "REORG"})
 
 
@@ -99,7 +99,7 @@ def may_skip_empty(operation: str, level: IsolationLevel) -> bool:
 class ReadSet:
     """Everything a transaction has read of its snapshot.
 
-    Files are known by canonical path alone: a new deletion vector on a file that we read is a change of what we read.
+    Files are identified by canonical path alone: a new deletion vector changes a file that we read.
     Source: delta-spark, OptimisticTransaction (readPredicates, readFiles, readTheWholeTable, readTxn).
     """
 

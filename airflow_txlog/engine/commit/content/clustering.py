@@ -102,9 +102,9 @@ def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
 
 
 def without_bounds(attempt: Attempt, columns: Iterable[Path]) -> Iterator[tuple[Add, Path]]:
-    """Yield added files, each with a clustering column that its statistics lack.
+    """Yield the added files whose statistics lack a clustering column, each with that column.
 
-    A file that comes again with another deletion vector keeps the statistics that it has.
+    A file that is added again with another deletion vector keeps its statistics.
     """
     wanted = list(columns)
     if not wanted:

@@ -1,9 +1,9 @@
-"""Rows deleted by vectors: a file comes again with a larger vector, and vectors are written to files of bitmaps.
+"""Deleting rows by vectors: add the file again with a larger vector, and write vectors to files of bitmaps.
 
-The invariants: a file that comes again keeps everything but the vector (size, tags, row ids, statistics word by word),
+The invariants: a file that is added again keeps everything but its vector (size, tags, row ids, statistics verbatim),
 and its statistics state wide bounds. A file of vectors is written whole under a name that no other writer uses, and a
 descriptor names exactly one bitmap of it, to the byte. Several vectors share a file, so that readers open few of them.
-No vector is inline: everyone who opens the table reads a line of the log, but only who reads the rows needs vectors.
+No vector is inline: every reader of the table parses the log, but only readers of rows need vectors.
 Source: protocol, "Deletion Vectors" (writer requirements), "Deletion Vector Files", "Deletion Vector Descriptor
 Schema", "Per-file Statistics" (tightBounds).
 """
@@ -154,7 +154,7 @@ def write_vector_files(store: Store, files: Sequence[VectorFile]) -> None:
             list(pool.map(lambda file: _write(store, file), files))
     except BaseException:
         for file in files:
-            # What cannot be deleted is an orphan for VACUUM; it must not hide the error.
+            # VACUUM deletes the remaining files as orphans. A failed delete must not hide the error.
             with contextlib.suppress(Exception):
                 store.delete(file.path)
         raise

@@ -99,7 +99,7 @@ def after_winner(attempt: Attempt, winner: Commit) -> Attempt:
                 f"version {winner.version} carries no inCommitTimestamp, though the table has in-commit timestamps "
                 "enabled. Another writer broke the rule; this commit was not made.",
             )
-        # This commit is the one that switches them on: the winner owes none, and what it says of its time will do.
+        # This commit enables in-commit timestamps. The winner needs none, so its plain timestamp is used.
         theirs = info.get("timestamp") if isinstance(info.get("timestamp"), int) else -1
     own = attempt.in_commit_timestamp_ms or attempt.prepared_ms
     return _at(attempt, max(own, int(theirs or 0) + 1), winner.version + 1)

@@ -1,10 +1,9 @@
-"""New metadata of a table that exists: a schema that grows, properties with their features, new rules for rows.
+"""New metadata of an existing table: added columns, properties with their features, new rules for rows.
 
 Three invariants. Columns keep their ids and physical names, and new ones begin above the highest id that any column
-ever had. A property whose feature is missing brings the feature along in the same commit. And facts that may only grow
-keep the furthest value: an id or a number that was handed out once is never handed out again (soundness A24). Rules for
-rows that are there already cannot be verified here, where no row is read, so they are refused unless the caller has
-verified them.
+ever had. A commit that sets a property also adds the feature that it needs. Marks that may only grow never move back,
+so no id or number is assigned twice (soundness A24). This module reads no row, so a rule for existing rows is refused
+unless the caller has verified it.
 Source: protocol, "Column Mapping", "Type Widening", "Table Features", "CHECK Constraints", "Identity Columns",
 "Checkpoint Protection", "Change Data Files"; delta-spark, ALTER TABLE SET TBLPROPERTIES and
 IdentityColumn.copySchemaWithMergedHighWaterMarks.
@@ -265,7 +264,7 @@ def _with_mark(member: StructField, mark: int | None) -> StructField:
     start, step, own = (_int(member, name) for name in ("start", "step", "highWaterMark"))
     if mark is None or start is None or not step:
         return member
-    # Steps from the start to the mark, or beyond it where the column counted otherwise then.
+    # Steps from the start to the mark; past the mark if the column's start or step was another one then.
     steps = -((start - mark) // step)
     if steps < 0 or (own is not None and (own - start) // step >= steps):
         return member

@@ -1,10 +1,10 @@
-"""Row tracking: the ids and commit versions of rows in new files, and whether older rows keep theirs.
+"""Row tracking: the ids and commit versions of rows in new files, and whether moved rows keep theirs.
 
 If the table supports the feature, every added file carries `baseRowId` (its rows are numbered from there) and
-`defaultRowCommitVersion`; a file that is added again keeps both. The highest id stands in the domain
-`delta.rowTracking`. The invariant: an id is never handed out twice, as long as every writer raises that mark;
-`conflicts.rebase` renumbers above the mark of a winner. Rows that a job moves get new ids, and the commit says so,
-unless the job carries their ids along in the materialized columns (`Transaction.keep_row_ids`).
+`defaultRowCommitVersion`; a file that is added again keeps both. The domain `delta.rowTracking` holds the highest id.
+The invariant: no id is assigned twice, provided that every writer raises that mark; `conflicts.rebase` renumbers above
+the mark of a winner. Rows that a job moves get new ids, which the commit records, unless the job copies their ids to
+the materialized columns (`Transaction.keep_row_ids`).
 Source: protocol, "Row Tracking" (writer requirements).
 """
 
@@ -26,7 +26,7 @@ from airflow_txlog.errors import CorruptTable, InvalidCommit, RowCountMissing
 NO_ROW_ID = -1
 PRESERVED_TAG = "delta.rowTracking.preserved"
 
-# Where an engine that moves rows keeps their ids; the names are drawn once, when row tracking is enabled.
+# Columns in which an engine keeps the ids of moved rows. Their names are generated when row tracking is enabled.
 MATERIALIZED_COLUMNS = {
     "delta.rowTracking.materializedRowIdColumnName": "_row-id-col-",
     "delta.rowTracking.materializedRowCommitVersionColumnName": "_row-commit-version-col-",
@@ -34,7 +34,7 @@ MATERIALIZED_COLUMNS = {
 
 
 def materialized_columns(configuration: Mapping[str, str], unique_id: Callable[[], str]) -> dict[str, str]:
-    """Return the properties that a new table needs besides; none unless it enables row tracking."""
+    """Return the additional properties that a new table needs; none unless it enables row tracking."""
     if configuration.get("delta.enableRowTracking", "").lower() != "true":
         return {}
     return {name: configuration.get(name, f"{prefix}{unique_id()}") for name, prefix in MATERIALIZED_COLUMNS.items()}
@@ -127,10 +127,10 @@ def high_water_mark(domains: Iterable[DomainMetadata], table: str) -> int | None
 
 
 def preserved_tags(attempt: Attempt) -> dict[str, str]:
-    """Return the commitInfo tag that says whether rows kept their ids; none unless row tracking is enabled.
+    """Return the commitInfo tag that records whether rows kept their ids; none unless row tracking is enabled.
 
-    If rows leave, with their files or by vectors, and rows of new files come, rows may have moved: then their ids are
-    kept only if the job carried them along. In any other commit all rows keep their ids.
+    A commit that both removes rows (with files or by vectors) and adds files may have moved rows. Such rows keep their
+    ids only if the job copied the ids. In any other commit all rows keep their ids.
     """
     properties = attempt.resulting_properties
     if attempt.row_id_high_water is None or properties is None or not properties.row_tracking:
@@ -172,7 +172,7 @@ def _num_records(add: Add, table: str) -> int:
 
 
 def paths_that_lost_rows(attempt: Attempt) -> set[str]:
-    """Canonical paths of the files that leave, or come again with more rows deleted."""
+    """Return the canonical paths of the files that are removed, or added again with more rows deleted."""
     again = {attempt.canonical(add): add.deletion_vector for add in attempt.adds}
     lost = set()
     for remove in attempt.removes:

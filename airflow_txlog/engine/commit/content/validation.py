@@ -1,7 +1,7 @@
-"""The rules for a commit by itself: for its own actions, beside the live files, and for files of change rows.
+"""The rules for a single commit: for its actions, alone and with the live files, and for files of change rows.
 
-Pure functions, run once before the first put, and `check_paths_against_winner` before each later one: after a refusal
-nothing was written. In a table with `delta.enableChangeDataFeed` a commit either records all its changes in `cdc`
+Pure functions, run once before the first put, and `check_paths_against_winner` before each later one: a refused commit
+has written nothing. In a table with `delta.enableChangeDataFeed` a commit either records all its changes in `cdc`
 actions, or none of its files holds a row that was there before.
 Source: protocol, "Add File and Remove File", "Add CDC File", "Change Data Files" and "Writer Requirements for
 AddCDCFile"; delta-spark, OptimisticTransaction.prepareCommit.
@@ -123,7 +123,7 @@ def _check_furthest(attempt: Attempt) -> None:
 
 
 def _highest_id_ever(metadata: Metadata) -> int:
-    """Return the highest id ever given to a column; -1 if the metadata does not say."""
+    """Return the highest id ever given to a column; -1 if the metadata does not hold it."""
     text = metadata.configuration.get(MAX_ID_PROPERTY, "")
     return int(text) if text.isdecimal() and text.isascii() else -1
 
@@ -187,7 +187,7 @@ def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
     """Raise DuplicateActions if a file is added at the path of a live file that the commit does not remove.
 
     A path is live once. Without a deletion vector the new action would replace the old one, and with another vector
-    both would count. The same file with the same vector may come again with `dataChange` false, which replaces
+    both would count. The same file with the same vector may be added again with `dataChange` false, which replaces
     statistics and tags. Source: protocol, "Action Reconciliation".
     """
     if snapshot is None or not attempt.adds:
