@@ -62,7 +62,7 @@ class Codec:
         raise NotImplementedError
 
     def read(self, text: str) -> Any:
-        """Return the plain value of a text that is not empty, or None if it is not exactly one of the type."""
+        """Return the plain value of a nonempty text, or None if it is not exactly one of the type."""
         raise NotImplementedError
 
 
@@ -111,7 +111,7 @@ class Integer(Codec):
         return self.held(int(text)) if _INTEGER.fullmatch(text) else None
 
     def held(self, value: int) -> int | None:
-        """Return the value if the type has it, else None."""
+        """Return the value if the type can hold it, else None."""
         return value if self.least <= value <= self.greatest else None
 
 
@@ -129,12 +129,12 @@ class Float(Codec):
             return float(sign + special)
         if not _NUMBER.fullmatch(digits):
             return None
-        # Arrow brings the digits to 32 bits in one step; by way of a double they would be rounded twice.
+        # Arrow converts the digits to 32 bits in one step; through a double they would be rounded twice.
         try:
             value: float = pa.scalar(sign + digits).cast(self.arrow).as_py()
         except pa.ArrowInvalid:
             return None
-        # What overflows is no value of the type.
+        # A number that overflows is no value of the type.
         return value if abs(value) != float("inf") else None
 
 
@@ -205,7 +205,7 @@ class Instant(WallTime):
 def codec_of(arrow: pa.DataType, zone: dt.timezone | None = None) -> Codec | None:
     """Return the codec of the type whose values `arrow` represents, or None for void and nested types.
 
-    `zone` is that of timestamps whose type has one and whose text has none.
+    `zone` applies to texts without an offset, if the type is a timestamp with a zone.
     """
     is_a = pa.types
     if is_a.is_boolean(arrow):
@@ -218,7 +218,7 @@ def codec_of(arrow: pa.DataType, zone: dt.timezone | None = None) -> Codec | Non
         is_single = not is_a.is_float64(arrow)
         return Float(pa.float32() if is_single else arrow, is_single)
     if is_a.is_decimal(arrow):
-        # Arrow compares narrower ones as these.
+        # Arrow compares narrower decimals as these.
         wide = pa.decimal256 if is_a.is_decimal256(arrow) else pa.decimal128
         return Decimal(wide(arrow.precision, arrow.scale))
     if is_a.is_string(arrow) or is_a.is_large_string(arrow) or is_a.is_string_view(arrow):
@@ -298,7 +298,7 @@ def timestamp_text(microseconds: int, separator: str = "T", fraction_digits: int
 
 
 def parse_timestamp(text: str) -> tuple[int, int | None] | None:
-    """Return microseconds since 1970 by the clock of the text, and that clock's offset in seconds, None without a zone.
+    """Return microseconds since 1970 by the text's own clock, and that clock's offset in seconds, None without a zone.
 
     A date alone is its midnight. Returns None for a text that is no timestamp or is finer than microseconds.
     """

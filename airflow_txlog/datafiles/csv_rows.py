@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 DELIMITERS = (",", ";", "|", "\t")
 
-# Arrow drops a byte order mark at the start of what it reads, which is any line here.
+# Arrow drops a byte order mark at the start of its input, which can be any line here.
 _ODD = r"[\x00-\x08\x0b-\x1f\\]|^\x{FEFF}"
 _WHOLE = r"-?[0-9]{1,19}"
-# With so few digits before the point and so small an exponent no value overflows.
+# With at most so many digits before the point and so small an exponent, no value overflows.
 _FLOATING = r"-?[0-9]{1,20}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9])?"
 _PATTERNS: dict[pa.DataType, str] = {
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), _WHOLE),
@@ -35,7 +35,7 @@ class Uncertain(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat:
-    """How a line is cut into values; quotes are double quotes. `null` is the text of a null, beside an empty one."""
+    """How a line is cut into values. Quotes are double quotes. A text equal to `null` is null, as is an empty one."""
 
     delimiter: str = ","
     null: str = ""

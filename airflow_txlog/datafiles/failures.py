@@ -1,8 +1,8 @@
-"""How an exception is reported without its text: by its class, the system's words, a path, the place.
+"""Report an exception without its text: by its class, the system's words, a path and its place in the code.
 
 The text of an exception may quote a row's value: pyarrow's conversions, codecs and `int()` do. The invariant: no text
-of a foreign exception is copied. What is shown is the name of an existing class, a number's meaning, an attribute that
-holds a name, or a place in this package's code.
+of a foreign exception is copied. Only the name of an existing class, a number's meaning, an attribute that holds a
+name, or a place in this package's code is shown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,60}\Z")
 _MARK = re.compile(r"^(?:[\w.]*TaskFailed: )?<txlog-error>(.*)</txlog-error>$", re.MULTILINE)
 
 
-# Sentences of the JVM and of the system that name a fault and nothing else. They are shown as they stand here.
+# Sentences of the JVM and of the system that name a fault and nothing else. They are shown unchanged.
 SENTENCES = (
     "Java heap space",
     "GC overhead limit exceeded",
@@ -97,12 +97,12 @@ def trace_of(error: BaseException) -> list[str]:
 def is_own_source(filename: str) -> str | None:
     """Return the path inside this package of one of its source files in a traceback, else None."""
     found = _OURS.search(filename)
-    # Looked up, so that a text that only looks like a path of ours is none. In an executor the package is in a zip.
+    # Looked up, so that a text that only resembles a path of ours is rejected. In an executor the package is in a zip.
     return found[1] if found is not None and ((_PACKAGE / found[1]).is_file() or ".zip" in str(_PACKAGE)) else None
 
 
 def is_exception(name: str) -> bool:
-    """Return whether an exception of this name exists: any other name may be a line of a value."""
+    """Return whether an exception of this name exists: any other name may be part of a value."""
     module, _, last = name.rpartition(".")
     found = getattr(sys.modules.get(module) if module else builtins, last, None)
     return isinstance(found, type) and issubclass(found, BaseException)

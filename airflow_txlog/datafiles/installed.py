@@ -1,4 +1,4 @@
-"""What an executor must have installed: checked in one small job, and again by each worker that stages files.
+"""The packages that an executor must have: checked in one small job, and again by each worker that stages files.
 
 Standard library alone: this runs where nothing else may be installed.
 """
@@ -42,7 +42,7 @@ def packages_for(scheme: str) -> tuple[str, ...]:
 
 @functools.cache
 def unfit(packages: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what is wrong with these packages in this process: `pyarrow is not installed`, `fsspec is 2023.1, …`."""
+    """Return the faults of these packages in this process: `pyarrow is not installed`, `fsspec is 2023.1, …`."""
     found = []
     for name in packages:
         try:
@@ -63,7 +63,7 @@ def check_worker() -> None:
 
 
 def unfit_for_store(error: TxlogError) -> TxlogError:
-    """Return UnfitExecutor for a store whose client is missing here, any other error as it is."""
+    """Return UnfitExecutor for a store whose client is missing here; return any other error unchanged."""
     if not isinstance(error, UnsupportedStore):
         return error
     wrong = unfit(packages_for(str(error.facts["uri"]).partition("://")[0]))
@@ -71,7 +71,7 @@ def unfit_for_store(error: TxlogError) -> TxlogError:
 
 
 def unfit_executor(host: str | None, python: str | None, wrong: tuple[str, ...]) -> UnfitExecutor:
-    """Return the error of an executor that cannot run the tasks. `python` is its interpreter, if known."""
+    """Return the error for an executor that cannot run the tasks. `python` is its interpreter, if known."""
     return UnfitExecutor(
         f"An executor on {host or 'a machine of the cluster'} cannot run the job's tasks: {'; '.join(wrong)}"
         f"{f' ({python})' if python else ''}. Install it in the Python of the executors, or name another Python by "
@@ -84,7 +84,7 @@ def unfit_executor(host: str | None, python: str | None, wrong: tuple[str, ...])
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Returns for its executor, as JSON, `host`, `python`, and what is `wrong` with its packages."""
+    """Returns for its executor, as JSON, `host`, `python`, and the faults (`wrong`) of its packages."""
 
     packages: tuple[str, ...]
     pause_s: float

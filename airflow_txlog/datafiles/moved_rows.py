@@ -1,7 +1,7 @@
-"""How many rows the tasks of a Spark on this machine have read and written so far, for the job's log.
+"""The numbers of rows that the tasks of a Spark on this machine have read and written so far, for the job's log.
 
-Spark does not see the files that a task reads and writes by itself. So each task keeps its counts in a file, in a
-folder of the driver's. The invariant: counting fails no task.
+Spark does not see the files that a task itself reads and writes. So each task keeps its counts in a file, in one of the
+driver's folders. The invariant: counting fails no task.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CountedTask:
     folder: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the task yields."""
+        """Yield the task's rows."""
         global _counts
         # Two tasks overlap if one is abandoned: neither ends the counts of the other.
         own = _counts = _Counts(self.folder)

@@ -1,4 +1,4 @@
-"""Partition values on their way out: typed values to strings, strings to directories, paths to `add.path`.
+"""Partition values as they are written: typed values to strings, strings to directories, paths to `add.path`.
 
 `codecs` holds the text of one value; `engine/table/columns/partitions` turns strings back into columns. No code reads a
 value from a path. The invariant: a value is escaped for the directory once, then the path is percent-encoded once.
@@ -18,11 +18,11 @@ from airflow_txlog.errors import SchemaMismatch
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
-# What Spark's ExternalCatalogUtils.escapePathName escapes. Space and plus are not among them.
+# The characters that Spark's ExternalCatalogUtils.escapePathName escapes. Space and plus are not among them.
 _HIVE_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(0x20)))
-# What java.net.URI escapes in a path: the ASCII characters that RFC 2396 forbids there, control characters and Unicode
-# spaces. delta-spark's VACUUM lists files, spells their paths this way and compares texts, so it deletes a live file
-# that is spelled otherwise.
+# The characters that java.net.URI escapes in a path: ASCII characters that RFC 2396 forbids there, control characters
+# and Unicode spaces. delta-spark's VACUUM lists files, spells their paths this way and compares texts, so it deletes a
+# live file that is spelled otherwise.
 _URI_ESCAPED = re.compile(
     r"[^A-Za-z0-9_\-.!~*'();/:@&=+$,\u00a1-\U0010ffff]|[\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|[\ud800-\udfff]"
 )

@@ -1,6 +1,6 @@
-"""Files that our tasks have written and no commit names yet: their names, their records, and what change files hold.
+"""Files that our tasks have written and no commit names yet: their names, their records, and the rows of change files.
 
-A change file holds change rows: all columns of the table, because a reader of the feed has nothing else to look at, and
+A change file holds change rows: all columns of the table, because a reader of the feed reads only these files, and
 one more, `_change_type`. Source: protocol, "Change Data Files".
 """
 
@@ -37,12 +37,12 @@ def is_staged_name(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """What the add action of a staged data file needs.
+    """The facts about a staged data file that its add action needs.
 
     `path` is relative to the table and percent-encoded, as `add.path`. `source` is the index of the file that this one
     copies, None for new rows. `segment` numbers the segment of new rows, if they have one. `is_change` marks a file of
-    change rows, which is no file of the table. `digest` is the hexadecimal SHA-256 of the bytes, if the layout asks
-    for it.
+    change rows, which is no file of the table. `digest` is the hexadecimal SHA-256 of the bytes, if the layout requires
+    it.
     """
 
     path: str

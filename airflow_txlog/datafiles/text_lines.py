@@ -26,7 +26,7 @@ ENCODINGS = {"utf-8": "utf-8", "ascii": "ascii", "iso8859-1": "latin-1"}
 """Encodings in which a line end is one byte, by Python's names."""
 
 _ANY_END = re.compile(rb"\r\n|\n|\r")
-# What Java's `trim` takes away.
+# The characters that Java's `trim` removes.
 _BLANK = "".join(map(chr, range(33)))
 
 
@@ -75,7 +75,7 @@ def lines_of(
     if start and (text.is_whole or codec is not None):
         return
     if codec is not None:
-        # Arrow would ask for 64 KiB at a time.
+        # Arrow would read 64 KiB at a time.
         source, end = pa.CompressedInputStream(pa.BufferedInputStream(source, block_bytes), codec), None
     if text.is_whole:
         yield pa.array([_decoded(_without_mark(source.read(), text), text)], pa.string())
@@ -86,7 +86,7 @@ def lines_of(
         if text.drops_blank:
             lines = lines.filter(_is_filled(lines, text.comment))
         if has_header:
-            # It may come in a later block.
+            # The header may follow in a later block.
             lines, has_header = lines[1:], not len(lines)
         if len(lines):
             yield lines
@@ -128,7 +128,7 @@ def _line_end(data: bytes, start: int, text: TextFormat, *, is_last: bool) -> in
         found = data.find(text.line_end.encode(), start)
         return None if found < 0 else found + len(text.line_end)
     match = _ANY_END.search(data, start)
-    # Behind the data a line feed may follow.
+    # A line feed may follow the data.
     if match is None or (match[0] == b"\r" and match.end() == len(data) and not is_last):
         return None
     return match.end()

@@ -33,7 +33,7 @@ from airflow_txlog.exactly_once.transactions import (
 from airflow_txlog.storage import Access, Store, open_store
 
 KEY_SETTING = "spark.txlog.secret"
-"""The setting with what the driver needs to open an exchange. Spark shows no setting that is named a secret."""
+"""The setting by which the driver can open an exchange. Spark shows no setting that is named a secret."""
 
 # A signature of an exchange is not valid for saved work of the same key, nor the reverse.
 _SIGNED_AS = ApplicationTransaction(app_id="airflow_txlog/exchange", version=1)

@@ -52,7 +52,7 @@ class Token:
 
 OPEN, CLOSE, DOT, COMMA = (Token("symbol", text) for text in "().,")
 OUTSIDE = Token("outside", "")
-"""What is before the first token of a text and after its last."""
+"""The token before the first one of a text and after its last."""
 
 
 def neighbours(tokens: Sequence[Token]) -> Iterator[tuple[Token, Token, Token]]:

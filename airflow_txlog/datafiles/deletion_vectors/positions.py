@@ -3,10 +3,10 @@
 Bitmaps are in the portable format of deletion vectors. Each part of 65,536 rows takes the smallest of the format's
 three forms, unless it is copied as it came. `rows.RowPositions` reads back exactly the rows that were written.
 
-`address = (file index << 40) | position`, so one int64 column says where a row lives. A pair is a row of a file, by its
-position, and the row of a job's source that it met, with the clause that acts on it, if one does. Pairs travel as the
-steps between positions, the parts and 32-bit ordinals of source rows, and clauses, all compressed, and come back in the
-order of positions and source rows. Memory is bounded by the bitmaps and one batch, however many rows they name.
+`address = (file index << 40) | position`, so one int64 column locates a row. A pair is a row of a file, by its
+position, and the row of a job's source that it met, with the clause that acts on it, if one does. Pairs travel
+compressed: as the steps between positions, the parts and 32-bit ordinals of source rows, and clauses. They are unpacked
+in the order of positions and source rows. Memory is bounded by the bitmaps and one batch, however many rows they name.
 Source: protocol, "Deletion Vector Format"; the RoaringBitmap format specification (32-bit portable, 64-bit extension);
 docs/decisions/positions-not-rows.md.
 """
@@ -55,7 +55,7 @@ def pack(positions: Iterable[int] | pa.Array) -> bytes:
 
 
 def unpack(packed: bytes | None) -> RowPositions:
-    """Return the rows that a plan names, none for None."""
+    """Return the rows that a plan names; no rows for None."""
     return RowPositions(packed or _no_rows(), "of the plan")
 
 
@@ -205,7 +205,7 @@ def _runs(low: pa.UInt16Array, breaks: pa.Array) -> bytes:
 def _bits(low: pa.UInt16Array) -> bytes:
     # Earlier releases of Arrow have the function and not its options.
     if hasattr(pc, "InversePermutationOptions"):
-        # Ten times as fast: which places of the permutation are taken is a bit for each row.
+        # Ten times as fast: one bit per row shows which places of the permutation are taken.
         bits = pc.inverse_permutation(low.cast(pa.int32()), max_index=CONTAINER_ROWS - 1).buffers()[0]
     else:
         bits = pc.is_in(_all_rows(), value_set=low).buffers()[1]
@@ -267,8 +267,8 @@ POSITION = "position"
 SOURCE_ROW = "source_row"
 CLAUSE = "clause"
 
-# The pairs of one file: the row's ordinal in the file; the source row that it met, null where a clause acts on it
-# without one; the clause that acts on the row, null where none does.
+# The pairs of one file: the row's ordinal in the file; the source row that it met, null if a clause acts on the row
+# without one; the clause that acts on the row, null if none does.
 PAIRS = pa.schema(
     [pa.field(POSITION, pa.int64(), nullable=False), pa.field(SOURCE_ROW, pa.int64()), pa.field(CLAUSE, pa.int32())]
 )

@@ -1,7 +1,7 @@
 """Positions of rows of a data file, such as those that its deletion vector deletes: a bitmap, read in containers.
 
-What is kept is the serialized bitmap, magic number included, as the log or a vector file holds it. Rows are decoded
-when they are needed, so memory is bounded by the rows that are looked at, whatever a bitmap claims. The invariant:
+The serialized bitmap is kept, magic number included, as the log or a vector file holds it. Rows are decoded when they
+are needed, so memory is bounded by the rows that are read, whatever a bitmap claims. The invariant:
 bytes that are not exactly in the format raise CorruptDeletionVector, and never add or lose a row.
 Source: protocol, "Deletion Vector Format"; the RoaringBitmap format specification (32-bit portable, 64-bit extension).
 """
@@ -24,7 +24,7 @@ from airflow_txlog.errors import CorruptDeletionVector
 
 PORTABLE_MAGIC = 1681511377
 _PORTABLE = struct.pack("<I", PORTABLE_MAGIC)
-# An earlier layout, found only in the protocol's example of an inline vector, there in the other byte order.
+# An earlier layout. Only the protocol's example of an inline vector uses it, in the other byte order.
 _NATIVE_MAGIC = 1681511376
 _NATIVE = {struct.pack("<I", _NATIVE_MAGIC): "<I", struct.pack(">I", _NATIVE_MAGIC): ">I"}
 
@@ -35,7 +35,7 @@ ARRAY_MOST = 4096
 _CONTAINER_BITS = 16
 CONTAINER_ROWS = 1 << _CONTAINER_BITS
 BITMAP_BYTES = CONTAINER_ROWS // 8
-# Of 17 billion rows. Each costs time, and takes as little as ten bytes.
+# These hold 17 billion rows. Each container costs time, and takes as little as ten bytes.
 _MOST_CONTAINERS = 1 << 18
 
 
@@ -84,7 +84,7 @@ class RowPositions:
             self._check(container)
 
     def check_inside(self, num_records: int) -> None:
-        """Raise CorruptDeletionVector if a position lies outside a file of so many rows."""
+        """Raise CorruptDeletionVector if a position lies outside a file of `num_records` rows."""
         if self._containers:
             last = self._containers[-1].base + self._values(self._containers[-1])[-1].as_py()
             if last >= num_records:
@@ -122,7 +122,7 @@ class RowPositions:
             before += container.count
 
     def keep(self, start: int, length: int) -> pa.BooleanArray | None:
-        """Return which of the `length` rows from `start` on are not among them, or None if all are kept."""
+        """Return which of the `length` rows from `start` on are not deleted, or None if all are kept."""
         parts = []
         at, end = start, start + length
         for container in self._between(start, end):
@@ -177,7 +177,7 @@ class RowPositions:
             return values
         if container.kind == "bitmap":
             return pc.indices_nonzero(self._bits(container))
-        # A step of one from each position to the next, but for the step from one run to the next.
+        # The step from each position to the next is one, except from one run to the next.
         steps = array.array("q", [1]) * container.count
         at, previous = 0, 0
         for first, more in self._runs(container):
@@ -217,7 +217,7 @@ class RowPositions:
 
 
 def deleted_rows(data: bytes | None, location: str, num_records: int) -> RowPositions | None:
-    """Return the deleted rows of a data file with so many rows, from their serialized bitmap; None for None.
+    """Return the deleted rows of a data file of `num_records` rows, from their serialized bitmap; None for None.
 
     Raises CorruptDeletionVector, also for a row that the file does not have.
     """
@@ -229,14 +229,14 @@ def deleted_rows(data: bytes | None, location: str, num_records: int) -> RowPosi
 
 
 def kept_by_both(one: pa.BooleanArray | None, other: pa.BooleanArray | None) -> pa.BooleanArray | None:
-    """Return which rows two answers of `keep` for the same rows both keep."""
+    """Return the rows that both of two results of `keep` for the same rows keep."""
     if one is None or other is None:
         return other if one is None else one
     return pc.and_(one, other)
 
 
 class _Headers:
-    """Walks the headers of a serialized bitmap; every length is checked before it is believed."""
+    """Reads the headers of a serialized bitmap; every length is checked before it is used."""
 
     def __init__(self, data: bytes, source: str, num_records: int | None) -> None:
         self._data = data
@@ -302,7 +302,7 @@ class _Headers:
             self._refuse(f"it begins with {cookie}, which is no bitmap of the format")
         described = struct.unpack(f"<{2 * count}H", self._take(4 * count))
         if not flags or count >= FEWEST_WITH_OFFSETS:
-            # The start of each part, for readers that jump; we walk, and trust the parts themselves.
+            # The start of each part, for readers that seek; we read in order, and trust the parts themselves.
             self._take(4 * count)
         previous = -1
         for index, (key, more) in enumerate(zip(described[::2], described[1::2], strict=True)):
@@ -339,7 +339,7 @@ class _Headers:
 
 
 def corrupt_vector(source: str, reason: str, **facts: Any) -> CorruptDeletionVector:
-    """Return the error of a deletion vector that cannot be trusted: deleted rows would come back."""
+    """Return the error for a deletion vector that cannot be trusted: deleted rows would reappear."""
     return CorruptDeletionVector(
         f"Deletion vector {source}: {reason}. Nothing was changed. Restore its file, or repair the table with the "
         "engine that wrote it.",

@@ -1,1 +1,1 @@
-"""Parquet files: how they are read, written, copied, and what their statistics say."""
+"""Parquet files: reading, writing and copying them, and their statistics."""

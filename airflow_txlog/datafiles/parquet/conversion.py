@@ -135,7 +135,7 @@ def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: ValueSo
 
 def _check_variant(found: pa.StructType, members: FileFields, column: str, is_whole: bool) -> None:
     # A struct of two such binaries is no variant, and Arrow cannot see it; its members may have physical names.
-    # In a shredded file `value` lacks what stands in `typed_value`.
+    # In a shredded file `value` lacks the parts that are in `typed_value`.
     if members.find_name("typed_value") is not None:
         raise ShreddedVariant(column, found, VARIANT, "the variant is shredded (variantShredding)")
     if not is_whole:
@@ -219,7 +219,7 @@ def _is_widened(kind: pa.DataType, wanted: pa.DataType) -> bool:
     """
     is_a = pa.types
     if is_a.is_integer(kind) and is_a.is_integer(wanted):
-        # Bytes and shorts stand in 32 bits, with or without a note of their width; the cast checks each value.
+        # Bytes and shorts are stored in 32 bits, with or without a note of their width; the cast checks each value.
         return bool(kind.bit_width <= max(wanted.bit_width, 32))
     if is_a.is_integer(kind) and is_a.is_floating(wanted):
         return bool(is_a.is_float64(wanted) and kind.bit_width <= 32)
@@ -311,7 +311,7 @@ def _shows_null(child: pa.Array, struct: pa.StructArray) -> bool:
 
 
 def _without_nulls(array: pa.Array) -> pa.Array:
-    """Return the array with arbitrary values in the place of its nulls."""
+    """Return the array with arbitrary values instead of its nulls."""
     kind = array.type
     if pa.types.is_struct(kind):
         # Not `flatten`, which would give the members the nulls of the struct again.

@@ -24,22 +24,22 @@ from airflow_txlog.datafiles.parquet.footers import Compact
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 
 BATCH_BYTES = 64 * 1024 * 1024
-"""What the rows of one batch take by the footer."""
+"""The most memory that the rows of one batch take, by the footer."""
 MOST_BATCH_BYTES = 16 * BATCH_BYTES
-"""What the texts from dictionaries take in one batch at most, also where the footer lies about them."""
+"""The most memory that the texts from dictionaries take in one batch, even if the footer understates them."""
 
-# What Arrow holds of a value; of a text its end among the others.
+# Bytes that Arrow holds per value; for a text, the offset of its end.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
 _DECIMAL_BYTES = 16
 _DICTIONARIES = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY"))
-# A text that is kept as what differs from the one before it may be as long as all of its chunk, and few are.
+# A text that is stored as its difference from the one before may be as long as its whole chunk. Such texts are rare.
 _ROWS_OF_LONG_TEXTS = 1_024
-# A dictionary whose texts cannot come to more is not looked at.
+# Dictionaries whose texts cannot exceed this size are not examined.
 _SMALL_BYTES = 4 * 1024 * 1024
 
 
 class OpenParquet(pq.ParquetFile):  # type: ignore[misc]
-    """An open Parquet file, with what pyarrow does not show.
+    """An open Parquet file, with facts that pyarrow does not show.
 
     `source` is the seekable binary file object that it was opened on. `text_bytes` holds the bytes of the texts of a
     column chunk, by the numbers of its row group and column, for the chunks whose footer counts them.
@@ -50,7 +50,7 @@ class OpenParquet(pq.ParquetFile):  # type: ignore[misc]
 
     @cached_property
     def schema_arrow(self) -> pa.Schema:
-        """The file's schema, which pyarrow would make anew each time; texts instead of views of texts.
+        """The file's schema, which pyarrow would rebuild each time; texts instead of views of texts.
 
         Writers in Rust note views in the footer, and Arrow neither filters nor compares them.
         """
@@ -145,7 +145,7 @@ def rows_at_once(
         most = min(most, rows * BATCH_BYTES // claimed)
     kept = {each.name for each in parquet.schema_arrow if keeps_dictionaries and pa.types.is_dictionary(each.type)}
     repeated = [each for each in chunks if each.may_repeat_texts and each.chunk.path_in_schema not in kept]
-    # Of these pyarrow counts the bytes that differ.
+    # For these, pyarrow counts only the bytes that differ.
     is_unknown = any(each.has_deltas and each.most_bytes > BATCH_BYTES for each in chunks)
     if sum(each.most_bytes for each in repeated) > MOST_BATCH_BYTES:
         found = _bytes_of_repeated(parquet.source, repeated, 0)
@@ -202,9 +202,9 @@ def _chunks(parquet: OpenParquet, group: int, columns: Sequence[str] | None) -> 
 _CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd"}
 # Pages so near to each other are one read.
 _NEAR_BYTES = 512 * 1024
-# A page that is larger, or says that it will be, is not looked at; and no read goes far beyond it.
+# A page that is larger, by its size or by its header, is not examined; and no read extends far beyond it.
 _MOST_BYTES = 16 * 1024 * 1024
-# So many texts are looked at, of all pages: any number of chunks may say that the same page of empty texts is theirs.
+# The most texts that are examined, over all pages: any number of chunks may claim the same page of empty texts.
 _MOST_TEXTS = 4_000_000
 # Numbers of fields and values in parquet.thrift, and of the 32-bit integer in the compact protocol.
 _KIND, _SIZE, _COMPRESSED_SIZE, _DICTIONARY = 1, 2, 3, 7
@@ -238,7 +238,7 @@ _Place = tuple[int, int, int]
 
 
 def _together(places: Sequence[_Place]) -> Iterator[tuple[int, int, list[_Place]]]:
-    """Yield each range to read and the pages in it, without pages that cannot be where the footer puts them."""
+    """Yield each range to read and its pages. Pages that cannot be where the footer puts them are left out."""
     near: list[_Place] = []
     for place in places:
         if not 0 < place[0] < place[1] <= place[0] + _MOST_BYTES:
@@ -252,7 +252,7 @@ def _together(places: Sequence[_Place]) -> Iterator[tuple[int, int, list[_Place]
 
 
 def _longest(page: memoryview, compression: str, most_texts: int) -> tuple[int | None, int]:
-    """Return the longest text, None if that takes looking at more than so many, and how many were looked at."""
+    """Return the longest text, None if more than `most_texts` must be examined for it, and how many were examined."""
     count = 0
     try:
         header = _Header(page)
@@ -266,13 +266,13 @@ def _longest(page: memoryview, compression: str, most_texts: int) -> tuple[int |
             return _longest_of(body, count), count
         codec = pa.Codec(_CODECS[compression])
         return _longest_of(codec.decompress(pa.py_buffer(body), header.size_bytes, asbytes=True), count), count
-    # Not what it says it is. What is wrong with it is found when it is decoded.
+    # The page is not of the kind that its header claims. Decoding it will find the fault.
     except (ValueError, LookupError, struct.error, OSError, pa.ArrowException):
         return None, count
 
 
 def _longest_of(texts: bytes | memoryview, count: int) -> int | None:
-    """Return the longest of so many texts, each after its length in four bytes."""
+    """Return the length of the longest of `count` texts, each preceded by its length in four bytes."""
     at = longest = 0
     length_at = _LENGTH.unpack_from
     for _ in range(count):
@@ -290,7 +290,7 @@ class _Header:
 
     def __init__(self, page: memoryview) -> None:
         self.size_bytes = self.compressed_bytes = self.count = self._kind = self._encoding = -1
-        # A header takes some twenty bytes; statistics could make it longer, which a dictionary page has none of.
+        # A header takes some twenty bytes; statistics could make it longer, but a dictionary page has none.
         header = Compact(bytes(page[:1024]))
         for number, kind in header.fields():
             if kind == _I32 and number == _KIND:

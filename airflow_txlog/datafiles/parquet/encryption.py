@@ -26,7 +26,7 @@ _ONE_CELL = pa.schema([("content", pa.binary())])
 @functools.cache
 def _arrow() -> Any:
     """Return Arrow's module of encryption, and its client that wraps keys by the only key."""
-    # Here: not every Arrow is built with encryption, and only a job's own files need it.
+    # Imported here: not every Arrow is built with encryption, and only a job's own files need it.
     import pyarrow.parquet.encryption as pe  # noqa: PLC0415
 
     class KeptKey(pe.KmsClient):  # type: ignore[misc]
@@ -42,7 +42,7 @@ def _arrow() -> Any:
             return (nonce + self._combined(nonce, key_bytes)).hex()
 
         def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-            """Return what was wrapped. Called by Arrow, which detects another key by the tag of AES-GCM."""
+            """Return the key that was wrapped. Called by Arrow, which detects another key by the tag of AES-GCM."""
             try:
                 wrapped = bytes.fromhex(wrapped_key)
             except ValueError:
@@ -78,7 +78,7 @@ def encrypted(key: bytes, content: bytes) -> bytes:
 
 
 def decrypted(key: bytes, data: bytes) -> bytes | None:
-    """Return what `encrypted` was given with this key, or None for bytes that Arrow cannot read with it."""
+    """Return the content that `encrypted` was given with this key, or None if Arrow cannot read the bytes with it."""
     try:
         with pq.ParquetFile(io.BytesIO(data), **reading_options(key)) as file:
             content: bytes = file.read()["content"][0].as_py()

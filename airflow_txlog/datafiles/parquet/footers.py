@@ -1,10 +1,10 @@
-"""Checks that make it safe to ask for the column chunks of a Parquet footer.
+"""Checks that make it safe to read the column chunks of a Parquet footer through Arrow.
 
-Arrow checks a column chunk only when it is asked for (`RowGroupMetaData.column`, then `compression` or `statistics`).
-Nothing catches the exceptions of that C++ call: a histogram of the wrong length or an unknown codec ends the process. A
-footer is another writer's input, so these facts are checked here first. The invariant: after this check any question
-about any chunk is safe. So a footer must never be read in another way than by Arrow: Thrift goes by its own type for
-the items of a list, and keeps 16 bits of a field's number. A footer for which that matters is refused.
+Arrow checks a column chunk only on access (`RowGroupMetaData.column`, then `compression` or `statistics`). Nothing
+catches the exceptions of that C++ call: a histogram of the wrong length or an unknown codec ends the process. A footer
+is another writer's input, so these facts are checked here first. The invariant: after this check every access to every
+chunk is safe. So this module must never read a footer differently from Arrow: Thrift trusts its own type for the items
+of a list, and keeps 16 bits of a field's number. A footer for which that matters is refused.
 Source: parquet.thrift; Arrow, ColumnChunkMetaData and SizeStatistics::Validate; Thrift, TCompactProtocol.
 """
 
@@ -24,7 +24,7 @@ _MOST_FIELDS = 0x7FFF
 # Numbers of fields in parquet.thrift.
 _ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
 _TYPE, _ENCODINGS, _CODEC, _SIZE_STATISTICS = 1, 2, 4, 16
-# Every other list, by the number of its field, or of the struct around it, and what its items are.
+# Every other list, by the number of its field, or of the struct around it, with the type of its items.
 _Lists: TypeAlias = "Mapping[int, int | _Lists]"
 _OF_FILE: _Lists = {2: _STRUCT, 5: _STRUCT, 7: _STRUCT}
 _OF_ROW_GROUP: _Lists = {4: _STRUCT}
@@ -38,7 +38,7 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> dict[tuple[int, int], 
     """Return the claimed bytes of the texts of each column chunk, by the numbers of its row group and column.
 
     Chunks without that claim are left out. `source` is the seekable binary file object of `parquet`. Raises ValueError,
-    without a value of the file, if it is not safe to ask for a column chunk.
+    without a value of the file, if a column chunk is not safe to access.
     """
     end = source.seek(-8, io.SEEK_END)
     # As Arrow opened the file, its last eight bytes are the length of the footer and the magic number.
@@ -147,7 +147,7 @@ def _of_another_type() -> ValueError:
 
 
 class Compact:
-    """A reader of Thrift's compact protocol. Fields have numbers; the caller skips what it does not want."""
+    """A reader of Thrift's compact protocol. Fields have numbers; the caller skips the fields that it does not need."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -167,7 +167,7 @@ class Compact:
     def items(self, kind: int, expected: int | None = None) -> Iterator[int]:
         """Yield the type of each item of a list; the caller reads or skips it before the next.
 
-        Raises ValueError for another field, or items of another than the expected type.
+        Raises ValueError if the field is no list, or if its items are not of the expected type.
         """
         if kind != _LIST and (kind != _SET or expected is not None):
             raise _of_another_type()
@@ -215,7 +215,7 @@ class Compact:
         data, at = self._data, self._at
         while (head := data[at]) & 0x0F:
             at += 1
-            if not head >> 4:  # the field's number is a number of its own
+            if not head >> 4:  # the field's number follows as a separate integer
                 at = self._after_number(at)
             kind = head & 0x0F
             if kind in _NUMBERS:
@@ -255,7 +255,7 @@ class Compact:
             self._at += length
         else:
             raise ValueError("its footer has a field of no type that Thrift knows")
-        # A list says how many items it has: without this, so many would be skipped beyond the end.
+        # A list claims its number of items: without this check, so many would be skipped beyond the end.
         if self._at > len(self._data):
             raise ValueError("its footer ends within a field")
 

@@ -26,12 +26,12 @@ from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.base import Output
 
-# What is read at once where a digest is taken.
+# Bytes read at once to compute a digest.
 _DIGESTED_BYTES = 8 * 1024 * 1024
 
 
 class DigestingOutput:
-    """A binary file for pyarrow that hashes what it passes on to `sink`."""
+    """A binary file for pyarrow that hashes the bytes that it passes on to `sink`."""
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
@@ -54,7 +54,7 @@ class DigestingOutput:
         self._sink.close()
 
     def digest(self) -> str:
-        """Return the hexadecimal SHA-256 of all that was written."""
+        """Return the hexadecimal SHA-256 of all written bytes."""
         return self._hash.hexdigest()
 
 
@@ -122,7 +122,7 @@ class RowGroupWriter:
         if self._writer is None:
             self._output = self._store.open_new(self.path)
             self._sink = DigestingOutput(self._output.sink) if self._with_digest else self._output.sink
-            # Arrow's own copy of the schema is left out: a reader that trusts it would not see what the columns are.
+            # Arrow's own copy of the schema is left out: a reader that trusts it would misread the columns' types.
             self._writer = pq.ParquetWriter(self._sink, self.schema, store_schema=False, **self._options)
         self._writer.write_table(table, row_group_size=table.num_rows)
         self._statistics.update(table)
@@ -176,7 +176,7 @@ class RowGroupWriter:
         with contextlib.suppress(Exception):
             if self._output is not None:
                 self._output.discard()
-            # A close that failed left nothing of ours: what bears the name then is another's.
+            # A failed close leaves no file: a file of that name would be another writer's.
             if self._is_finished:
                 self._store.delete(self.path)
         self._writer = None
@@ -211,7 +211,7 @@ def has_digest(store: Store, path: str, size_bytes: int, digest: str, chunk_byte
 def without_spare_values(table: pa.Table) -> pa.Table:
     """Return the table with each dictionary column in one chunk, and only the values that a row has.
 
-    What was deleted must be in no file, dictionary pages included.
+    No file may contain deleted values, dictionary pages included.
     """
     for number, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):

@@ -1,8 +1,8 @@
-"""How a table's data stands in Parquet files: the format, and each column's name there.
+"""The representation of a table's data in Parquet files: the format, and each column's name.
 
-A column stands under its own name, under a physical name, or by field id. A table with column mapping marks its Arrow
-fields, at every depth (`marked`). The invariant: a marked field is never looked for by its logical name, so a column
-that was dropped and added again never shows its old values. Source: protocol, "Column Mapping"; soundness A18.
+A column is stored under its own name, under a physical name, or by field id. A table with column mapping marks its
+Arrow fields, at every depth (`marked`). The invariant: a marked field is never looked up by its logical name, so a
+column that was dropped and added again never shows its old values. Source: protocol, "Column Mapping"; soundness A18.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
-# What the log says of a field, as `Snapshot.schema` carries it into Arrow.
+# The log's facts about a field, as `Snapshot.schema` carries them into Arrow.
 PHYSICAL_NAME_KEY = b"delta.columnMapping.physicalName"
 FIELD_ID_KEY = b"delta.columnMapping.id"
-# Ours: the table's mode, "name" or "id". Only where it stands do the two above mean anything.
+# Our own key: the table's mode, "name" or "id". Without it, the two keys above mean nothing.
 MODE_KEY = b"txlog.columnMapping.mode"
-# What Arrow reads from and writes to a Parquet file's field ids.
+# Arrow reads a Parquet file's field ids into this key, and writes them from it.
 PARQUET_ID_KEY = b"PARQUET:field_id"
 
 
@@ -51,7 +51,7 @@ DEFAULT_FORMAT = ParquetFormat()
 
 
 def file_suffix(codec: str | dict[str, str]) -> str:
-    """Return the end of a file's name, which shows its codec to people."""
+    """Return the file name's suffix, which shows its codec to people."""
     name = codec.lower() if isinstance(codec, str) else "mixed"
     return ".parquet" if name == "none" else f".{name}.parquet"
 
@@ -137,7 +137,7 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
     Source: protocol, "Primitive Types" (void).
     """
     if pa.types.is_struct(kind) and all(pa.types.is_null(field.type) for field in kind):
-        # No table has a struct of nothing else (see `check_files_writable`); rows on their way to one may.
+        # No table has a struct that contains only such members (see `check_files_writable`); rows staged for one may.
         return kind
     return rebuilt(kind, _stored_members, stored_type)
 
@@ -147,13 +147,13 @@ def _stored_members(kind: pa.StructType) -> list[pa.Field]:
 
 
 def physical_field(field: pa.Field) -> pa.Field:
-    """Return the field of a file of ours: physical names and field ids at every depth, and no other metadata."""
+    """Return the field as we write it: physical names and field ids at every depth, and no other metadata."""
     found = pa.field(physical_name(field), _physical_type(field.type), field.nullable)
     return found.with_metadata({PARQUET_ID_KEY: field.metadata[FIELD_ID_KEY]}) if is_mapped(field) else found
 
 
 def physical_schema(fields: Iterable[pa.Field]) -> pa.Schema:
-    """Return the schema of a file of ours with these columns of the table."""
+    """Return the schema of a file that we write with these columns of the table."""
     return pa.schema([physical_field(field) for field in fields])
 
 

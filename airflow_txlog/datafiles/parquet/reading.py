@@ -32,13 +32,13 @@ from airflow_txlog.storage.base import is_about_bytes, is_about_name
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
 BATCH_ROWS = 131_072
 
-# A smaller file, of which all is read, comes by one request.
+# A smaller file, of which all is read, is fetched in one request.
 _WHOLE_BYTES = 8 * 1024 * 1024
 
 _OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
 
 _ENCRYPTED_FOOTER = b"PARE"
-# What Arrow says of a footer that names a type of later Parquet.
+# Arrow's words for a footer that names a type of later Parquet.
 _NEW_TYPE = "Logical type Undefined"
 
 
@@ -52,7 +52,7 @@ _LEGACY_INT96 = b"org.apache.spark.legacyINT96"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A data file as its add action describes it; None for what the action omits.
+    """A data file as its add action describes it; None for facts that the action omits.
 
     `path` is relative to the root of `store`, or the absolute URI that a shallow clone names. `key` belongs to a file
     that a job has encrypted for itself.
@@ -90,7 +90,7 @@ def open_data_file(
     except FileNotFoundError as error:
         raise _missing(file) from error
     except (OSError, ValueError) as error:
-        # What no file can be called: a name that is too long, or with a NUL in it, or of an unknown scheme.
+        # A name that no file can have: too long, with a NUL in it, or of an unknown scheme.
         if not is_about_name(error):
             raise
         raise _corrupt(file, f"it cannot be opened: {error}") from error
@@ -102,7 +102,7 @@ def open_data_file(
             is_encrypted = source.read(4) == _ENCRYPTED_FOOTER
             if is_encrypted and file.key is None:
                 raise _encrypted(file)
-            # Arrow would read such a file all the same.
+            # Arrow would read such a file without an error.
             if file.key is not None and not is_encrypted:
                 raise _corrupt(file, "it is not encrypted")
             source.seek(0)
@@ -269,7 +269,7 @@ def _encrypted(file: DataFile) -> UnsupportedFeature:
 # --- calendars ------------------------------------------------------------------------------------------------------
 # Spark before 3.0, and Spark since with `datetimeRebaseModeInWrite=LEGACY`, stored old dates in the hybrid Julian
 # calendar, as another day count, and shows them rebased; Arrow shows them as they are stored, days apart. From
-# 1582-10-15 on (dates) and 1900-01-01 on (timestamps, where the zones of old cities end) both agree.
+# 1582-10-15 on (dates) and 1900-01-01 on (timestamps: the last local mean times of cities) both agree.
 # Source: soundness A8; Spark's DataSourceUtils.datetimeRebaseSpec and int96RebaseSpec.
 
 

@@ -34,7 +34,7 @@ from airflow_txlog.datafiles.parquet.reading import (
 # Arrow's copy of the schema describes the source's Arrow types, which the copy may have changed.
 _DROPPED_KEYS = frozenset({b"ARROW:schema"})
 _CODECS = frozenset({"SNAPPY", "GZIP", "ZSTD", "BROTLI", "LZ4"})
-# A dictionary at its limit, with room for the headers of pages; an index of it, with room for what the coding adds.
+# A dictionary at its limit, with room for the headers of pages; an index of it, with room for the encoding's overhead.
 _DICTIONARY_BYTES = 1_200_000
 _INDEX_BYTES = 2.5
 # Spark and everything else in Java, Arrow, and delta-rs: each looks a value up before it numbers it.
@@ -59,7 +59,7 @@ def copy_without(
 
     Returns the number of rows left out. `positions` are packed (`positions.pack`). `writer` was made with `copy_schema`
     and `copy_options` of the same file. `look` gets every batch that is read, and the position of its first row. Raises
-    what `read_batches` raises, and CorruptDataFile for a column that does not fit.
+    the errors of `read_batches`, and CorruptDataFile for a column that does not fit.
     """
     schema = writer.schema
     leaving = unpack(positions)
@@ -70,7 +70,7 @@ def copy_without(
         for part in () if look is None else spelled_out(batch):
             look(at, part)  # type: ignore[misc]
             at += part.num_rows
-        # Both count the rows as the file has them, so nothing is filtered before both have spoken (soundness A19).
+        # Both count the rows as the file has them, so nothing is filtered before both have answered (soundness A19).
         keep = leaving.keep(start, batch.num_rows)
         if deleted is not None:
             keep = kept_by_both(keep, deleted.keep(start, batch.num_rows))
@@ -141,7 +141,7 @@ def copy_key_values(parquet: pq.ParquetFile) -> dict[bytes, bytes]:
 def holds_dictionary(chunk: Any) -> bool:
     """Return whether the column chunk has a dictionary that its writer did not give up.
 
-    Every writer gives up a dictionary at 1 MiB and goes on plainly; trying again would cost a quarter of the copy's
+    Every writer gives up a dictionary at 1 MiB and continues without; trying again would cost a quarter of the copy's
     time. Such a dictionary has at most 2^18 entries, so a chunk larger than it and 18 bits a value has other values.
     """
     fits = chunk.total_uncompressed_size <= _DICTIONARY_BYTES + chunk.num_values * _INDEX_BYTES
@@ -192,7 +192,7 @@ def _copied_type(kind: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:
     if is_a.is_dictionary(kind):
         return _copied_type(kind.value_type, wanted)
     if is_a.is_timestamp(kind):
-        # A column that the table no longer has is an instant: TIMESTAMP is what every writer meant by INT96.
+        # A column that the table no longer has is an instant: every writer meant TIMESTAMP by INT96.
         zone = wanted.tz if wanted is not None and is_a.is_timestamp(wanted) else "UTC"
         return pa.timestamp("us", tz=zone)
     if is_a.is_struct(kind):

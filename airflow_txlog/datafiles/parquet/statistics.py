@@ -40,7 +40,7 @@ _Texts: TypeAlias = tuple[str | None, str | None]
 _STRING_CHARS = 32
 _MAX_STRING_CHARS = 2 * _STRING_CHARS
 _MAX_CHAR = chr(0x10FFFF)
-# Only dates that four digits of the year can say: readers fail on others.
+# Only dates with a four-digit year: readers fail on others.
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY_US = 86_400 * SECOND_US
 _MILLISECOND_US = SECOND_US // 1000
@@ -84,7 +84,7 @@ class StatisticsCollector:
             assert found is not None
             held, nulls = rows.column(found), 0
             if isinstance(held, pa.ChunkedArray) and pa.types.is_dictionary(held.type) and held.type != field.type:
-                # Each value counts once for the bounds; how many rows have none is known before they are left out.
+                # Each value counts once for the bounds. Nulls are counted before they are dropped.
                 used = [chunk.dictionary.take(pc.unique(chunk.indices.drop_null())) for chunk in held.chunks]
                 held, nulls = pa.chunked_array(used, held.type.value_type), held.null_count
             try:
@@ -154,7 +154,7 @@ class _Column:
     def update(self, values: pa.ChunkedArray | pa.Array) -> None:
         """Count and compare the leaf's values among those of its top-level column."""
         for name in self.path[1:]:
-            # A member is null where its struct is: struct_field sees to it. It takes a text that begins with a dot for
+            # A member is null where its struct is, as struct_field ensures. It takes a text that begins with a dot for
             # a path, and a list of one for a name.
             values = pc.struct_field(values, [name])
         self.null_count += values.null_count
@@ -176,7 +176,7 @@ class _Column:
         if self._lower is None:
             return None, None
         lower, upper = self._texts(self._lower, self._upper)
-        # NaN is the greatest value, and JSON has no word for it.
+        # NaN is the greatest value, and JSON cannot express it.
         return lower, None if self._has_nan else upper
 
 
@@ -244,10 +244,10 @@ def _string_texts(lower: bytes, upper: bytes) -> _Texts:
 
 
 def _cut_above(text: str) -> str | None:
-    """Return the first 32 characters and one greater than what followed them, or None if that takes too many.
+    """Return the first 32 characters and one greater than the next one, or None if that takes too many characters.
 
-    As in the reference implementation, U+007F follows if the text goes on in ASCII, else U+10FFFF; if the text itself
-    goes on with that one, the prefix grows.
+    As in the reference implementation, U+007F follows if the text continues in ASCII, else U+10FFFF; if the text itself
+    continues with that one, the prefix grows.
     """
     if len(text) <= _STRING_CHARS:
         return text

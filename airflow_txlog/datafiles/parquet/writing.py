@@ -51,13 +51,13 @@ from airflow_txlog.datafiles.staged_files import (
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
 from airflow_txlog.storage import Store, StoreReference
 
-# Fewer files than these are closed one after the other; a store's answers are waited for side by side.
+# Fewer files than these are closed one after the other; more are closed in parallel, because stores answer slowly.
 _MANY_FILES = 8
 _CLOSED_AT_ONCE = 4
-# Where delta.targetFileSize does not say: large enough to be read at full speed, small enough to be rewritten soon.
+# Without delta.targetFileSize: large enough to be read at full speed, small enough to be rewritten soon.
 TARGET_BYTES_DEFAULT = 256 * 1024 * 1024
 
-# Beside the table's columns rows may come with this one (int32): files never mix rows of two segments.
+# Rows may come with this column (int32) after the table's: files never mix rows of two segments.
 SEGMENT_COLUMN = "_txlog_segment"
 
 
@@ -68,9 +68,9 @@ class Layout:
     `store` is the table's, and `folder` a path in it. `schema` holds the table's columns with nullability and the marks
     of a column mapping (see `physical`). `job_id` is part of every file name, so that people can trace an orphan.
     `partition_columns` and `indexed_columns` are logical names; for the latter see `StatisticsCollector`. `must_check`
-    means that new rows can break a rule of the table, so they come with what `violations` checks. At `target_bytes` a
-    task begins another file; a file exceeds it by one row group at most. `is_change` marks files of change rows
-    (`for_changes`). `with_digests` asks for the digest of each file. `key` encrypts the files.
+    means that new rows can break a rule of the table, so they come with the column that `violations` checks. At
+    `target_bytes` a task begins another file; a file exceeds it by one row group at most. `is_change` marks files of
+    change rows (`for_changes`). `with_digests` records the digest of each file. `key` encrypts the files.
     """
 
     store: StoreReference
@@ -150,7 +150,7 @@ class Layout:
 
 
 class FileKey(NamedTuple):
-    """What the rows of one file share: the strings of the partition, and the segment if rows have one."""
+    """The values that all rows of one file share: the partition's strings, and the segment if rows have one."""
 
     partition: tuple[str | None, ...]
     segment: int | None = None
@@ -163,7 +163,7 @@ class PartitionedWriter:
     """
 
     def __init__(self, layout: Layout, store: Store | None = None) -> None:
-        """`store` is that of `layout.store`, if it is open already."""
+        """`store` is the open store of `layout.store`, if there is one already."""
         self._layout = layout
         self.store = store or layout.store.open()
         self._attempt = SYSTEM_CLOCK.unique_id()
@@ -196,7 +196,7 @@ class PartitionedWriter:
             self._split()
 
     def finish(self) -> list[StagedFile]:
-        """Write what is left and return every staged file, in no order."""
+        """Write the remaining rows and return every staged file, in no order."""
         self._split()
         self._close(list(self._writers))
         return self._staged if self._changes is None else [*self._staged, *self._changes.finish()]
@@ -335,7 +335,7 @@ def _as_in_file(batch: pa.RecordBatch, schema: pa.Schema, file_schema: pa.Schema
 def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[FileKey, pa.Table]]:
     """Yield the rows of each partition and segment without these columns, in their order.
 
-    Raises ConstraintViolation for a null, or what is stored as one, in a NOT NULL partition column.
+    Raises ConstraintViolation for a null, or a value that is stored as one, in a NOT NULL partition column.
     """
     names = layout.file_schema.names
     codes: list[_Codes] = [_partition_codes(table, layout, name) for name in layout.partition_columns]

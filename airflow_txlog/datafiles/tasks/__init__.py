@@ -1,1 +1,1 @@
-"""What runs in a Spark task: callables for `mapInArrow` and its siblings, and the plans that they are given."""
+"""Code that runs in a Spark task: callables for `mapInArrow` and its siblings, and the plans that they are given."""

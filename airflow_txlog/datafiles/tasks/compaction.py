@@ -1,7 +1,7 @@
 """Compaction: the rows of several data files, in the order of the files, become one file.
 
 The files may be of any age, so each is read as a reader of the table reads it. The invariant: a compacted file holds
-exactly the rows that a reader of its inputs sees, or there is none and an error says why. Its columns may hold nulls
+exactly the rows that a reader of its inputs sees, or there is no file and an error gives the reason. It may hold nulls
 whatever the table demands. Memory is bounded by one row group of at most 128 MiB. Source: delta-spark,
 OptimizeTableCommand; soundness A7, A8, A19.
 """
@@ -30,15 +30,15 @@ from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, gathered, without_values
 from airflow_txlog.storage import Store
 
-# Columns of a plan that stand for all rows of a file: what row tracking says of them.
+# Columns of a plan that apply to all rows of a file: the file's facts of row tracking.
 BASE_ROW_ID_CONSTANT = "_txlog_base_row_id"
 ROW_VERSION_CONSTANT = "_txlog_row_version"
 
 # Small batches are joined before they are encoded: each costs a call for every column.
 _JOINED_ROWS = 65_536
 _JOINED_BYTES = 16 * 1024 * 1024
-# A column gets a dictionary where its first rows repeat at least so often: one that fills up on the way costs a
-# quarter of the column's time for nothing.
+# A column gets a dictionary if its first rows repeat at least this often: one that fills up on the way costs a quarter
+# of the column's time for nothing.
 _REPEATED = 3
 
 
@@ -119,7 +119,7 @@ class _CompactedFile:
         self._writer: RowGroupWriter | None = None
 
     def follow(self, codec: str) -> None:
-        """Write in this codec unless the table or an earlier file chose one: a writer of the table chose it."""
+        """Write in this codec unless the table or an earlier file has set one: a writer of the table chose it."""
         self._codec = self._codec or codec
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -136,7 +136,7 @@ class _CompactedFile:
         self._writer.write(batch)
 
     def close(self) -> StagedFile | None:
-        """Return what was staged; None if there were no rows."""
+        """Return the staged file; None if there were no rows."""
         if self._writer is None:
             return None
         return self._writer.close(self._first.partition_values, segment=self._first.segment or 0)
@@ -201,7 +201,7 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _optional(field: pa.Field) -> pa.Field:
-    """Return the field with every level of it nullable except the keys of maps; its metadata stays."""
+    """Return the field with all its levels nullable except the keys of maps; its metadata stays."""
     return field.with_nullable(True).with_type(_optional_type(field.type))
 
 

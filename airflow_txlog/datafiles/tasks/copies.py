@@ -67,7 +67,7 @@ class FileTask:
         key: Callable[[PlannedFile], Hashable],
         stage: Callable[[list[PlannedFile], str, Store], StagedFile | None],
     ) -> Iterator[pa.RecordBatch]:
-        """Yield records of what `stage` makes of neighbouring files with equal keys; of files that fail, the error."""
+        """Yield the records that `stage` returns for neighbouring files with equal keys; for a failure, the error."""
         use_one_thread()
         attempt = SYSTEM_CLOCK.unique_id()
         store = self.layout.store.open()
@@ -191,7 +191,7 @@ class ImageTask(CopyTask):
         yield from report
 
     def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, _MakeImages]]:
-        """Yield the number of each bin, and what makes images of the rows of its files, which come in their order."""
+        """Yield the number of each bin, and a callable that makes images of the rows of its files, in order."""
         match self.values:
             case RowValues() as values:
                 for number in task_numbers(batches):
@@ -226,7 +226,7 @@ class ImageTask(CopyTask):
         scan = self._scan
         for planned in self.bins.files(number, store):
             if planned.is_copied:
-                # Each batch that the copy reads is looked at once more, for the rows that do not stay.
+                # Each batch that the copy reads is filtered once more, for the rows that do not stay.
                 rows_of = functools.partial(scan.asked_rows, planned, unpack(planned.positions))
                 look = functools.partial(self._write, images_of, writer, rows_of)
                 staged = self.copied(planned, attempt, writer.store, look)

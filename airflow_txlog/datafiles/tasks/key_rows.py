@@ -1,4 +1,4 @@
-"""A step of a task that finds rows by their key: which rows of which files have one of a list of keys.
+"""A step of a task that finds rows by their key: the rows of files that have one of a list of keys.
 
 The invariants: a row is found exactly if its columns equal those of a key by value, and null equals nothing, so the
 columns must have types whose values all engines compare alike; a row that has several keys is found once for each.
@@ -18,11 +18,11 @@ from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, gathered
 from airflow_txlog.storage.limits import USUAL
 
-# So many rows of the table are looked up at once: each time the smaller side is hashed, which takes 90 bytes a row.
+# The rows of the table that are looked up at once: each time the smaller side is hashed, which takes 90 bytes a row.
 _ROWS_AT_ONCE = 2_000_000
-# Where the keys are the smaller side, so many rows for each of them at least, so that they are not hashed too often.
+# If the keys are the smaller side, at least this many rows for each key, so that the keys are not hashed too often.
 _ROWS_FOR_A_KEY = 8
-# The join holds all pairs of so many rows: each may meet many.
+# The join holds all pairs of this many rows: each may meet many.
 _PROBED_AT_ONCE = 4096
 
 
@@ -94,7 +94,7 @@ def _found(keys: pa.Table, clause: int | None, rows: pa.Table) -> Iterator[pa.Re
     sides = [Declaration("table_source", TableSourceNodeOptions(side)) for side in (many, few)]
     outputs = [[side.column_names[-1]] for side in (many, few)]
     join = Declaration("hashjoin", HashJoinNodeOptions("inner", names, names, *outputs), inputs=sides)
-    # As they are found: of a key that stands there often, all pairs together may be too many to hold.
+    # Pairs are yielded as they are found: for a key that occurs often, all pairs together may be too many to hold.
     for found in join.to_reader(use_threads=False):
         clauses = pa.repeat(pa.scalar(clause, pa.int32()), found.num_rows)
         columns = [found.column(name) for name in (ADDRESS_COLUMN, ROW_ID_COLUMN)]

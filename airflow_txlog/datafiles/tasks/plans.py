@@ -1,4 +1,4 @@
-"""What tasks get from their driver about data files: one Arrow table, cut into bins, each sent as bytes.
+"""The driver's description of data files for tasks: one Arrow table, cut into bins, each sent as bytes.
 
 A *bin* is the work of one task. Bins are packed by bytes, longest first, so that tasks end together. They are Arrow IPC
 and not pickles: a plan that is too large for a closure is read from a file in the table's folder, and no one who can
@@ -21,12 +21,12 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
 
-# One row a data file; `path` is what the table's store calls it.
+# One row per data file; `path` is its name in the table's store.
 # `deleted` is the bitmap of the rows that its deletion vector deletes, as `rows.RowPositions` reads it: a list of a
 # billion deleted rows would not fit a driver. `positions` is `positions.pack`, of rows that are not deleted.
 # `pairs` (`positions.pack_pairs`) has the source row and the clause of each of them; without it one `clause` acts on
 # them all, and none of them met a source row.
-# `segment` is the number of the segment that new images of the file's rows belong to; where `is_copied`, the task that
+# `segment` is the number of the segment that new images of the file's rows belong to; if `is_copied`, the task that
 # writes the images copies the file's other rows too. Columns named `constant:<column>` follow: the partition values,
 # typed.
 PLAN_FIELDS = [
@@ -44,9 +44,9 @@ PLAN_FIELDS = [
     pa.field("is_copied", pa.bool_()),
 ]
 CONSTANT_PREFIX = "constant:"
-# So many rows of a plan are read at once: column by column is faster, and bitmaps may be large.
+# The rows of a plan that are read at once: column by column is faster, and bitmaps may be large.
 _ROWS_AT_ONCE = 256
-# Beside a row of a bin where a large file is the work of several tasks: which part of how many this row is.
+# Follows a row of a bin if several tasks share a large file: which part of how many this row is.
 PART_FIELDS = [pa.field("part", pa.int32(), nullable=False), pa.field("parts", pa.int32(), nullable=False)]
 
 
@@ -54,9 +54,9 @@ PART_FIELDS = [pa.field("part", pa.int32(), nullable=False), pa.field("parts", p
 class PlannedFile:
     """One row of a plan.
 
-    `directory` is where a copy goes, relative to the table, "" for its root; `partition_values` are the raw strings of
-    the add action, `constants` the same values typed. `row_ids` and `clauses` belong to the positions; one value alone
-    is that of all. A task may do a part of a large file: number `part` of `parts`, whole row groups.
+    `directory` is the destination of a copy, relative to the table, "" for its root; `partition_values` are the raw
+    strings of the add action, `constants` the same values typed. `row_ids` and `clauses` belong to the positions; a
+    single value applies to all. A task may do a part of a large file: number `part` of `parts`, whole row groups.
     """
 
     index: int
@@ -189,7 +189,7 @@ def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> Iterator[bytes
 
 
 def in_parts(plan: pa.Table, parts: Sequence[int]) -> pa.Table:
-    """Return the plan with each file in so many rows, numbered by PART_FIELDS."""
+    """Return the plan with each file in `parts` rows, numbered by PART_FIELDS."""
     rows = [row for row, count in enumerate(parts) for _ in range(count)]
     numbers = [number for count in parts for number in range(count)]
     repeated = plan.take(pa.array(rows, pa.int64()))

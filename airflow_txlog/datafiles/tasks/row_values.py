@@ -2,7 +2,7 @@
 
 The driver reads them from plain texts (`jobs/sql/plain_values`). The invariants: a value is the one that Spark computes
 from the author's text, and no row makes the computation fail; a source row is found by its number alone, which the
-driver has matched. Memory is bounded by what a task holds of the source at once.
+driver has matched. Memory is bounded by the source rows that a task holds at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RowValues:
 
     values: Mapping[str, Expression]
     most_bytes: int = 64 * 1024 * 1024
-    """What the constants of a batch of new rows take at most."""
+    """The most memory that the constants of a batch of new rows take."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ class RowValues:
 
     @property
     def columns_read(self) -> frozenset[str]:
-        """The columns that the new values are made of."""
+        """The columns from which the new values are computed."""
         return frozenset[str]().union(*map(columns_of, self.values.values()))
 
     def assigned(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -66,9 +66,9 @@ def only_values(values: RowValues, rows: Iterator[pa.RecordBatch]) -> Iterator[p
         yield from values.alone(batch)
 
 
-# Many rows of the table may take the values of one row of the source: what is taken at once.
+# The most memory of the values taken at once: many rows of the table may take the values of one row of the source.
 _MOST_BYTES = 64 * 1024 * 1024
-# So few bytes of nested values are not looked at one by one.
+# Nested values that take so few bytes are not measured one by one.
 _SMALL_BYTES = 16 * 1024
 _OFFSET_BYTES = 8
 _TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
@@ -126,7 +126,7 @@ class SourceTable:
         columns = {}
         for name in rows.column_names:
             columns[name] = whole(rows.column(name))
-            # Of no column there are two copies for longer than it takes to make one.
+            # No column is held twice for longer than it takes to copy it.
             rows = rows.drop_columns([name])
         self._numbers = columns.pop(ROW_ID_COLUMN)
         self._rows = pa.RecordBatch.from_pydict(columns)

@@ -1,4 +1,4 @@
-"""Scans of files that no log names: those of a job, and those of a source. An unreadable file is no corrupt table."""
+"""Scans of files that no log names: a job's and a source's. An unreadable file is no sign of a corrupt table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from airflow_txlog.storage.base import is_about_bytes, is_about_name
 
 LINE_SCHEMA = pa.schema([pa.field("value", pa.string())])
 
-# What ORC keeps beside a column that Spark wrote: the type that it has in Spark.
+# ORC keeps a column's Spark type under this key, if Spark wrote the column.
 ORC_TYPE_KEY = b"spark.sql.catalyst.type"
 # An ORC file up to this size is read in one request: its chunks are small and many.
 _WHOLE_ORC_BYTES = 64 * 1024 * 1024
@@ -52,7 +52,7 @@ class MaterializedScan(FileScan):
                 yield from self.rows_of(planned)
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one file. Raises JobError, retryable, if it is not what the job has written."""
+        """Yield the rows of one file. Raises JobError, retryable, if the file is not as the job has written it."""
         planned = replace(planned, file=replace(planned.file, key=self.key))
         try:
             for rows in super().rows_of(planned):
@@ -100,7 +100,7 @@ def bounds_of(metadata: pq.FileMetaData, column: str, group: int) -> tuple[Any, 
 
 @contextlib.contextmanager
 def reading_source(name: str, kind: str) -> Iterator[None]:
-    """Raise errors of reading a source's file in the words of a source.
+    """Raise errors of reading a source's file as errors of the source.
 
     Raises JobError, retryable, if the file is gone; InvalidInput if its bytes are not of its kind. A fault of the store
     passes unchanged.
@@ -119,7 +119,7 @@ def reading_source(name: str, kind: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if not (is_about_bytes(error) or is_about_name(error)):
             raise
-        # Of a text that cannot be decoded the exception quotes the bytes.
+        # The exception quotes the bytes of a text that cannot be decoded.
         raise _unreadable(name, kind, text_of(error)) from error
 
 
@@ -166,7 +166,7 @@ class ParquetScan(FileScan):
     """A scan of a source's Parquet files, whose columns are found by name.
 
     A column that a file lacks has its value of `defaults`, or is null. Texts of the columns in `padded` are padded to
-    so many characters, as Spark reads a column of the type `char(n)`.
+    this number of characters, as Spark reads a column of the type `char(n)`.
     """
 
     defaults: Mapping[str, pa.Scalar] = dataclasses.field(default_factory=dict)
@@ -250,14 +250,14 @@ def _orc_values(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class CsvScan(FileScan):
-    """A scan of a source's CSV files with these `columns`, as far as Spark certainly reads the same rows."""
+    """A scan of a source's CSV files with these `columns`; it yields only rows that Spark certainly reads alike."""
 
     columns: pa.Schema
     text: TextFormat
     csv: CsvFormat
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """The rows of one file. Raises InvalidInput with the fact `only_spark` where Spark must say them, JobError."""
+        """Yield the rows of one file. Raises InvalidInput with the fact `only_spark` if Spark must decide, JobError."""
         file = planned.file
         try:
             with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:

@@ -88,7 +88,7 @@ CLAUSE_COLUMN = "_txlog_clause"
 PART_COLUMN = "_txlog_part"
 RECORD_COLUMN = "record"
 RESERVED_PREFIX = "_txlog_"
-# What is written at once.
+# The rows that are written at once.
 _WRITTEN_ROWS = 8192
 _WRITTEN_BYTES = 4 * 1024 * 1024
 
@@ -98,11 +98,11 @@ _Task = TypeVar("_Task")
 _Batches = Iterator[pa.RecordBatch]
 
 Step: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What becomes of a task's rows: a function of this package, its other arguments bound by `functools.partial`."""
+"""The sink of a task's rows: a function of this package, its other arguments bound by `functools.partial`."""
 
 
 def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Task, _Batches], _Batches]:
-    """Wrap a task's call so that all its exceptions are TaskFailed: another one's text may quote a row's value."""
+    """Wrap a task's call so that it raises only TaskFailed: another exception's text may quote a row's value."""
 
     @functools.wraps(call)
     def guarded(task: _Task, batches: _Batches) -> _Batches:
@@ -123,11 +123,11 @@ def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Ta
 class FileScan:
     """A source of rows: a table's data files.
 
-    The columns are those of `schema` and then, if asked for, the row's address (int64), the row id (int64) and the
+    The columns are those of `schema` and then, if requested, the row's address (int64), the row id (int64) and the
     clause (int32) that the plan has for each position, and the file's segment (int32). `rows` are all rows that no
     deletion vector deletes, or ("only") those at the plan's positions, which are all rows of a file without positions.
-    An address counts deleted rows too. Rows keep the order of the bin's files and of each file. `row_filter` drops rows
-    if all are read; it reads columns of `schema`.
+    An address counts deleted rows too. Rows keep the order of the bin's files and of each file. If all rows are read,
+    `row_filter` drops some of them; it reads columns of `schema`.
     """
 
     bins: Bins
@@ -156,7 +156,7 @@ class FileScan:
         in_file = [field for field in self.schema if field.name not in planned.constants]
         asked = None if self.rows == "all" or planned.positions is None else unpack(planned.positions)
         if asked is not None and not in_file:
-            # Nothing of the file is wanted but which rows there are, and those are known.
+            # Only the addresses of rows are wanted, and those are known without the file.
             for first, positions in asked.parts():
                 rows, numbers = _rows_without_columns(len(positions)), addresses_of(planned.index, positions)
                 yield self._output(planned, rows, numbers, (first, first + len(positions)))
@@ -177,7 +177,7 @@ class FileScan:
             if asked is not None:
                 yield from self.asked_rows(planned, asked, start, batch)
             else:
-                # Numbered as the file has its rows, and only then filtered (soundness A19).
+                # Rows are numbered as in the file, before they are filtered (soundness A19).
                 numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
                 keep = None if deleted is None else deleted.keep(start, batch.num_rows)
                 yield from self._filtered(self._output(planned, batch, numbers, None, keep))
@@ -239,7 +239,7 @@ class FileScan:
 
 
 class RowSource(Protocol):
-    """Where a task's rows come from: files of a plan, cut into bins."""
+    """The source of a task's rows: files of a plan, cut into bins."""
 
     @property
     def bins(self) -> Bins:
@@ -338,7 +338,7 @@ def writing(
     """Yield a writer, and the list of records that the task is to yield after the block.
 
     If the block or the end of a file raises, every file of the writer is deleted. A TxlogError becomes the record and
-    does not leave the block. `batches` are what Spark sends.
+    does not leave the block. `batches` are the rows from Spark.
     """
     report: list[pa.RecordBatch] = []
     writer = PartitionedWriter(layout)
@@ -349,7 +349,7 @@ def writing(
             report.append(records(staged))
     except TxlogError as error:
         writer.abandon()
-        # Spark goes on sending; a worker that stops listening would look like one that died.
+        # Spark keeps sending; a worker that stops listening would look like one that died.
         for _ in batches:
             pass
         report.append(error_record(error))
@@ -359,7 +359,7 @@ def writing(
 
 
 def staged_or_error(record: str) -> StagedFile | TxlogError:
-    """Return what a record of a writing task says."""
+    """Return the staged file or the error that a record of a writing task holds."""
     data = json.loads(record)
     return from_dict(data["error"]) if "error" in data else StagedFile(**data["staged"])
 
@@ -399,7 +399,7 @@ def _rows_without_columns(count: int) -> pa.RecordBatch:
 
 
 def _chosen(values: pa.Array | None, kind: pa.DataType, chosen: tuple[int, int]) -> pa.Array:
-    """Return the values of the chosen positions; one value alone is that of all, and none is -1."""
+    """Return the values of the chosen positions. A single value applies to all; without values each is -1."""
     first, end = chosen
     if values is None or len(values) == 1:
         return pa.repeat(pa.scalar(-1, kind) if values is None else values[0], end - first)
@@ -407,7 +407,7 @@ def _chosen(values: pa.Array | None, kind: pa.DataType, chosen: tuple[int, int])
 
 
 def gathered(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: float = math.inf) -> Iterator[pa.Table]:
-    """Yield the rows of the batches, about so many rows or bytes at once."""
+    """Yield the rows of the batches in tables of about `most_rows` rows or `most_bytes` bytes."""
     waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:

@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.tasks.compaction import RowIds
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN
 
 Z_COLUMN = "_txlog_z"
-# Buckets of a column, 2 to this power; fewer where the bits of many columns would not fit 63.
+# Buckets of a column, 2 to this power; fewer if the bits of many columns would not fit 63.
 MAX_BITS = 10
 
 _GOLDEN_RATIO = pa.scalar(0x9E3779B97F4A7C15, pa.uint64())
@@ -34,7 +34,7 @@ ColumnPath: TypeAlias = tuple[str, ...]
 class ZOrder:
     """How z-values are computed: `boundaries` of each of the `columns` (paths of names), ascending and without null.
 
-    A z-value has so many `bits` of each column.
+    A z-value has `bits` bits of each column.
     """
 
     columns: tuple[ColumnPath, ...]
@@ -43,7 +43,7 @@ class ZOrder:
 
     @classmethod
     def of_sample(cls, columns: Sequence[ColumnPath], sample: pa.Table, groups: int = 1) -> ZOrder:
-        """Return the order whose buckets cut the sample's values into equal parts; for rows in so many groups."""
+        """Return the order for `groups` groups of rows. Its buckets cut the sample's values into equal parts."""
         bits = bits_for(len(columns), groups)
         boundaries = [cuts(values_at(sample, path), 2**bits) for path in columns]
         return cls(columns=tuple(columns), boundaries=tuple(boundaries), bits=bits)
@@ -63,7 +63,7 @@ class ZOrder:
 
 
 def bits_for(columns: int, groups: int = 1) -> int:
-    """Return how many bits of each column fit in a z-value, besides the number of the row's group."""
+    """Return how many bits of each column fit in a z-value together with the number of the row's group."""
     return min(MAX_BITS, (63 - (groups - 1).bit_length()) // columns)
 
 
@@ -90,7 +90,7 @@ def values_at(rows: pa.Table | pa.RecordBatch, path: ColumnPath) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = whole(column)
     for name in path[1:]:
-        # A list: a text that begins with a dot is taken for a path.
+        # A list, because a text that begins with a dot is taken for a path.
         column = pc.struct_field(column, [name])
     return column
 
@@ -105,7 +105,7 @@ def sampled(one_in: int, most: int, rows: Iterator[pa.RecordBatch]) -> Iterator[
     count = 0
     for batch in rows:
         ordinals = pc.bit_wise_and(batch.column(ADDRESS_COLUMN), (1 << POSITION_BITS) - 1).cast(pa.uint64())
-        fractions = pc.multiply(ordinals, _GOLDEN_RATIO)  # of 2**64, which is where it wraps
+        fractions = pc.multiply(ordinals, _GOLDEN_RATIO)  # of 2**64, at which the product wraps
         chosen = batch.filter(pc.less_equal(fractions, pa.scalar((2**64 - 1) // one_in, pa.uint64())))
         yield chosen.slice(0, most - count)
         count += chosen.num_rows
