@@ -115,7 +115,7 @@ def delete_files(
     parallelism: int = PARALLELISM,
     on_batch: Callable[[], object] | None = None,
 ) -> None:
-    """Delete the files, in their order as far as `parallelism` allows, and count into `deletion`.
+    """Delete the files, started in their order, `parallelism` at a time, and count into `deletion`.
 
     Failures are gathered; after MAX_FAILURES no further delete begins. `on_batch` is called in this thread after every
     batch (`Store.deletes_at_once` files). If this thread is interrupted, the deletes under way are awaited and counted
@@ -175,7 +175,7 @@ def progress_log(
     clock: Clock,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> Callable[[], None]:
-    """Return a function that logs and reports the progress, every so many files or seconds."""
+    """Return a function that logs and reports the progress at intervals of files and seconds."""
     total_bytes = sum(info.size_bytes for info in files)
     every = store.limits.progress_files
     next_file, next_ms = every, clock.now_ms() + PROGRESS_MS

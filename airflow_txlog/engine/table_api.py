@@ -80,8 +80,8 @@ class Table(DeltaTable):
     ) -> Self:
         """Create an empty table, at version 0, and return it.
 
-        Raises TableAlreadyExists (also if another writer creates it at the same moment), UnsupportedStore, and what
-        `begin_create` raises.
+        Raises TableAlreadyExists (also if another writer creates it at the same moment), UnsupportedStore, and the
+        errors of `begin_create`.
         """
         table = cls.at(uri, Access(storage_options=storage_options or {}), clock=clock, policy=policy)
         there = TableAlreadyExists(
@@ -115,9 +115,9 @@ class Table(DeltaTable):
         Without version and timestamp, if files are removed and vacuumed while they are read, the version that removed
         them is read.
 
-        Raises what `snapshot` raises, InvalidPredicate, UnsupportedPredicate (outside the engine's closed grammar),
-        UnknownColumn, CorruptDataFile, OutsideTable; FilesMissing if a VACUUM has taken files of the version that
-        was asked for.
+        Raises the errors of `snapshot`, InvalidPredicate, UnsupportedPredicate (outside the engine's closed grammar),
+        UnknownColumn, CorruptDataFile, OutsideTable; FilesMissing if a VACUUM has deleted files of the requested
+        version.
         """
         snapshot = self.snapshot(version, timestamp)
         while True:
@@ -178,10 +178,10 @@ class Table(DeltaTable):
         return restore(tx, target, self.store, timestamp=asked, ignore_missing=ignore_missing).version
 
     def clean_log(self) -> LogCleanup:
-        """Delete the commits and checkpoints that delta.logRetentionDuration has given up; see `checkpointing`.
+        """Delete the commits and checkpoints that are past delta.logRetentionDuration; see `checkpointing`.
 
-        The log is cut at a whole checkpoint that was read back, and only there. Nothing of it is recorded as a commit.
-        Raises UnsupportedFeature if the table may not be written here, and what the store raises at a delete.
+        The log is cut only at a whole checkpoint that was read back. The cleanup makes no commit. Raises
+        UnsupportedFeature if the table may not be written here, and the store's errors for a delete.
         """
         snapshot = self.begin().snapshot
         assert snapshot is not None
@@ -203,19 +203,19 @@ class Table(DeltaTable):
     ) -> VacuumResult:
         """Delete the files under the table that no version inside the retention needs; `dry_run` only names them.
 
-        Two clocks: a file that the log removed goes once its tombstone is older than `retention` (a timedelta, or
-        hours; None: delta.deletedFileRetentionDuration); a file that no action names may be one being staged, and goes
-        only when it is older than `orphan_retention`, never under 24 hours. Recorded as VACUUM START and VACUUM END.
+        Two clocks: a file that the log removed is deleted once its tombstone is older than `retention` (a timedelta, or
+        hours; None: delta.deletedFileRetentionDuration). A file that no action names may be one being staged, so it is
+        deleted only when older than `orphan_retention`, never under 24 hours. Recorded as VACUUM START and VACUUM END.
 
         `mode` "lite" lists nothing: it deletes what the log removed since the last vacuum. `inventory` (a table, or a
-        Parquet or CSV file, of path, modificationTime, size, isDir) proposes files in place of a listing; each is
-        looked up before it goes. `parallelism` deletes run at once; `on_progress` is called now and then. Both
-        commits carry `tags`. `include_foreign`: in a table that was created beside files of others, those may go too.
+        Parquet or CSV file, of path, modificationTime, size, isDir) replaces the listing; each of its files is looked
+        up before its deletion. `parallelism` deletes run at once; `on_progress` is called at intervals. Both commits
+        carry `tags`. `include_foreign`: also delete the files of others in a table that shares its folder with them.
 
         Raises FolderNotEmpty for such a table without it, RetentionTooShort if `retention` is below the table's and
-        `check_retention` is on, InvalidInput for impossible values, CannotVacuumLite if the log lacks commits since
-        the last vacuum, UnsupportedFeature if the table may not be written here, and what the store raises at a
-        delete: the others go on.
+        `check_retention` is on, InvalidInput for impossible values, CannotVacuumLite if the log lacks commits since the
+        last vacuum, UnsupportedFeature if the table may not be written here, and the store's error for a delete, after
+        the other deletes.
         """
         request = VacuumRequest(
             retention_ms=None if retention is None else milliseconds(retention),

@@ -1,1 +1,1 @@
-"""What lies in `_delta_log`: file names, actions and their wire form, segments, checkpoints."""
+"""The content of `_delta_log`: file names, actions and their wire form, segments, checkpoints."""

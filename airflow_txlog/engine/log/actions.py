@@ -27,7 +27,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # No action is part of a reference cycle, so the collector need not visit them (gc=False): with 300,000 adds that is
 # most of the time of opening a log.
 class _Action(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """A value on the wire: camelCase names, absent where None."""
+    """A value on the wire: names in camelCase, None is omitted."""
 
 
 class DeletionVector(_Action, frozen=True):
@@ -114,7 +114,7 @@ class Metadata(_Action, frozen=True, omit_defaults=False):
 
 
 class Protocol(_Action, frozen=True):
-    """What a client must understand to read and to write the table."""
+    """The versions and features that a client must support to read and to write the table."""
 
     min_reader_version: Int32
     min_writer_version: Int32
@@ -170,7 +170,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(Line)
-# What the decoder raises for text that is no JSON, no UTF-8, or nested too deep.
+# The decoder's errors for text that is not JSON, not UTF-8, or nested too deep.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 
@@ -300,7 +300,7 @@ def check_text(data: bytes, path: str) -> None:
 
 
 def _raise_with_line(data: bytes, path: str, error: Exception) -> NoReturn:
-    """Decode line by line to find the first bad one: only a corrupt file pays for knowing where it is corrupt."""
+    """Decode line by line to find the first bad line; only a corrupt file pays this cost."""
     for number, line in enumerate(data.split(b"\n"), start=1):
         try:
             line.decode("utf-8")

@@ -153,7 +153,7 @@ def _map_array(maps: list[_StringMap] | list[_StringMap | None]) -> pa.Array:
         return pa.MapArray.from_arrays([0] * (len(maps) + 1), pa.array([], pa.string()), pa.array([], pa.string()))
     ends: list[int | None] = list(accumulate([len(entry) if entry else 0 for entry in maps], initial=0))
     if None in maps:
-        # A null where a row's offset should stand makes the row null; the last offset belongs to no row.
+        # A null offset makes its row null; the last offset belongs to no row.
         ends = [None if entry is None else start for entry, start in zip(maps, ends[:-1], strict=True)] + ends[-1:]
     return pa.MapArray.from_arrays(
         pa.array(ends, pa.int32()),

@@ -1,6 +1,6 @@
 """The names of the files in `_delta_log`, made and parsed; nothing else in the engine does either.
 
-An unknown name is no error: other writers keep files of their own in the log, and readers must skip them.
+An unknown name is no error: other writers keep their files in the log, and readers must skip them.
 Source: protocol, "File Types".
 """
 

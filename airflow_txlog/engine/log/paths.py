@@ -44,7 +44,7 @@ def canonical_path(wire_path: str, root: str) -> str:
         inside = _normalise(path)
         if inside != ".." and not inside.startswith("../"):
             return inside
-        # The path leaves the table (a shallow clone beside its source): it is as absolute as one with a scheme.
+        # The path leaves the table (a shallow clone next to its source), so treat it like one with a scheme.
         root_scheme, root_authority, root_path = _split(root)
         return _relative_to(_join(root_scheme, root_authority, _normalise(f"{root_path}/{path}")), root)
     # Without a scheme, an absolute path is a local one: `/x/y` is `file:/x/y` is `file:///x/y`.

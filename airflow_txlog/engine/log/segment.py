@@ -1,11 +1,11 @@
-"""Which files of the log make up one version: a checkpoint and the commits after it; and those commits, read.
+"""The files of the log that make up one version, a checkpoint and the commits after it; and reading those commits.
 
-`_last_checkpoint` says where a listing may start. It is only a hint: it may be missing, stale, torn or wrong, and never
-decides what a table holds. Two invariants. A segment is complete: it starts at version 0 or at a whole checkpoint, and
-no commit between there and its version is missing; what cannot be completed is an error, never a shorter table. And a
-log compaction file never changes a replay: it is used whole or not at all, only inside the segment, and never instead
-of the last commit, which alone has the time of the version.
-A cold open costs one small read (the hint) and one listing.
+`_last_checkpoint` names the version at which a listing may start. It is only a hint: it may be missing, stale, torn or
+wrong, and never affects a table's content. Two invariants. A segment is complete: it starts at version 0 or at a whole
+checkpoint, and no commit from there to its version is missing; an incomplete segment is an error, never a shorter
+table. And a log compaction file never changes a replay: it is used whole or not at all, only inside the segment, and
+never instead of the last commit, which alone has the time of the version. A cold open costs one small read (the hint)
+and one listing.
 Source: protocol, "Last Checkpoint File", "File Types", "Checkpoints" and "Log Compaction Files"; delta-spark,
 SnapshotManagement.
 """
@@ -49,7 +49,7 @@ _seen: set[tuple[str, str]] = set()
 
 
 def warn_once(log: logging.Logger, table: str, path: str, what: str) -> None:
-    """Log, once a process, that the file `path` is passed over; `what` says why, and what happens instead."""
+    """Log, once per process, that the file `path` is skipped; `what` is the reason and the alternative."""
     if (table, path) not in _seen:
         _seen.add((table, path))
         log.warning("%s: %s is passed over: %s", table, path, what)
@@ -212,8 +212,8 @@ def list_segment(store: Store, version: int | None = None, *, without: Collectio
         # A hint whose checkpoint is gone or torn is ignored.
         with suppress(TableError):
             return _segment_of(look(store, hint), version, store.root, without)
-    # A gap counts if it is seen twice: a listing beside writers may show commit 8 and not commit 7, and one beside a
-    # log cleanup may miss a checkpoint and find the commits before it gone.
+    # A gap counts if it is seen twice: a listing may race with writers and show commit 8 without commit 7, or race with
+    # a log cleanup and miss both a checkpoint and the commits before it.
     with suppress(LogGap):
         return _segment_of(look(store, 0), version, store.root, without)
     return _segment_of(look(store, 0), version, store.root, without)
@@ -281,9 +281,9 @@ def read_commits(
 ) -> Iterator[Commit]:
     """Yield the commits of the segment, newest first; a run of them may be one `Commit` with the version of its last.
 
-    Few are in memory at a time. The last commit of the segment comes first and by itself; if it ends a compaction it
-    comes twice, which changes nothing: its actions are the newest of that range. `contents`: bytes of commits that
-    were read before, by their files.
+    Few are in memory at a time. The last commit of the segment comes first, as a single commit. If it ends a compaction
+    it comes twice, which is harmless: its actions are the newest of that range. `contents`: bytes of commits that were
+    read before, by their files.
 
     Raises CorruptCommit for a commit that cannot be read, FileNotFoundError if log cleanup took one.
     """
@@ -326,7 +326,7 @@ def _shortest(first: int, last: int, compactions: Iterable[CompactedFile]) -> li
     for version in range(last, first - 1, -1):
         cost[version], step[version] = 1 + cost[version + 1], (version, version, None)
         for each in by_start.get(version, ()):
-            # The last commit is also read by itself.
+            # The last commit is always read separately, too.
             price = 1 + cost[each.end + 1] + (each.end == last)
             if price < cost[version]:
                 cost[version], step[version] = price, (version, each.end, each)

@@ -1,9 +1,9 @@
-"""One listing of the log from a known version on: is it still the log that we know, and which commits followed?
+"""One listing of the log from a known version on: is it still the same log, and which commits followed?
 
-The listing begins at the known version *inclusive*: that one request shows whether the version's commit is the file
-that we saw (else the table was dropped and made again, or its log rewritten or cleaned) and what is new. It also checks
-the commits that were acknowledged to us: another writer whose put is not conditional may replace one (soundness A15).
-The invariant: the commits after the known version are contiguous, or the result says that they are not.
+The listing begins at the known version *inclusive*: that one request shows the new commits, and whether the version's
+commit is still the same file (else the table was dropped and recreated, or its log rewritten or cleaned). It also
+checks the commits that were acknowledged to us: another writer whose put is not conditional may replace one (soundness
+A15). The invariant: the commits after the known version are contiguous, or the result reports the gap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, commit_name, 
 from airflow_txlog.errors import CommitOverwritten, CorruptCommit, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 
-# A larger commit of our own is read again rather than kept.
+# A larger commit of ours is read again instead of kept.
 _KEPT_BYTES = 64 * 1024
 
 _CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
@@ -40,8 +40,8 @@ class LogTail:
     def after(self, version: int) -> list[FileInfo]:
         """Return the commits after `version`, ascending and without a gap; empty if there are none.
 
-        Raises LogGap if one is missing before a later file: the log was cleaned while we stood at `version`, or is
-        broken. The log no longer shows what happened in between.
+        Raises LogGap if one is missing before a later file: the log was cleaned beyond `version`, or is broken. It no
+        longer contains the changes in between.
         """
         missing = self.missing_after(version)
         if missing is not None:
@@ -60,7 +60,7 @@ def list_tail(store: Store, start: int, *, complete_after: int | None = None) ->
     """Return the log from the version `start` on, in one request; two if the first shows a gap after `start`, or after
     `complete_after` if the log may have been cleaned before it.
 
-    A gap counts if it is seen twice: a listing beside writers may show commit 8 and not commit 7.
+    A gap counts if it is seen twice: a listing that races with writers may show commit 8 without commit 7.
     """
     tail = _look(store, start)
     after = start if complete_after is None else complete_after
@@ -92,7 +92,7 @@ _READ_AT_ONCE, _READ_BYTES = 8, 16 * 1024 * 1024
 def read_files(store: Store, files: Sequence[FileInfo]) -> Iterator[bytes]:
     """Yield the content of the files, in order; on a network a few are read at a time.
 
-    Raises what the store raises, in the place of the file that it raises it for.
+    Raises the store's error for a file when its turn comes.
     """
     for batch in _batches(files):
         yield from store.read_all([info.path for info in batch])
@@ -113,7 +113,7 @@ def _batches(files: Sequence[FileInfo]) -> Iterator[list[FileInfo]]:
 
 @dataclass(slots=True)
 class OwnCommit:
-    """A commit of ours that the store acknowledged, and the file that was last verified to hold it.
+    """Our commit that the store acknowledged, and the file that was last verified to hold it.
 
     `verified` is replaced as a whole, so that any number of threads may share one.
     """
@@ -159,12 +159,12 @@ def up_to_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> 
 
 
 def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> dict[FileInfo, bytes]:
-    """Return the bytes of the own commits that were verified now, by their files; each is verified once.
+    """Verify each own commit once; return the bytes of those verified in this call, by their files.
 
-    `tail` comes from `up_to_own_commits`: a commit of ours beyond it is gone.
+    `tail` is the result of `up_to_own_commits`: our commits beyond it are gone.
 
-    Raises CommitOverwritten if another's bytes stand at a version that was acknowledged to us, or the log ends before
-    it. If log cleanup took the commit, later versions exist, and nothing is raised.
+    Raises CommitOverwritten if an acknowledged version holds another writer's bytes, or the log ends before it. Raises
+    nothing if log cleanup deleted the commit, because later versions exist.
     """
     verified: dict[FileInfo, bytes] = {}
     for commit in own:

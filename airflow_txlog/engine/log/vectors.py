@@ -1,7 +1,7 @@
-"""Deletion vectors, read: where they are stored, and which rows they delete.
+"""Reading deletion vectors: their location, and the rows that they delete.
 
-The invariants: a vector whose place is unknown is an error, because vacuum must know every needed one; and a vector
-that does not match its descriptor exactly is an error, because believing a part of it would bring deleted rows back.
+The invariants: a vector at an unknown location is an error, because vacuum must know every needed file; and a vector
+that does not match its descriptor exactly is an error, because using a part of it would restore deleted rows.
 Source: protocol, "Deletion Vectors", "Deletion Vector Descriptor Schema" and "Deletion Vector Format".
 """
 
@@ -33,9 +33,9 @@ FILE_VERSION = 1
 # Around every bitmap in a file: its size before it, a checksum behind it.
 _SIZE_BYTES = 4
 _CHECKSUM_BYTES = 4
-# Two vectors that lie so near to each other are read in one request, with what is between them.
+# Vectors with at most this gap between them are read in one request, gap included.
 _GAP_BYTES = 1024 * 1024
-# Of so much at most, so that the memory of a read is bounded.
+# The largest such request, which bounds the memory of a read.
 _SPAN_BYTES = 64 * 1024 * 1024
 _FILES_AT_ONCE = 16
 
@@ -70,7 +70,7 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
 
 
 def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None]]) -> list[RowPositions]:
-    """Return the deleted rows of each vector, in order; beside each the rows of its data file, None if unknown.
+    """Return the deleted rows of each vector, in order. `wanted` pairs it with its data file's row count, or None.
 
     Each file of vectors is opened once, and neighbours in it are read together. Sizes, checksums, the number of rows,
     their order and their range are checked.
@@ -94,7 +94,7 @@ def _check_descriptor(vector: DeletionVector, root: str) -> None:
     if None in required or vector.size_in_bytes < 0 or vector.cardinality < 0:
         raise corrupt_vector(f"{vector.path_or_inline_dv!r} of {root}", f"its descriptor is {vector}")
     if vector.storage_type == "i":
-        # It is there already, as text; its size is only what it says of itself.
+        # The text is already in memory; `size_in_bytes` is only a claim.
         VECTOR.check(len(vector.path_or_inline_dv), f"deletion vector {vector.path_or_inline_dv[:80]!r}", root)
 
 
@@ -123,7 +123,7 @@ def _decode_inline(vector: DeletionVector, source: str) -> bytes:
     data = _decode_z85(vector.path_or_inline_dv)
     if data is None:
         raise corrupt_vector(source, "it is no text of Z85")
-    # Z85 knows whole groups of four bytes; the size says how many of them are meant.
+    # Z85 encodes whole groups of four bytes; the size excludes the padding.
     if not 0 <= len(data) - vector.size_in_bytes < 4:
         raise corrupt_vector(source, f"it has {len(data)} bytes, and its descriptor says {vector.size_in_bytes}")
     return data[: vector.size_in_bytes]
@@ -135,7 +135,7 @@ def _decode_z85(text: str) -> bytes | None:
         return None
     try:
         return base64.b85decode(text.encode().translate(_TO_B85))
-    except ValueError:  # five characters that say more than four bytes can hold
+    except ValueError:  # five characters whose value exceeds four bytes
         return None
 
 
@@ -168,7 +168,7 @@ def _read_file(store: Store, path: str, ranges: Iterable[_Range]) -> list[tuple[
                 )
             VECTOR.check(length, f"deletion vector {path} at byte {offset}", store.root, path)
         found = []
-        # The version of the file stands before everything, and is read with whatever is near.
+        # The file begins with its version, which is read together with a bitmap near it.
         for span in _spans([(0, 1), *((offset, _SIZE_BYTES + size + _CHECKSUM_BYTES) for offset, size in ordered)]):
             start, end = span
             file.seek(start)
@@ -192,7 +192,7 @@ def _open(store: Store, path: str, source: str) -> Any:
         what = "the table names its file, and it is not there"
         raise corrupt_vector(source, what, path=path, is_missing=True) from error
     except (OSError, ValueError) as error:
-        # What no file can be called: a folder, a name that is too long or leaves the table.
+        # The path cannot name a file: it is a folder, too long, or outside of the table.
         if not is_about_name(error):
             raise
         raise corrupt_vector(source, f"its file cannot be opened: {error}") from error

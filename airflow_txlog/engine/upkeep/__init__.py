@@ -1,1 +1,1 @@
-"""Operations on a table beside its rows: vacuum, restore, history, and findings about its health."""
+"""Maintenance of a table: vacuum, restore, history, and findings about its health."""

@@ -1,4 +1,4 @@
-"""What was done to a table: the commitInfo of its versions."""
+"""The history of a table: the commitInfo of its versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
 
     Each is its commitInfo as written (operation, operationParameters, operationMetrics, …; other engines may write
     anything) with `version`, and with `timestamp` in milliseconds since the epoch: the time that time travel uses. If
-    the table's metadata cannot be read it is the time of the commit's file, and a warning says so. Raises
+    the table's metadata cannot be read, it is the time of the commit's file, and a warning is logged. Raises
     TableNotFound, CorruptCommit.
     """
     commits = list_commits(store)
@@ -31,7 +31,7 @@ def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
         )
     wanted = commits[: -limit - 1 : -1] if limit is not None else commits[::-1]
     infos = [decode_commit_info(store.read(listed.info.path), listed.info.path) for listed in wanted]
-    # Whether in-commit timestamps count is asked only where there are any: it takes the table's metadata.
+    # The table's metadata, which decides whether in-commit timestamps count, is read only if there are any.
     timed = any("inCommitTimestamp" in info for info in infos)
     properties = TableProperties(_configuration(store) if timed else {}, store.root)
     return [

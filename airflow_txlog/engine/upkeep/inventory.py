@@ -23,7 +23,7 @@ from airflow_txlog.locations import is_inside
 from airflow_txlog.storage import Access, FileInfo, open_named_file
 from airflow_txlog.storage.base import is_about_bytes, is_about_name
 
-# Column names by what they mean, the first being ours and the others those of delta-spark and of store reports.
+# Column names by meaning: first ours, then those of delta-spark and of store reports.
 _COLUMNS = {
     "path": ("path", "key", "name"),
     "size": ("size", "length", "size_bytes"),
@@ -65,7 +65,7 @@ def read_inventory(source: pa.Table | str | os.PathLike[str], root: str, access:
     directories: set[str] = set()
     outside = 0
     for spelled, modified_ms, size_bytes, is_directory in rows:
-        # The store's spelling is not encoded; encoded here, it comes out of the decoding as it went in.
+        # The store's spelling is not encoded, but `canonical_path` decodes, so encode it first.
         path = canonical_path(spelled.replace("%", "%25"), root)
         if not path or not is_inside(path):
             outside += 1

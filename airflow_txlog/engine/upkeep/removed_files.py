@@ -77,7 +77,7 @@ def removes_since(store: Store, since_ms: int) -> list[Remove]:
         try:
             commit = decode_commit(name.version, store.read(info.path), info.path)
         except FileNotFoundError:
-            continue  # log cleanup took it meanwhile
+            continue  # deleted by log cleanup in between
         removes += _removes_of(commit, info.modified_ms)
     return removes
 

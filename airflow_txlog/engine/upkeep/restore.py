@@ -71,11 +71,11 @@ def restore(
 ) -> Restored:
     """Commit the content and the metadata of `target` on top of the transaction's snapshot.
 
-    If the table is at that version already nothing is committed. Files that come back keep their statistics, tags,
-    deletion vectors and row ids. `timestamp` is the requested moment, for the history. With `ignore_missing`, files
-    that are gone are left out, and their rows are lost. `tags` go into its commitInfo.
+    If the table is at that version already nothing is committed. Restored files keep their statistics, tags, deletion
+    vectors and row ids. `timestamp` is the requested moment, for the history. With `ignore_missing`, missing files are
+    left out, and their rows are lost. `tags` go into the commitInfo.
 
-    Raises FilesMissing if a file that must come back, or the file of its deletion vector, is gone or has another size;
+    Raises FilesMissing if a file to restore, or the file of its deletion vector, is gone or has another size;
     UnsupportedFeature if the target needs a feature that the protocol, or this engine, lacks; ConcurrentWrite if any
     commit lands first.
     """
@@ -98,7 +98,7 @@ def restore(
         log.warning("%s: restored without %d files that are gone: %s", store.root, len(missing), missing[:_EXAMPLES])
     tx.read_whole_table()
     if metadata != head.metadata:
-        # Rows of that version come back with the rules that they were written under.
+        # The metadata of that version holds the rules under which its rows were written.
         tx.set_metadata(metadata, is_checked=True)
     _restore_clustering(tx, head, target)
     tx.add(table_to_adds(coming, data_change=True))
@@ -157,7 +157,7 @@ def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table:
     if target.state.live.column("deletion_vector").null_count < target.num_files:
         needs |= {"deletionVectors"}
     listed = sorted(reader_features(head.protocol) | writer_features(head.protocol))
-    # What that version's own protocol did not list did nothing then either.
+    # A feature that the version's own protocol did not list had no effect then either.
     needs -= frozenset(missing_features(target.protocol, needs))
     for feature in missing_features(head.protocol, needs):
         raise UnsupportedFeature(

@@ -1,9 +1,10 @@
 """VACUUM: delete the files that no version inside the retention needs.
 
-Two clocks decide. A file that the log has removed goes once its tombstone is past the requested retention. A file that
-no action names may be one that a writer is staging right now: it goes once it is older than the orphan retention, never
-under 24 hours. Candidates come from a listing, an inventory or (lite) the removes of the log; `vacuum_plan` decides
-among them by the same rules. Candidates of an inventory or of the log are looked up in the store before they go.
+Two clocks decide. A file that the log has removed is deleted once its tombstone is past the requested retention. A file
+that no action names may be one that a writer is staging right now: it is deleted once it is older than the orphan
+retention, never under 24 hours. The candidates are a listing, an inventory or (lite) the removes of the log;
+`vacuum_plan` applies the same rules to all. Candidates of an inventory or of the log are looked up in the store before
+they are deleted.
 Source: delta-spark, VacuumCommand; soundness A16.
 """
 
@@ -153,9 +154,9 @@ def vacuum_table(
 ) -> VacuumResult:
     """Vacuum the latest version of the table; VACUUM START and VACUUM END become commits, which carry `tags`.
 
-    Raises UnsupportedFeature if the table may not be written here, and what `vacuum` raises.
+    Raises UnsupportedFeature if the table may not be written here, and the errors of `vacuum`.
     """
-    # What is only read need not be writable here.
+    # A dry run only reads, so the table need not be writable here.
     snapshot = table.snapshot() if request.dry_run else table.begin().snapshot
     assert snapshot is not None
     return vacuum(
@@ -183,10 +184,10 @@ def _abort_unfinished(store: Store, times: _Times) -> None:
 
 def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Clock) -> _Times:
     retention = state.retention_ms if request.retention_ms is None else request.retention_ms
-    # A dry run may not write, and asking a local store for its time does.
+    # A dry run must not write, and a local store writes a file to read its clock.
     now_ms = clock.now_ms() if request.dry_run else store.now_ms()
-    # Writers' clocks stamp tombstones, the store's stamps files: the slower of ours and the store's counts. Without a
-    # retention no clock decides: a file's time lags by a tick, and a writer's clock may be ahead.
+    # Writers' clocks stamp tombstones, and the store's clock stamps files: use the slower of our clock and the store's.
+    # A retention of 0 allows for slack: a file's time lags by a tick, and a writer's clock may be ahead.
     delete_before_ms = now_ms + _CLOCK_SLACK_MS if retention == 0 else min(now_ms, clock.now_ms()) - retention
     return _Times(
         now_ms=now_ms,
@@ -195,11 +196,11 @@ def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Cloc
     )
 
 
-# --- where candidates come from -------------------------------------------------------------------------------------
-# A checkpoint drops the tombstones that are past the table's retention. So two questions need the commits themselves.
-# Was a file removed after `delete_before`, if the requested retention is longer than the table's? It must stay. And is
-# a young file that no action of the state names being staged, or was it committed and removed again (or holds change
-# rows)? Then the requested retention rules it, or "forget this person now" would wait for a week.
+# --- the candidates -------------------------------------------------------------------------------------------------
+# A checkpoint drops the tombstones that are past the table's retention, so two cases need the commits themselves. A
+# file that was removed after `delete_before` must stay, if the requested retention is longer than the table's. And a
+# young file that no action of the state names may not be one being staged, but one that was committed and removed again
+# (or holds change rows). Then the requested retention applies, or "forget this person now" would wait for a week.
 
 
 def _full_plan(store: Store, state: VacuumState, request: VacuumRequest, times: _Times, clock: Clock) -> VacuumPlan:
@@ -230,7 +231,7 @@ def _full_plan(store: Store, state: VacuumState, request: VacuumRequest, times: 
 
 
 def _lite_plan(store: Store, state: VacuumState, request: VacuumRequest, times: _Times) -> tuple[VacuumPlan, int]:
-    """Return the plan of what the log removed since the last vacuum, and the last version that it covers."""
+    """Return the plan for the files removed in the log since the last vacuum, and the last version that it covers."""
     found = removes_before(store, state.version, times.delete_before_ms)
     forgotten: list[Remove] = []
     since_ms = _forgotten_since(state, request, times)

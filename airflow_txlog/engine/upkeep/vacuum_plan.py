@@ -1,7 +1,7 @@
-"""The settings of a vacuum, and which files it deletes: pure functions of what is there and of the names in the log.
+"""The settings of a vacuum, and which files it deletes: pure functions of the files and of the names in the log.
 
-The invariant: a doubtful file stays. A file goes if the log removed it before the retention, or if no action names it
-and it is older than the orphan retention; never if its name could mean a needed file, by whatever path.
+The invariant: a doubtful file stays. A file is deleted if the log removed it before the retention, or if no action
+names it and it is older than the orphan retention; never if any reading of its path could mean a needed file.
 Source: delta-spark, VacuumCommand; soundness A16.
 """
 
@@ -219,12 +219,12 @@ def may_go(info: FileInfo, named: NamedFiles, orphan_before_ms: int) -> bool:
     return info.path in named.expired or info.modified_ms < orphan_before_ms
 
 
-# What stores call a file of the log that they have not published yet, or put there to try them (`temporary_path`).
+# Names of unpublished files in the log, and of files that probe the store (`temporary_path`).
 _LEFTOVER = re.compile(rf"{LOG_DIRECTORY}/\.[^/]+\.[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\.tmp")
 
 
 def is_leftover(path: str) -> bool:
-    """Return whether a killed writer of ours left the file in the log; it goes once it is old, like any orphan."""
+    """Return whether a killed writer left this temporary file in the log; a vacuum deletes it like any orphan."""
     return _LEFTOVER.fullmatch(path) is not None
 
 

@@ -79,7 +79,7 @@ def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: 
     texts = [each for each in chunks if each.is_text and each.has_dictionary]
     if texts:
         decoded.check(_bytes_of_texts(source, file, texts, decoded))
-    # By one thread: each thread that decodes keeps memory of its own, and two are no faster.
+    # One thread: each decoding thread holds additional memory, and two are no faster.
     for batch in file.iter_batches(_rows_at_once(chunks), columns=columns, use_threads=False):
         decoded.count(batch.nbytes)
         yield batch

@@ -1,8 +1,8 @@
-"""A checkpoint, read: classic, in parts, or V2 with its sidecars.
+"""Reading a checkpoint: classic, in parts, or V2 with its sidecars.
 
-The invariant: all of it is read or none. A file that is damaged, a sidecar that is missing or has another size than
-its top level says, an action that occurs twice or not at all, or a data file that is live twice makes the checkpoint
-corrupt. It is never taken for a smaller or a larger table.
+The invariant: a checkpoint is read completely or not at all. A damaged file, a sidecar that is missing or differs in
+size from its top level, an action that occurs twice or not at all, or a data file that is live twice makes the
+checkpoint corrupt. It never passes for a smaller or larger table.
 Source: protocol, "Checkpoints", "V2 Spec", "Checkpoint Schema" and "Action Reconciliation".
 """
 
@@ -103,9 +103,9 @@ def _added_twice(adds: pa.Table) -> str | None:
 
 
 def holds_twice(texts: pa.ChunkedArray, at_once: int = 1_048_576) -> bool:
-    """Return whether a text occurs twice; of more than `at_once`, an eighth of so many are compared at a time.
+    """Return whether a text occurs twice. More than `at_once` texts are compared in groups of an eighth of it.
 
-    They are those whose hashes have one remainder. A set of all texts would take a hundred bytes for each.
+    Texts whose hashes share a remainder are compared. A set of all texts would take a hundred bytes for each.
     """
     if len(texts) <= at_once:
         return bool(pc.count_distinct(texts).as_py() < len(texts))
@@ -142,7 +142,7 @@ def _corrupt_where_unreadable(store: Store, path: str) -> Iterator[None]:
         if not is_about_bytes(error):
             raise
         raise _corrupt(store, path, str(error)) from error
-    # Arrow's and msgspec's errors, and Python's where a column has another shape than an action.
+    # Arrow's and msgspec's errors, and Python's for a column with another shape than its action.
     except (pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise _corrupt(store, path, f"{type(error).__name__}: {error}") from error
 
@@ -162,8 +162,8 @@ def read_checkpoint(
 ) -> CheckpointContent:
     """Return the content of a checkpoint of any kind, rows in the order of its files.
 
-    `keep` gets every batch of adds as it is read, and returns what stays of it in memory. Statistics and partition
-    values that are kept only as structs come back as the log writes them.
+    `keep` gets every batch of adds as it is read, and returns the form to keep in memory. Statistics and partition
+    values that exist only as structs are converted to the log's form.
 
     Raises CorruptCheckpoint (path) for a file that is neither Parquet nor JSON, has wrong types, lacks protocol,
     metaData, or the path or size of a file, is of another version than its name, or names a sidecar that is missing or

@@ -1,10 +1,10 @@
 """The rows of one Parquet file of a checkpoint, whatever shape its writer gave them.
 
 Columns are read as columns: a million adds become a few Arrow arrays, never Python objects. The invariant: a missing
-column is null, a column of another width is converted, and one of another kind, or a file action without a path or a
-size, is corrupt; it is never left out.
+column is null, and a column of another width is converted. A column of another kind, or a file action without a path or
+size, is corrupt and never skipped.
 
-`stats_parsed` and `partitionValues_parsed` come back as the texts of the log. Only tables with
+`stats_parsed` and `partitionValues_parsed` are converted to the log's texts. Only tables with
 `delta.checkpoint.writeStatsAsJson=false` have statistics as structs alone. Values that JSON cannot state exactly (NaN,
 infinity, bytes) are left out, which costs pruning and never a row.
 Source: protocol, "Checkpoint Schema", "Per-file Statistics" and "Partition Value Serialization".
@@ -83,7 +83,7 @@ def _opened(source: Any, decoded: Decoded) -> pq.ParquetFile:
     file = open_parquet(source, decoded)
     schema = file.schema_arrow
     for known in _STRUCTS:
-        # Only members are asked for below: a column of another shape would read as one with no rows.
+        # Below only members are read: a column of another shape would read as one without rows.
         if known in schema.names and not pa.types.is_struct(schema.field(known).type):
             raise pa.ArrowInvalid(f"column {known} is no struct")
     return file
@@ -194,7 +194,7 @@ def _is_of_kind_or_struct(found: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(pa.types.is_struct(found)) if wanted == DELETION_VECTOR else _is_of_kind(found, wanted)
 
 
-# Strings without the annotation that says so are plain bytes.
+# Strings without the UTF-8 annotation read as bytes.
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
@@ -239,7 +239,7 @@ def _rows(batch: pa.RecordBatch, name: str) -> list[dict[str, Any]]:
 
 def _protocol(row: dict[str, Any]) -> Protocol:
     protocol = msgspec.convert(row, Protocol)
-    # Some writers put an empty list where the protocol demands null.
+    # Some writers put an empty list although the protocol requires null.
     reader = protocol.reader_features if protocol.min_reader_version >= 3 else None
     writer = protocol.writer_features if protocol.min_writer_version >= 7 else None
     return msgspec.structs.replace(protocol, reader_features=reader, writer_features=writer)
@@ -259,7 +259,7 @@ _UNITS_A_SECOND = {"s": 1, "ms": 1000, "us": SECOND_US, "ns": 1000 * SECOND_US}
 
 
 def statistics_json(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
-    """Return one JSON string a row, null where the struct is null; timestamps in UTC, rounded down to microseconds.
+    """Return one JSON string per row, null for a null struct; timestamps in UTC, rounded down to microseconds.
 
     `instants` are members (`minValues.t`) that hold instants although their type has no zone.
     """
@@ -311,7 +311,7 @@ def _value(value: Any) -> Any:
 
 
 def partition_maps(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
-    """Return one map a row, null where the struct is null; a member that is missing is null.
+    """Return one map per row, null for a null struct; a missing member is null.
 
     `instants`: as for `statistics_json`. Raises ValueError for a type that cannot partition a table.
     """

@@ -1,8 +1,8 @@
-"""The rows of a checkpoint: actions as Arrow structs, one column an action; and the sidecars of a V2 checkpoint.
+"""The rows of a checkpoint: actions as Arrow structs, one column per action; and the sidecars of a V2 checkpoint.
 
 Two invariants. Every field of FILES and TOMBSTONES has its member here under its name on the wire, so that a snapshot
-is written and read back without loss. And a sidecar lies in `_delta_log/_sidecars/` of its own table: a name that leads
-elsewhere is corrupt, and is neither read nor deleted.
+is written and read back without loss. And a sidecar lies in `_delta_log/_sidecars/` of the same table: a name outside
+of it is corrupt, and its file is neither read nor deleted.
 Source: protocol, "Checkpoint Schema", "V2 Spec", "Sidecar File Information" and "Checkpoint Metadata".
 """
 
@@ -23,7 +23,7 @@ SIDECAR_DIRECTORY = f"{LOG_DIRECTORY}/_sidecars"
 
 
 def wire_name(name: str) -> str:
-    """Return a field name of ours as the wire spells it: `base_row_id` is `baseRowId`."""
+    """Return the wire's spelling of a field name: `base_row_id` is `baseRowId`."""
     head, *rest = name.split("_")
     return head + "".join(map(str.capitalize, rest))
 
@@ -87,7 +87,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 def sidecar_path(sidecar: Sidecar, root: str) -> str:
     """Return the path of the sidecar, relative to the table. Raises ValueError if it is not in the directory."""
     name = unquote(sidecar.path)
-    # Only a bare name is relative to the directory; `/x` and `<table>/x` would come out as bare once they are resolved.
+    # Only a bare name is relative to the directory; resolving would turn `/x` and `<table>/x` into bare names.
     found = f"{SIDECAR_DIRECTORY}/{name}" if "/" not in name else canonical_path(sidecar.path, root)
     directory, _, base = found.rpartition("/")
     if directory != SIDECAR_DIRECTORY or base in ("", ".", ".."):

@@ -74,7 +74,7 @@ class AddForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState:
-    """The reconciled state of a version, as far as a checkpoint keeps it."""
+    """The part of a version's reconciled state that a checkpoint keeps."""
 
     version: int
     protocol: Protocol
@@ -117,9 +117,9 @@ def write_v2_checkpoint(
 ) -> None:
     """Write a V2 checkpoint of the state's version: sidecars, then the top level, and then the hint to it.
 
-    The table's protocol must list the feature v2Checkpoint. `unique_id` returns fresh UUIDs, so that two writers of
-    one version both leave their checkpoint. Raises what the store raises, and FileNotFoundError if a sidecar was
-    deleted meanwhile; then the log is unchanged but for sidecars that nothing names, which the log cleanup removes.
+    The table's protocol must list the feature v2Checkpoint. `unique_id` returns fresh UUIDs, so that two writers of one
+    version both leave their checkpoint. Raises the store's errors, and FileNotFoundError if a sidecar was deleted
+    before the end. The log is then unchanged except for unreferenced sidecars, which the log cleanup removes.
     """
     sidecars = _write_sidecars(store, state, unique_id, form)
     about: _Action = {"checkpointMetadata": CheckpointMetadata(version=state.version)}
@@ -211,7 +211,7 @@ def _small_actions(state: CheckpointState) -> list[_Action]:
     """Return all actions but those of files."""
     protocol = msgspec.structs.replace(
         state.protocol,
-        # Lists where the version has feature lists, null where it does not: the protocol demands both.
+        # The protocol requires lists in versions with feature lists, and null in others.
         reader_features=(state.protocol.reader_features or []) if state.protocol.min_reader_version >= 3 else None,
         writer_features=(state.protocol.writer_features or []) if state.protocol.min_writer_version >= 7 else None,
     )

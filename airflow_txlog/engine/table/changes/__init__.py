@@ -1,1 +1,1 @@
-"""What changed between versions: the commits, and the rows of the change data feed."""
+"""Changes between versions: the commits, and the rows of the change data feed."""

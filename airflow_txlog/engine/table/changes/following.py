@@ -27,7 +27,7 @@ from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_same_log, 
 from airflow_txlog.errors import InvalidInput, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 
-# Facts of so many commits are kept, and so many commits are read ahead.
+# The number of commits whose facts are kept, and of commits read ahead.
 _KEPT_FACTS, _READ_AHEAD = 2000, 8
 
 PartitionValues = tuple[tuple[str, str | None], ...]

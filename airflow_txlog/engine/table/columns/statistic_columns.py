@@ -1,10 +1,10 @@
-"""The statistics of many files as columns: those asked for, to prune by, and all as structs, for checkpoints.
+"""The statistics of many files as columns: requested ones for pruning, and all as structs for checkpoints.
 
 Arrow's JSON reader parses the texts of all files as one stream of lines, many times as fast as one by one. The
-invariant: reading together gives what reading each file by itself gives, or is not done. Every text must be one object
-on one line, and every value of the form that its type is written in. Anything else (an exponent in an integer, a
-duplicate key, a number in quotes, a line break, text that is not UTF-8) makes all files be read one by one. Numbers are
-read as the column's own type, never by way of a double; decimals are read one by one.
+invariant: reading together is used only if it gives the same result as reading one by one. Every text must be one
+object on one line, and every value must have its type's usual form. Otherwise (an exponent in an integer, a duplicate
+key, a number in quotes, a line break, text that is not UTF-8) all files are read one by one. Numbers are read as the
+column's own type, never by way of a double; decimals are read one by one.
 
 A member of a struct for checkpoints holds exactly the value of the log's text, or null, which means not known.
 Source: protocol, "Per-file Statistics" and "Checkpoint Schema" (`stats_parsed`, `partitionValues_parsed`).
@@ -84,7 +84,7 @@ class ReadStatistics:
 
 
 def read_statistics(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ReadStatistics:
-    """Return the statistics in these texts, one a file; null or empty where the file has none."""
+    """Return the statistics in these texts, one per file; null or empty for a file without any."""
     together = read_together(texts, asked) if all(column.is_read_together for column in asked) else None
     return _read_one_by_one(texts, asked) if together is None else together
 
@@ -93,7 +93,7 @@ def read_statistics(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> Read
 
 
 class _OddValue(Exception):
-    """A value that must be read by itself."""
+    """A value that must be read one by one."""
 
 
 def read_together(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ReadStatistics | None:
@@ -159,7 +159,7 @@ def _column(table: pa.Table, column: AskedColumn) -> ReadColumn:
 
 
 def _side(values: pa.Array, column: AskedColumn, side: int) -> tuple[pa.Array, pa.BooleanArray]:
-    """Return the bounds of one side, and where the text is no bound."""
+    """Return the bounds of one side, and whether each text is no bound."""
     none_bad = pa.repeat(pa.scalar(False), len(values))
     if column.type in _FLOATS and not pc.all(pc.fill_null(pc.is_finite(values), True), min_count=0).as_py():
         raise _OddValue
@@ -212,7 +212,7 @@ def only_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 class StatisticsDecoder:
-    """Decodes statistics file by file, as far as some columns need; values stay JSON texts."""
+    """Decodes the statistics of some columns file by file; values stay JSON texts."""
 
     def __init__(self, columns: Sequence[Keys]) -> None:
         # Attributes are `f0`, `f1`, … because names may be any text.
@@ -233,7 +233,7 @@ class StatisticsDecoder:
         self._decoder = msgspec.json.Decoder(msgspec.defstruct("Statistics", fields, rename="camel", gc=False))
 
     def decode(self, texts: pa.StringArray) -> list[Any]:
-        """Return the statistics of every file; None where there are none, or they are not what the protocol says."""
+        """Return the statistics of every file; None if they are missing or break the protocol."""
         # As bytes: text that is not UTF-8 must spoil its own file only.
         return [_decoded(self._decoder, text) for text in texts.cast(pa.large_binary()).to_pylist()]
 
@@ -385,7 +385,7 @@ class _Leaf:
         return any(".".join(self._names[:size]).lower() == named for size in range(1, len(self._names) + 1))
 
     def bounds(self, lower: list[bytes], upper: list[bytes], pythons: list[bool]) -> tuple[pa.Array, pa.Array]:
-        """Return both sides' bounds; null for strings of the files in `pythons`, and where a side is not believed."""
+        """Return both sides' bounds; null for strings of the files in `pythons`, and if a side is not trusted."""
         doubtful: set[bytes] = set()
         if self._reader is not None:
             # Texts that a reader of the log does not believe; without a reader it believes none anyway.

@@ -211,9 +211,9 @@ def _string(text: bytes) -> Bound | None:
 def string_bounds(value: str) -> Bound:
     """Return the bounds that a text defends, the upper one exclusive.
 
-    A maximum may be the beginning of the real one, cut after 32 characters or after 64 bytes. From the first U+FFFD on
-    it is not believed: delta-spark before 3.3 ends a cut maximum with it, though the real one may go on with a greater
-    character, and Java writes it for bytes that are not UTF-8, which are smaller or greater than it. Half of a
+    A maximum may be the beginning of the real one, cut after 32 characters or after 64 bytes. It is not trusted from
+    the first U+FFFD on: delta-spark before 3.3 ends a cut maximum with it, although the real one may continue with a
+    greater character, and Java writes it for bytes that are not UTF-8, which are smaller or greater than it. Half of a
     surrogate pair in front of it became a question mark.
     """
     known, replaced, _ = value.partition(_REPLACEMENT)
@@ -221,7 +221,7 @@ def string_bounds(value: str) -> Bound:
 
 
 def first_after(prefix: str) -> str | None:
-    """The smallest string greater than all that begin with `prefix`, or None where there is no such string."""
+    """Return the smallest string greater than all that begin with `prefix`, or None if there is no such string."""
     kept = prefix.rstrip(_MAX_CHAR)
     if not kept:
         return None

@@ -27,14 +27,14 @@ from airflow_txlog.storage.limits import STATISTICS
 
 ColumnPath: TypeAlias = tuple[str, ...]
 
-# Decoded statistics are dropped after so many files, so that a million of them are never in memory at once.
+# Decoded statistics are dropped after this number of files, so that a million are never in memory at once.
 _FILES_AT_ONCE = 50_000
 _ARRAYS = ("lower", "upper", "null_count", "num_records")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnBounds:
-    """What is known of one column in each file, in the files' order. Null means not known.
+    """The known facts of one column in each file, in the files' order. Null means not known.
 
     `lower` and `upper` are of the column's Arrow type; no value that is not null is smaller than `lower` or greater
     than `upper`. They need not occur in the file: equal bounds prove that every value equals them, and nothing proves
@@ -67,7 +67,7 @@ class ColumnBounds:
         return replace(self, **{name: change(getattr(self, name)) for name in _ARRAYS})
 
     def copied(self, start: int, count: int) -> ColumnBounds:
-        """Return the bounds of some files in memory of their own; a slice would keep all."""
+        """Return a copy of some files' bounds; a slice would keep all of them in memory."""
         return self.map(lambda array: pa.concat_arrays([array.slice(start, count)]))
 
     @staticmethod
@@ -143,7 +143,7 @@ def _asked(members: tuple[StructField, ...]) -> AskedColumn:
 
 
 def _believed(found: ReadColumn, member: StructField, pythons: pa.BooleanArray | None) -> tuple[pa.Array, pa.Array]:
-    """Return both bounds, null where a text of either side is no bound (a NaN), or where they contradict each other."""
+    """Return both bounds, null if a text of either side is no bound (a NaN) or they contradict each other."""
     lower, upper = found.lower, found.upper
     bad = pc.or_(found.is_bad, pc.fill_null(pc.greater(lower, upper), False))
     if member.type is Primitive.STRING and pythons is not None:
@@ -176,11 +176,11 @@ class _KeptColumn:
 class KeptBounds:
     """The bounds of one table's files by batch, kept while some version has the batch, up to `limits.STATISTICS` bytes.
 
-    Any number of threads may ask; two may parse the same batch.
+    Any number of threads may share it; two may parse the same batch.
     """
 
     def __init__(self) -> None:
-        # By name; the column that was asked for longest ago comes first.
+        # By name, the least recently used column first.
         self._columns: dict[str, _KeptColumn] = {}
         # Held while looking up and storing, never while parsing.
         self._lock = threading.Lock()

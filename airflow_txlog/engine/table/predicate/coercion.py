@@ -132,7 +132,7 @@ def like(column: Operand, constant: Constant, negated: bool) -> Expression:
 
 def is_plain_pattern(pattern: str) -> bool:
     """Return whether `%` is the pattern's only wildcard, and all else is found in a text by its bytes."""
-    # Spark puts U+FFFD in the place of bytes that are not Unicode before it compares.
+    # Spark replaces bytes that are not Unicode by U+FFFD before it compares.
     return not set(pattern) & set("_\\\ufffd")
 
 

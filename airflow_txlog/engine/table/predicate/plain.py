@@ -1,4 +1,4 @@
-"""Conditions that Spark certainly accepts and answers without an error, so that it need not be asked.
+"""Conditions that Spark certainly accepts and evaluates without an error, so that it need not be consulted.
 
 They compare columns of text, whole numbers and dates with constants of the same kind, or with texts as Spark writes
 these. The invariant: Spark neither refuses a plain text nor fails on a value. Source: Spark 4.2, SqlBaseParser.g4;

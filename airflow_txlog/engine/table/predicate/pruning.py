@@ -119,7 +119,7 @@ class FileQuestion:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What is known of some files, by the names that the predicate uses."""
+    """The known facts of some files, by the names that the predicate uses."""
 
     count: int
     types: Mapping[str, DataType]
@@ -176,8 +176,8 @@ def _everywhere(count: int, value: bool = True) -> pa.BooleanArray:
 
 
 # --- sets of partitions ----------------------------------------------------------------------------------------------
-# What an overwrite of "the partitions of the new files" reads. Values compare as typed values (`1` and `01` are one
-# integer partition), and null equals null. Source: delta-spark, dynamic partition overwrite.
+# The rows that an overwrite of "the partitions of the new files" reads. Values compare as typed values (`1` and `01`
+# are one integer partition), and null equals null. Source: delta-spark, dynamic partition overwrite.
 
 
 def partitions_of(partitions: Sequence[Mapping[str, str | None]]) -> Predicate:
@@ -240,7 +240,7 @@ def _normal(values: pa.Array, data_type: DataType) -> pa.Array:
 
 
 def may_be_true(leaf: Expression, bounds: ColumnBounds) -> pa.BooleanArray:
-    """Return False for files where no row can satisfy the leaf; never null, in the order of the bounds."""
+    """Return False for files without a row that can satisfy the leaf; never null, in the order of the bounds."""
     only_nulls = _proven(pc.and_(pc.equal(bounds.null_count, bounds.num_records), pc.greater(bounds.num_records, 0)))
     match leaf:
         case Call("is null"):
@@ -333,10 +333,10 @@ def _reaches(bounds: ColumnBounds, upper: pa.Array, value: object) -> pa.Boolean
 
 
 def _possible(compared: pa.Array) -> pa.BooleanArray:
-    """Return the comparison, true where the bound is unknown."""
+    """Return the comparison, true for an unknown bound."""
     return pc.fill_null(compared, True)
 
 
 def _proven(compared: pa.Array) -> pa.BooleanArray:
-    """Return the comparison, false where the count is unknown."""
+    """Return the comparison, false for an unknown count."""
     return pc.fill_null(compared, False)

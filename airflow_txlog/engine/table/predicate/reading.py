@@ -179,7 +179,7 @@ def target_conjuncts(
     source_columns: Iterable[str] | None = None,
     lenient: bool = False,
 ) -> Predicate:
-    """Read the part of a MERGE's ON condition about target rows alone: where it is false, no source row matches.
+    """Read the part of a MERGE's ON condition about target rows alone: if it is false, no source row matches.
 
     Conditions on the source are unknown. A name without an alias is the target's only if `source_columns`, all columns
     of the source, shows that it is not the source's. Parameters may be unused, because the merge's clauses share them.

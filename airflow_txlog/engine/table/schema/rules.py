@@ -72,7 +72,7 @@ def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
     """Return the rules in the metadata of a table with this schema.
 
     Raises CorruptTable for an invariant that is not of the protocol's form; UnsupportedFeature, naming the feature and
-    the column, for a rule inside a struct, an array or a map, where it cannot be kept.
+    the column, for a rule inside a struct, an array or a map, which cannot be enforced.
     """
     _check_top_level(schema, table)
     checks = [

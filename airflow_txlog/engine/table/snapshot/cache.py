@@ -1,14 +1,14 @@
 """The state that a long-lived table keeps between calls.
 
-* The newest snapshot, from which a look begins.
-* `own`: its last commits as the store acknowledged them. Another writer may still replace one, so each look compares
+* The newest snapshot, from which a refresh begins.
+* `own`: its last commits as the store acknowledged them. Another writer may still replace one, so each refresh compares
   the file at its version with `OwnCommit.verified`.
-* `contents`: bytes of commits, by their files, that the next look need not read: other writers' commits that our last
-  one was checked against, and our own once verified. A replaced file has another etag, so it is not found here.
+* `contents`: bytes of commits, by their files, that the next refresh need not read: other writers' commits that our
+  last one was checked against, and our own once verified. A replaced file has another etag, so it is not found here.
 
 A poll that finds nothing new is one listing. The invariant: a returned snapshot was verified against the log by a
 request of this call. The newest snapshot is one reference, replaced as a whole and never by an older one of the same
-table, so any number of threads may ask at the same time.
+table, so any number of threads may use it at the same time.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from airflow_txlog.engine.table.predicate import FileQuestion
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key
 from airflow_txlog.storage.limits import USUAL, Limits
 
-# The index of a large level costs as much as some ten scans. Reading a table takes one; a process that goes on
+# The index of a large level costs as much as about ten scans. Reading a table takes one scan; a process that keeps
 # refreshing gets an index.
 _LOOKS_WITHOUT_INDEX = 3
 
