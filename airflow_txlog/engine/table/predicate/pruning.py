@@ -29,11 +29,12 @@ from airflow_txlog.engine.table.predicate.tree import (
     constants_of,
     describe,
     leaves,
+    operand_of,
 )
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructType
 from airflow_txlog.errors import PartitionMismatch
 from airflow_txlog.sql.confinement import unsupported
-from airflow_txlog.sql.evaluation import aligned, passing
+from airflow_txlog.sql.evaluation import aligned, known_as, passing
 from airflow_txlog.sql.expression import Call, Column, Expression, Literal, Opaque, Values, any_of, columns_of
 
 # Longer IN lists are sorted together with the bounds, once, instead of being compared member by member.
@@ -138,26 +139,39 @@ class _Facts:
                 return _everywhere(self.count)
             case Call(operator) if operator == IN_PARTITIONS:
                 return self._may_be_in_set(node)
-        return self._leaf_may(node)
+            case Call():
+                return self._leaf_may(node)
+        raise TypeError(f"no node of a predicate: {node!r}")
 
-    def _leaf_may(self, leaf: Expression) -> pa.BooleanArray:
+    def _leaf_may(self, leaf: Call) -> pa.BooleanArray:
         columns = columns_of(leaf)
         if len(columns) != 1:
             return _everywhere(self.count)
         (column,) = columns
-        data_type, constants = self.types.get(column), constants_of(leaf)
-        # The type may have changed since the predicate was read: its constants are of the old one.
+        data_type, constants = self._type_of(operand_of(leaf)), constants_of(leaf)
+        # The type may have changed since the predicate was read: its constants and functions are of the old one.
         if data_type is None or (constants is not None and constants.type != comparable_type(data_type)):
             return _everywhere(self.count)
         partition = self.partitions.get(column)
         if partition is None:
             known = self.bounds.get(column)
             return _everywhere(self.count) if known is None else may_be_true(leaf, known)
-        if data_type is Primitive.BINARY:
+        if self.types[column] is Primitive.BINARY:
             # Every writer has its own way to make text of bytes.
             return _everywhere(self.count)
         values = pa.RecordBatch.from_arrays([partition.values], [column])
         return pc.or_(passing(leaf, values), pc.invert(partition.known))
+
+    def _type_of(self, operand: Expression) -> DataType | None:
+        """Return the type of a column or of a function of columns; None if no type is known."""
+        match operand:
+            case Column(name):
+                return self.types.get(name)
+            case Call(_, operands) if (known := known_as(operand)) is not None:
+                return (
+                    Primitive(known.result) if {str(self._type_of(each)) for each in operands} <= known.types else None
+                )
+        return None
 
     def _may_be_in_set(self, node: Call) -> pa.BooleanArray:
         values = {name: self.partitions[name] for name in columns_of(node) if name in self.partitions}

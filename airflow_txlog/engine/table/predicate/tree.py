@@ -124,6 +124,12 @@ def constants_of(leaf: Expression) -> pa.Array | None:
     return next((part.array for part in parts_of(leaf) if isinstance(part, Values)), None)
 
 
+def operand_of(leaf: Call) -> Expression:
+    """Return the subject of a leaf, without its negation: a column, or a function of columns."""
+    first = leaf.operands[0]
+    return first.operands[0] if leaf.operator == "not" and isinstance(first, Call) else first
+
+
 def leaves(tree: Expression) -> list[Expression]:
     """Return every leaf, left to right."""
     pending = [tree]

@@ -141,6 +141,41 @@ def test_every_registered_predicate_must_be_excluded(table: Table) -> None:
         tx.commit("UPDATE")
 
 
+@pytest.mark.parametrize(
+    ("predicate", "day", "name", "conflicts"),
+    [
+        ("year(day) = 2024", "2023-12-31", "a", False),
+        ("year(day) = 2024", "2024-01-01", "a", True),
+        ("year(day) = 2024", None, "a", False),
+        ("year(day) IS NULL", None, "a", True),
+        ("year(day) = 2024", "some day", "a", True),
+        ("NOT year(day) = 2024", "2023-12-31", "a", True),
+        ("year(day) = 2024 AND trim(name) = 'x'", "2023-12-31", "x", False),
+        # Bounds of a name are no bounds of what is left when it is trimmed.
+        ("trim(name) = 'x'", "2023-12-31", " x", True),
+        ("year(day) = 2024 OR trim(name) = 'x'", "2023-12-31", "a", True),
+    ],
+)
+def test_a13_a_function_of_a_partition_value_proves_that_a_winner_s_file_is_disjoint(
+    memory_uri: str, clock: Any, predicate: str, day: str | None, name: str, conflicts: bool
+) -> None:
+    table = Table.create(memory_uri, SCHEMA.set(3, pa.field("day", pa.date32())), ["day"], clock=clock)
+    tx = table.begin()
+    tx.add(path="ours", partition_values={"day": "2024-06-01"}, size=1, stats=stats(name=("x", "x")))
+    tx.commit("WRITE")
+    tx = table.begin()
+    tx.read(predicate)
+    tx.remove("ours")
+    bounds = stats(name=(name, name))
+    winner(table, lambda other: other.add(path="theirs", partition_values={"day": day}, size=1, stats=bounds))
+    if conflicts:
+        with pytest.raises(errors.ConcurrentAppend) as caught:
+            tx.commit("DELETE")
+        assert caught.value.path == "theirs"
+    else:
+        assert tx.commit("DELETE") == 3
+
+
 FLOWER = "a" * 32 + "\U0001f33c"
 
 

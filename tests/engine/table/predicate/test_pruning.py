@@ -9,9 +9,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine.log.actions import Add, DeletionVector
-from airflow_txlog.engine.table.predicate import Predicate, may_hold_match
+from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, rows_matching
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.sql.evaluation import KNOWN
+from tests.engine.table.predicate.examples import ROWS, files_of_partitions, files_with_statistics
+from tests.engine.table.predicate.examples import SCHEMA as EVERY_TYPE
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, read
 
 
@@ -41,7 +44,14 @@ ON_DAYS = [
     ("day <=> NULL", [False, False, True, True, True]),
     ("day = '2024-01-01' OR upper(name) = 'A'", [True, True, True, True, True]),
     ("day = '2024-01-01' AND upper(name) = 'A'", [True, False, False, False, True]),
-    ("year(day) = 2024", [True, True, True, True, True]),
+    ("year(day) = 2024", [True, True, False, False, True]),
+    ("day(day) > 1 AND month(day) = 1", [False, True, False, False, True]),
+    ("year(day) NOT IN (2023, 2025)", [True, True, False, False, True]),
+    ("NOT 2024 = year(day)", [False, False, False, False, True]),
+    ("year(day) IS NULL", [False, False, True, True, True]),
+    ("year(day) IS NOT NULL", [True, True, False, False, True]),
+    ("year(day) = 2024 OR trim(name) = 'a'", [True, True, True, True, True]),
+    ("weekofyear(day) = 1", [True, True, True, True, True]),
     ("FALSE", [False, False, False, False, False]),
 ]
 
@@ -104,6 +114,50 @@ def test_nan_partitions_compare_as_spark_compares_them() -> None:
     assert kept("x != double('NaN')") == [False, True, True, True, False]
     assert kept("x = 0D") == [False, False, True, False, False]
     assert kept("x NOT IN (5D, 7D)") == [True, True, True, False, False]
+
+
+FUNCTIONS = [name for name, known in KNOWN.items() if name.endswith("()")]
+ONE_ROW_EACH = files_with_statistics([(row,) for row in range(ROWS.num_rows)])
+CONSTANTS = {
+    "year()": ("1", "1582", "1970", "2024", "9999", "NULL"),
+    "month()": ("0", "1", "2", "12", "2.5"),
+    **dict.fromkeys(("day()", "dayofmonth()"), ("1", "4", "29", "31")),
+}
+CONDITIONS = ["{} = {}", "{} != {}", "{} < {}", "{} >= {}", "{} <=> {}", "NOT ({} <=> {})", "{} IN ({}, {})"]
+CONDITIONS += ["{} NOT IN ({}, {})", "{} BETWEEN {} AND {}", "{} NOT BETWEEN {} AND {}", "{} IS NULL", "{} IS NOT NULL"]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_function_of_a_partition_column_keeps_exactly_the_partitions_whose_rows_match(function: str) -> None:
+    (column,) = {"date": ["dat"], "string": ["str"]}["".join(KNOWN[function].types)]
+    adds = files_of_partitions([column])
+    # As a partition value, an empty text is null.
+    rows = ROWS.set_column(
+        ROWS.column_names.index(column), column, [pa.array([v if v != "" else None for v in ROWS[column].to_pylist()])]
+    )
+    constants = CONSTANTS.get(function, ("'a'", "' a'", "''", "'ab'", "'😀'"))
+    texts = [
+        form.format(operand, first, second)
+        for operand in (function.replace("()", f"({column})"), function.replace("()", f"({column.upper()})"))
+        for form in CONDITIONS
+        for first in constants
+        for second in constants
+    ]
+    if column == "str":
+        texts += [f"{function[:-2]}({column}) {like} '{p}'" for like in ("LIKE", "NOT LIKE") for p in ("a%", "%b", "%")]
+        texts += [f"trim({function[:-2]}({column})) = {constant}" for constant in constants]
+    pruned = 0
+    for sql in dict.fromkeys(texts):
+        predicate = read_predicate(sql, EVERY_TYPE)
+        assert not predicate.unknown, sql
+        kept = may_hold_match(predicate, adds, EVERY_TYPE, [column]).to_pylist()
+        assert kept == rows_matching(predicate, rows).to_pylist(), sql
+        # With bounds of a data column, a file of one row is kept if the row matches; its bounds say no more.
+        of_data = may_hold_match(predicate, ONE_ROW_EACH, EVERY_TYPE, []).to_pylist()
+        held = rows_matching(predicate, ROWS).to_pylist()
+        assert not [row for row, is_held in enumerate(held) if is_held and not of_data[row]], sql
+        pruned += kept.count(False)
+    assert pruned
 
 
 # --- statistics -----------------------------------------------------------------------------------------------------
@@ -293,6 +347,11 @@ def test_a_column_of_another_type_than_was_read_prunes_nothing() -> None:
     other = StructType(tuple(StructField(f.name, Primitive.STRING if f.name == "i" else f.type) for f in SCHEMA))
     adds = files(file(lower={"i": "a"}, upper={"i": "b"}))
     assert may_hold_match(read("i = 5"), adds, other, PARTITIONS).to_pylist() == [True]
+    days = files(file({"day": "2023-01-01"}), file({"day": "2024"}))
+    for kind, pruned in ((Primitive.DATE, True), (Primitive.STRING, False), (Primitive.TIMESTAMP, False)):
+        changed = StructType(tuple(StructField(f.name, kind if f.name == "day" else f.type) for f in SCHEMA))
+        for sql in ("year(day) = 2024", "year(day) IS NULL", "month(day) > 2"):
+            assert may_hold_match(read(sql), days, changed, PARTITIONS).to_pylist() == [not pruned, True], (sql, kind)
     gone = StructType(tuple(field for field in SCHEMA if field.name != "i"))
     assert may_hold_match(read("i = 5"), adds, gone, PARTITIONS).to_pylist() == [True]
 
