@@ -20,6 +20,8 @@ BLOCK_BYTES = 4 * 1024 * 1024
 
 CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
 """Compressions by the ends of file names."""
+INFLATED = 10
+"""The bytes of text for each byte of a compressed file, about."""
 OTHER_CODECS = frozenset({"deflate", "lz4", "lzo", "snappy", "xz"})
 """Ends of file names whose compression is not read here."""
 ENCODINGS = {"utf-8": "utf-8", "ascii": "ascii", "iso8859-1": "latin-1"}
@@ -28,6 +30,10 @@ ENCODINGS = {"utf-8": "utf-8", "ascii": "ascii", "iso8859-1": "latin-1"}
 _ANY_END = re.compile(rb"\r\n|\n|\r")
 # The characters that Java's `trim` removes.
 _BLANK = "".join(map(chr, range(33)))
+
+
+class TooMuchText(Exception):
+    """A compressed file has more text than the caller allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +72,20 @@ def lines_of(
     start: int = 0,
     end: int | None = None,
     block_bytes: int = BLOCK_BYTES,
+    most_inflated: int | None = None,
 ) -> Iterator[pa.Array]:
     """Yield the lines of an open file that begin at its bytes from `start` up to `end`, exclusive.
 
     A compressed file, and one that is a single line, belongs to the part that begins at 0. Raises pa.ArrowException,
-    OSError and UnicodeDecodeError for other text.
+    OSError and UnicodeDecodeError for other text, and TooMuchText if a compressed file has more than `most_inflated`
+    bytes of it.
     """
     if start and (text.is_whole or codec is not None):
         return
     if codec is not None:
         # Arrow would read 64 KiB at a time.
         source, end = pa.CompressedInputStream(pa.BufferedInputStream(source, block_bytes), codec), None
+        source = source if most_inflated is None else _Bounded(source, most_inflated)
     if text.is_whole:
         yield pa.array([_decoded(_without_mark(source.read(), text), text)], pa.string())
         return
@@ -90,6 +99,20 @@ def lines_of(
             lines, has_header = lines[1:], not len(lines)
         if len(lines):
             yield lines
+
+
+class _Bounded:
+    """A stream of at most so many bytes: to read more raises TooMuchText."""
+
+    def __init__(self, source: Any, most_bytes: int) -> None:
+        self._source, self._left = source, most_bytes
+
+    def read(self, size: int | None = None) -> bytes:
+        data: bytes = self._source.read(self._left + 1 if size is None else size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise TooMuchText
+        return data
 
 
 def _blocks(source: Any, text: TextFormat, start: int, end: int | None, block_bytes: int) -> Iterator[bytes]:

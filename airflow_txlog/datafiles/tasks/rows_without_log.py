@@ -22,9 +22,10 @@ from airflow_txlog.datafiles.parquet.physical import FileFields
 from airflow_txlog.datafiles.parquet.reading import FIRST_SAFE_DAY
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
-from airflow_txlog.datafiles.text_lines import TextFormat, compression_of, lines_of
+from airflow_txlog.datafiles.text_lines import INFLATED, TextFormat, TooMuchText, compression_of, lines_of
 from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError
 from airflow_txlog.storage.base import is_about_bytes, is_about_name
+from airflow_txlog.storage.limits import LOCAL_FILE_BYTES
 
 LINE_SCHEMA = pa.schema([pa.field("value", pa.string())])
 
@@ -250,19 +251,30 @@ def _orc_values(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class CsvScan(FileScan):
-    """A scan of a source's CSV files with these `columns`; it yields only rows that Spark certainly reads alike."""
+    """A scan of a source's CSV files with these `columns`; it yields only rows that Spark certainly reads alike.
+
+    `most_weights`: a compressed file may have this many times the text for which it was admitted.
+    """
 
     columns: pa.Schema
     text: TextFormat
     csv: CsvFormat
+    most_weights: int
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one file. Raises InvalidInput with the fact `only_spark` if Spark must decide, JobError."""
         file = planned.file
         try:
             with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:
-                for lines in lines_of(source, compression_of(file.path), self.text):
+                codec = compression_of(file.path)
+                most = self.most_weights * max(LOCAL_FILE_BYTES, INFLATED * source.size())
+                for lines in lines_of(source, codec, self.text, most_inflated=most):
                     yield self._output(planned, rows_of_csv(lines, self.columns, self.csv), None, None)
+        except TooMuchText as error:
+            why = "it is compressed, and has more text than a job reads at once without Spark"
+            raise InvalidInput(
+                f"The source's file {file.name}: {why}. Nothing was committed.", only_spark=why
+            ) from error
         except (Uncertain, InvalidInput) as error:
             why = error.args[0] if isinstance(error, Uncertain) else "it cannot be decoded"
             message = f"Spark may read the source's file {file.name} in another way: {why}. Nothing was committed."

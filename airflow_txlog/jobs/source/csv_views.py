@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_txlog.datafiles.csv_rows import DELIMITERS, CsvFormat
-from airflow_txlog.datafiles.text_lines import CODECS, OTHER_CODECS, TextFormat
+from airflow_txlog.datafiles.text_lines import CODECS, INFLATED, OTHER_CODECS, TextFormat
 from airflow_txlog.engine.table.schema.types import (
     MAX_DECIMAL_PRECISION,
     DataType,
@@ -54,8 +54,6 @@ _ENCODINGS = ("encoding", "charset")
 # Settings that change the reading of CSV.
 _SETTINGS = ("spark.sql.csv.", "spark.sql.legacy.", "spark.sql.files.", "spark.sql.columnNameOfCorruptRecord")
 _CORRUPT_RECORD = "_corrupt_record"
-# The bytes of text for each byte of a compressed file, about.
-_INFLATED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +90,7 @@ def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
         columns=columns,
         text=TextFormat(drops_blank=True, drops_header=has_header),
         csv=CsvFormat(delimiter=delimiter, null=options.get("nullvalue", "")),
-        costs={path: _INFLATED * size for path, size in found.sizes.items() if path.endswith(".gz")},
+        costs={path: INFLATED * size for path, size in found.sizes.items() if path.endswith(".gz")},
     )
 
 

@@ -25,6 +25,7 @@ from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_
 from airflow_txlog.jobs.source.csv_views import csv_view
 from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, find_files
 from airflow_txlog.jobs.source.tables import check_no_table, snapshot_of_view
+from airflow_txlog.storage.limits import weight_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,14 @@ def _rows_of_csv(context: JobContext, found: SourceFiles) -> RowsHere | OnlySpar
     view = csv_view(context, found)
     if isinstance(view, OnlySpark):
         return view
-    make_scan = partial(CsvScan, columns=to_arrow(view.columns), text=view.text, csv=view.csv)
+    weight = weight_of(
+        [max(size, view.costs.get(path, 0)) for path, size in found.sizes.items()], is_remote=found.store.is_remote
+    )
+    # A file may have more text than was foreseen, but all of them together no more than a job reads at once.
+    most_weights = max(1, context.executor.bytes_allowed // weight)
+    make_scan = partial(
+        CsvScan, columns=to_arrow(view.columns), text=view.text, csv=view.csv, most_weights=most_weights
+    )
     return _planned(found, view.columns, view.costs, make_scan, in_pieces=False)
 
 

@@ -227,6 +227,27 @@ def test_a_file_that_is_no_text_in_utf_8_is_left_to_spark(tmp_path: Path) -> Non
     assert here(tmp_path, view) == "it cannot be decoded"
 
 
+def test_a_compressed_file_with_more_text_than_is_read_at_once_is_left_to_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXLOG_SMALL_JOB_BYTES", str(2**20))
+    too_much = "it is compressed, and has more text than a job reads at once without Spark"
+    view = FileView(format="csv", path=str(tmp_path / "in"), schema="day DATE")
+    (tmp_path / "in").mkdir()
+    # Repeated keys take a hundredth of their text and less. One text is a line without an end.
+    keys = b"2024-01-31\n"
+    for text, expected in ((keys * 2**16, 2**16), (keys * 2**18, too_much), (b"0" * 2**21, too_much)):
+        (tmp_path / "in" / "0.csv.gz").write_bytes(gzip.compress(text[:-2]) + gzip.compress(text[-2:]))
+        found = here(tmp_path, view)
+        assert (found if isinstance(found, str) else len(found)) == expected
+    # Each of four files may have a quarter of it.
+    for text, expected in ((keys * 2**14, 2**16), (keys * 2**15, too_much)):
+        for number in range(4):
+            (tmp_path / "in" / f"{number}.csv.gz").write_bytes(gzip.compress(text))
+        found = here(tmp_path, view)
+        assert (found if isinstance(found, str) else len(found)) == expected
+
+
 # --- whole jobs -----------------------------------------------------------------------------------------------------
 
 ORDERS = b"day,id,amount\n2024-01-31,1,12.50\n2024-01-31,2,\n"
@@ -263,6 +284,27 @@ def test_small_csv_files_are_loaded_merged_and_deleted_by_without_spark(spark: S
     assert sorted(ours.to_arrow().column("id").to_pylist()) == [1, 4]
     assert bag(ours) == bag(theirs)
     assert str(ours.snapshot().delta_schema) == str(theirs.snapshot().delta_schema)
+
+
+def test_keys_of_which_there_are_too_many_in_a_compressed_file_are_given_to_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, keys = (
+        {"format": "csv", "path": str(tmp_path / name), "schema": "id BIGINT"} for name in ("in", "gone.csv.gz")
+    )
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_bytes(b"2\n3\n")
+    (tmp_path / "gone.csv.gz").write_bytes(gzip.compress(b"2\n" * 2**20))
+    committed(run_job(job(tmp_path / "t", "write", source=rows), None))
+    spec = job(tmp_path / "t", "delete", predicate=None, keys={"column": "id", "source": keys})
+    monkeypatch.setenv("TXLOG_SMALL_JOB_BYTES", str(2**20))
+    error = error_of(run_job(spec, None))
+    assert error["facts"]["needs_spark"]
+    assert "has more text than a job reads at once" in error["message"]
+    assert Table.open(str(tmp_path / "t")).to_arrow().column("id").to_pylist() == [2, 3]
+    monkeypatch.delenv("TXLOG_SMALL_JOB_BYTES")
+    committed(run_job(spec, None))
+    assert Table.open(str(tmp_path / "t")).to_arrow().column("id").to_pylist() == [3]
 
 
 @pytest.mark.spark
