@@ -24,8 +24,8 @@ INFLATED = 10
 """The bytes of text for each byte of a compressed file, about."""
 OTHER_CODECS = frozenset({"deflate", "lz4", "lzo", "snappy", "xz"})
 """Ends of file names whose compression is not read here."""
-ENCODINGS = {"utf-8": "utf-8", "ascii": "ascii", "iso8859-1": "latin-1"}
-"""Encodings in which a line end is one byte, by Python's names."""
+ENCODINGS = {"utf-8": "utf-8", "us-ascii": "ascii", "iso-8859-1": "latin-1"}
+"""Python's names of the encodings in which a line end is one byte, by Spark's."""
 
 _ANY_END = re.compile(rb"\r\n|\n|\r")
 # The characters that Java's `trim` removes.
@@ -52,12 +52,19 @@ class TextFormat:
     is_whole: bool = False
 
 
-def encoding_named(name: str) -> str | None:
-    """Return the encoding of this name for `TextFormat`, or None if it is not read here."""
+def encoding_named(name: str, *, with_aliases: bool = False) -> str | None:
+    """Return the encoding of this name for `TextFormat`, or None if it is not read here.
+
+    Spark 4 knows each by one name, and by its aliases (`utf8`) only with `spark.sql.legacy.javaCharsets`.
+    Source: Spark, CharsetProvider.
+    """
+    if not with_aliases:
+        return ENCODINGS.get(name.lower())
     try:
-        return ENCODINGS.get(codecs.lookup(name).name)
+        found = codecs.lookup(name)
     except LookupError:
         return None
+    return next((each for each in ENCODINGS.values() if codecs.lookup(each).name == found.name), None)
 
 
 def compression_of(path: str) -> str | None:

@@ -72,9 +72,23 @@ def test_what_is_no_text_is_an_error() -> None:
     assert lines(b"\xe9", TextFormat(encoding="latin-1")) == ["é"]
     with pytest.raises(pa.ArrowException):
         lines("{}".encode("utf-16-le"), TextFormat(is_whole=True))
-    assert [encoding_named(name) for name in ("UTF8", "iso-8859-1", "UTF-16", "none")] == [
-        "utf-8",
-        "latin-1",
-        None,
-        None,
-    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "as_spark", "with_aliases"),
+    [
+        ("UTF-8", "utf-8", "utf-8"),
+        ("us-ascii", "ascii", "ascii"),
+        ("Iso-8859-1", "latin-1", "latin-1"),
+        # Spark refuses these as INVALID_PARAMETER_VALUE.CHARSET, but for its legacy setting.
+        ("UTF8", None, "utf-8"),
+        ("ascii", None, "ascii"),
+        ("latin1", None, "latin-1"),
+        ("UTF-16", None, None),
+        ("windows-1252", None, None),
+        ("none", None, None),
+    ],
+)
+def test_an_encoding_has_the_names_that_spark_knows(name: str, as_spark: str | None, with_aliases: str | None) -> None:
+    assert encoding_named(name) == as_spark
+    assert encoding_named(name, with_aliases=True) == with_aliases

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 
 from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesScan, OrcScan, ParquetScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
-from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encoding_named
+from airflow_txlog.datafiles.text_lines import ENCODINGS, OTHER_CODECS, TextFormat, encoding_named
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
@@ -257,9 +257,11 @@ class _Read:
         """Return how the files are cut into lines. Raises InvalidJobSpec for a way that is not read here."""
         options = self._options
         asked = options.get("encoding", options.get("charset", "UTF-8"))
-        encoding, line_end = encoding_named(asked), options.get("linesep")
+        with_aliases = self._context.executor.setting("spark.sql.legacy.javaCharsets", "false").lower() == "true"
+        encoding, line_end = encoding_named(asked, with_aliases=with_aliases), options.get("linesep")
         if encoding is None:
-            raise refused(self._argument, f"the encoding {asked}", "Have the files written in UTF-8")
+            names = ", ".join(ENCODINGS)
+            raise refused(self._argument, f"the encoding {asked}", f"Have the files written in one of {names}")
         if line_end is not None and line_end != "\r\n" and not (len(line_end) == 1 and line_end.isascii()):
             raise refused(self._argument, "a lineSep of several characters", "Leave it out")
         for file in self._files:

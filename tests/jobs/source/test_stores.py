@@ -440,6 +440,7 @@ REFUSED: dict[str, tuple[Callable[[], Files], str, dict[str, str], str | None, s
     ),
     "a sample": (lambda: {"f": TWO_ROWS}, "csv", {"samplingRatio": "0.1"}, None, "samplingratio=0.1"),
     "an encoding": (lambda: {"f": TWO_ROWS}, "csv", {"encoding": "UTF-16"}, None, "the encoding UTF-16"),
+    "an alias of an encoding": (lambda: {"f": TWO_ROWS}, "json", {"charset": "utf8"}, None, "the encoding utf8"),
     "a compression": (lambda: {"f.snappy": TWO_ROWS}, "csv", {}, None, "f.snappy"),
     "merged schemas": (lambda: {"f": parquet(ROWS)}, "parquet", {"mergeSchema": "true"}, None, "mergeschema=true"),
     "other characters": (lambda: {"f": b"\xff\n"}, "csv", {}, None, "cannot be read as CSV in UTF-8"),
