@@ -2,7 +2,7 @@
 
 A spec describes the work on one table; a result reports what was done, or the typed error that prevented it. Neither
 knows Airflow, Spark or the engine. A spec holds URIs and SQL text. Its only secret is `saved_work_key`, which is in the
-JSON only on request; credentials reach the job's process by that process's own identity.
+JSON only on request; the job's process gets credentials by its own identity.
 
 Invariant: a `JobSpec` or `JobResult` that exists is valid, and equal to what its own JSON reads back to.
 
@@ -15,9 +15,9 @@ How the job uses `JobSpec.application`, the application transaction (soundness A
 3. `not_before_ms` (no state store keeps the number): a transaction recorded before that moment belongs to an earlier
    use of the same run id: `IdempotencyKeyReused`.
 4. `first_tried_ms` (the earliest possible moment of the work's first try): a table that forgets transactions sooner
-   (delta.setTransactionRetentionDuration) cannot prove that the work is not done: `TransactionExpired`.
-   `is_first_try`: no earlier try of this work is possible, so work that counts from its first try does not look for
-   what has landed since then.
+   (delta.setTransactionRetentionDuration) cannot prove that the work is not done: `TransactionExpired`. `is_first_try`:
+   no earlier try of this work is possible, so work that counts from its first try does not look for commits that have
+   landed since then.
 5. The data-changing commit sets `app_id` to `version`, and its commitInfo carries `spec.commit_tags()`.
 """
 
@@ -79,18 +79,18 @@ class JobSpec:
     `operation`: the record of the work. In JSON it is two names: `operation`, the operation's name, and `arguments`,
     its fields, of which those with their default may be missing. A source, a view, keys and a clause are mappings
     there: `{"table": uri}`, `{"format": "parquet", "path": uri}`, `{"sql": "SELECT …", "views": {name: VIEW}}`,
-    `{"column": name, "values": […]}`, `{"when": "matched", "then": "update", "set": "*"}`. `result_uri`: where the job
-    puts its JobResult; null: nowhere. `annotations` (dag_id, task_id, run_id, map_index, try_number, …) become the
-    commit's tags and decide nothing. `conflict_deadline_s`: how long the job goes on after its first conflict with
-    another commit; 0: that conflict fails it. `strict_writers`: refuse a table whose last commits name an engine that
-    would replace ours (docs/writers.md). `access`: how every process opens the stores of the job's tables. It refers to
-    credentials and holds no secret. `unrestricted`: which texts are the DAG author's own: "query", "options",
-    "spark_conf" (docs/operators.md). All others are restricted, here and in the job, to what cannot load code.
-    `saved_work_key` (64 hexadecimal digits): the key by which the tries of this work name and sign their saved work;
-    null: the job trusts and saves none. It is a secret and decides nothing, so specs that differ only in it are equal,
-    and it is not in the `repr`.
+    `{"column": name, "values": […]}`, `{"when": "matched", "then": "update", "set": "*"}`. `result_uri`: the file to
+    which the job writes its JobResult; null: none. `annotations` (dag_id, task_id, run_id, map_index, try_number, …)
+    become the commit's tags and decide nothing. `conflict_deadline_s`: how long the job keeps trying after its first
+    conflict with another commit; 0: that conflict fails it. `strict_writers`: refuse a table whose last commits name an
+    engine that would replace ours (docs/writers.md). `access`: how every process opens the stores of the job's tables.
+    It refers to credentials and holds no secret. `unrestricted`: which texts are the DAG author's own: "query",
+    "options", "spark_conf" (docs/operators.md). All others are restricted, here and in the job, to texts that cannot
+    load code. `saved_work_key` (64 hexadecimal digits): the key with which the tries of this work name and sign their
+    saved work; null: the job trusts and saves none. It is a secret and decides nothing, so specs that differ only in it
+    are equal, and it is not in the `repr`.
 
-    Raises InvalidJobSpec, whose `argument` is the dotted name of what is wrong.
+    Raises InvalidJobSpec, whose `argument` is the dotted name of the invalid field.
     """
 
     operation: Annotated[Operation, Meta(description="a record of an operation")]
@@ -109,7 +109,7 @@ class JobSpec:
     )
 
     def __post_init__(self) -> None:
-        # What is read is a copy: the spec does not follow its caller's dicts.
+        # Read into copies: the spec does not follow its caller's dicts.
         read_fields(self)
         plain("annotations", self.annotations)
         _check_access(self.access)
@@ -188,7 +188,7 @@ class JobSpec:
 
 @dataclass(kw_only=True)
 class Lineage:
-    """What a job learned about the data that it read and wrote.
+    """The data that a job read and wrote.
 
     `columns`: the type of each column of the table. `views`: the columns of each view of the source, by its name in the
     query, "" without a query; `sizes`: its `rows`, `bytes` and number of `files`, if known exactly.

@@ -73,7 +73,7 @@ def _is_sql_decimal(value: decimal.Decimal) -> bool:
 
 
 def decode_parameter(value: Any) -> Any:
-    """Return the Python value of what `encode_parameter` returned."""
+    """Return the Python value of a result of `encode_parameter`."""
     if isinstance(value, list):
         return [decode_parameter(item) for item in value]
     if isinstance(value, dict):

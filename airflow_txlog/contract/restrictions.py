@@ -1,11 +1,11 @@
 """The Spark settings and source options that a job may have unless the operator gives `unrestricted`.
 
-Both can be templated, so their content may come from the trigger of a DAG run. Both can make Spark load code: a
-setting by naming a jar, a class, a module or a program, and an option because Spark passes every option of a file
-reader on to Hadoop as a setting. So these are lists of what is known to be harmless. A setting tunes: its name is of a
-family below, and its value is a number, a size, a time or true or false, which name nothing. A query is checked in the
-job (`jobs/sql/query_gate.py`), with Spark's parser. Invariant: whatever is on no list is refused, also a name of a
-newer Spark. Source: Spark 4.2, SQLConf, `SessionState.newHadoopConfWithOptions`.
+Both can be templated, so the trigger of a DAG run may supply their content. Both can make Spark load code: a setting by
+naming a jar, a class, a module or a program, and an option because Spark passes every option of a file reader to Hadoop
+as a setting. So these lists hold only names known to be harmless. A setting tunes: its name is of a family below, and
+its value is a number, a size, a time or true or false, which name nothing. A query is checked in the job
+(`jobs/sql/query_gate.py`), with Spark's parser. Invariant: a name on no list is refused, also one of a newer Spark.
+Source: Spark 4.2, SQLConf, `SessionState.newHadoopConfWithOptions`.
 """
 
 from __future__ import annotations

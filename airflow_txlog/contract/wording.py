@@ -20,7 +20,7 @@ APPLICATION = "Spark application "
 
 
 def application_line(application: str | None, master: str, ui: str | None) -> str:
-    """Return where a job runs on a cluster: `Spark application app-… on spark://…, its UI at http://…`."""
+    """Return a job's application on a cluster as text: `Spark application app-… on spark://…, its UI at http://…`."""
     return f"{APPLICATION}{application} on {master}{f', its UI at {ui}' if ui else ''}"
 
 
@@ -30,7 +30,7 @@ _SHORTEST_OTHER_S = 10.0
 class LinesOnce:
     """The log of a job that may run again, with Spark or elsewhere, without the lines that earlier runs have logged.
 
-    A line is left out as often as earlier runs logged it, and no more: one run may log the same line twice, for example
+    A line is left out only as many times as earlier runs logged it: one run may log the same line twice, for example
     when it plans again after a conflict.
     """
 
@@ -169,7 +169,7 @@ def event_extra(result: JobResult) -> dict[str, Any]:
 
 
 def row_counts(operation: str, metrics: Mapping[str, _Count]) -> dict[str, _Count]:
-    """Return the row counts among a commit's metrics by what happened to the rows; empty for an unknown operation."""
+    """Return the row counts among a commit's metrics by kind of change; empty for an unknown operation."""
     known = OPERATIONS[operation].rows if operation in OPERATIONS else {}
     return {became: metrics[name] for name, became in known.items() if name in metrics}
 

@@ -67,7 +67,7 @@ def _prefix_of(pid: int) -> str:
 
 
 def _remove(folder: str) -> None:
-    """Delete the folder, unless a JVM goes on writing there for a second. Two threads may do so."""
+    """Delete the folder, unless a JVM keeps writing there for a second. Two threads may do so."""
     for _ in range(_TIMES):
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.exists(folder):

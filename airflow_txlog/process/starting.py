@@ -1,4 +1,4 @@
-"""Turns to start Spark: at most so many processes of one user on this machine start one at the same time.
+"""Turns to start Spark: a limit on the processes of one user on this machine that start one at the same time.
 
 A start is a file in one folder, numbered in the order of arrival and locked from its registration until Spark is up. It
 begins when fewer than the limit of older starts remain. Locks are flocks: the kernel releases the turn of a process
@@ -52,7 +52,7 @@ class Turn:
         return ahead if ahead >= self._most else 0
 
     def wait(self, say: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
-        """Wait until the start may begin, and log that. `check` is called meanwhile, and may raise."""
+        """Wait until the start may begin, and log the wait. `check` is called during the wait, and may raise."""
         began_s = logged_s = SYSTEM_CLOCK.monotonic_s()
         if not (ahead := self.num_ahead):
             return

@@ -87,7 +87,7 @@ _TAKEN = frozenset({"BlobAlreadyExists", "ResourceAlreadyExists", "PathAlreadyEx
 
 
 class _Place(NamedTuple):
-    """Where a container is."""
+    """The address of a container."""
 
     account: str
     cloud: str
@@ -170,7 +170,7 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> BlobSer
             f"{credentials.connection!r} is of {given['account_name']}. Nothing was read or written.",
             uri=uri,
         )
-    # What a connection gives is not mixed with what the environment holds.
+    # A connection's credentials are not mixed with those of the environment.
     secrets = _own_secrets(given) if credentials is None else azure_arguments(credentials)
     transport = RequestsTransport(session=_session(), session_owner=False, connection_verify=_authorities())
     try:
@@ -242,7 +242,7 @@ def _credential(account: str, given: Mapping[str, Any], secrets: Mapping[str, An
     if given.get("anon", is_anonymous):
         return None
     if _IDENTITY_LOGGER.level == logging.NOTSET:
-        # Where none of its ways leads to credentials it logs twenty lines, and our error says it in one.
+        # Without credentials it logs twenty lines; our error needs one.
         _IDENTITY_LOGGER.setLevel(logging.ERROR)
     return DefaultAzureCredential(**_limits())
 
@@ -301,7 +301,7 @@ class AzureBucket(Bucket):
         return None if _is_directory(found) else self._found(key, found)
 
     def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> Listed:
-        # Names before `start_from` come along: the service's own way to leave them out is not proved.
+        # Includes names before `start_from`: the service's own filter is not proved.
         found, following, _ = self._page(prefix, token, is_deep, self.page_keys)
         objects = [self._found(each.name, each) for each in found if not isinstance(each, BlobPrefix)]
         prefixes = [each.name for each in found if isinstance(each, BlobPrefix)]
@@ -399,7 +399,7 @@ class AzureBucket(Bucket):
         if status is None and isinstance(error, ClientAuthenticationError):
             return no_credentials("Azure", method, where)
         if type(error) is ValueError:
-            # How the SDK says that a header is missing, by which it knows how long a blob is.
+            # The SDK's error for a missing header that holds a blob's length.
             return answer_lacks("something that it must have", where)
         if status is None and not isinstance(error, AzureError | OSError):
             return error
@@ -419,7 +419,7 @@ class AzureBucket(Bucket):
 
 
 def _answer_of(error: Exception) -> tuple[int | None, str]:
-    """Return the status of an answer and the service's word for what is wrong, as far as there are any."""
+    """Return an answer's status, or None, and the service's error code, or an empty text."""
     code = getattr(error, "error_code", None) or ""
     return getattr(error, "status_code", None), str(getattr(code, "value", code))
 

@@ -77,7 +77,7 @@ class Store(ABC):
     def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
         """Yield the content of files of the log, in order; remote stores send several requests at a time.
 
-        Raises as `read` does, in the place of the file concerned.
+        Raises the errors of `read` for a file when its turn comes.
         """
         return side_by_side(self.read, paths) if self.is_remote else map(self.read, paths)
 
@@ -85,8 +85,8 @@ class Store(ABC):
     def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
         """Return the files directly inside `directory`, by name, from the name `start_from` on (inclusive).
 
-        A missing directory lists as empty. The answer never comes from a cache. A link among the files is listed, and
-        reading it raises OutsideTable; so does listing a directory that is a link.
+        A missing directory lists as empty. The answer is never cached. A link among the files is listed, and reading it
+        raises OutsideTable; so does listing a directory that is a link.
         """
 
     @abstractmethod
@@ -170,9 +170,9 @@ class Store(ABC):
         return []
 
     def abort_unfinished(self, before_ms: int) -> int:
-        """Drop files that were begun in parts before this time and never finished. Return how many.
+        """Drop unfinished multipart uploads that began before this time. Return their number.
 
-        No listing shows such files, and they cost money. Most stores have none, or drop them by themselves.
+        No listing shows such files, and they cost money. Most stores have none, or drop them automatically.
         """
         return 0
 
@@ -204,9 +204,9 @@ def inner_parts(path: str) -> list[str]:
 
 
 def temporary_path(path: str) -> str:
-    """Return the name of a file before it gets its own, which no reader of a Delta log takes for anything.
+    """Return the temporary name of a file, which readers of a Delta log ignore.
 
-    A leading dot hides it in the log. Beside data files it is not hidden, because no vacuum sweeps hidden files.
+    A leading dot hides it in the log. Among data files it is not hidden, because no vacuum deletes hidden files.
     """
     *folders, name = inner_parts(path)
     dot = "." if folders[-1:] == [LOG] else ""
@@ -220,7 +220,7 @@ def check_may_read(root: str, path: str, access: Access) -> None:
     root, in the same kind of store.
     """
     inside, ours = is_inside(path), store_kind(root)
-    # What opens a URL may take two colons in it for a chain of file systems, and open what follows in another one.
+    # fsspec reads two colons in a URL as a chain of file systems, and may open the rest in another one.
     if (not inside and ("://" not in path or store_kind(path) != ours)) or (ours != LOCAL and "::" in path):
         raise OutsideTable(
             f"OutsideTable: the log of {root} names a file in another kind of store than its own ({ours}), and no such "
@@ -253,11 +253,10 @@ def side_by_side(ask: Callable[[_Asked], _Answer], about: Sequence[_Asked]) -> I
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
-# Arrow reports damaged bytes as an OSError too: of that very class, and without a number. Errors of a system or a store
-# have a number, or a class of their own. A fault of the store must never be taken for damaged data, whose message
-# advises people to replace the file.
+# Arrow reports damaged bytes as a plain OSError without a number. Errors of a system or a store have a number or a
+# subclass. A fault of the store must never count as damaged data, whose message advises people to replace the file.
 
-# What a system answers for a name that no file can have, or that a folder has.
+# A system's errors for a name that no file can have, or that a folder has.
 _NO_FILE = frozenset({errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR})
 
 

@@ -34,7 +34,7 @@ def date_ms(header: str) -> int:
 
 
 def made_ms(headers: Mapping[str, str]) -> int | None:
-    """Return the time of an answer by which an object was made, None for a missing or malformed one."""
+    """Return the date of the answer to a put, None for a missing or malformed one."""
     with suppress(ValueError):
         return date_ms(headers.get("Date") or headers.get("date") or "")
     return None
@@ -160,7 +160,7 @@ class Bucket(ABC):
         """Drop the parts of an upload, which may be completed or dropped already."""
 
     def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        """Yield the unfinished uploads under a prefix; none if the store ends them by itself."""
+        """Yield the unfinished uploads under a prefix; none if the store ends them automatically."""
         return iter(())
 
     def now_ms(self, prefix: str) -> int:
@@ -199,7 +199,7 @@ class Bucket(ABC):
             if meant is error:
                 raise
             cause = None if self.causes_quote_urls else error
-        # Outside of the except clause: else the error of the client would still be the context of ours.
+        # Outside of the except clause, or the client's error would be the context of this one.
         raise meant from cause
 
 
@@ -225,10 +225,10 @@ _PROVED: set[tuple[str, str]] = set()
 
 
 def check_conditions(bucket: Bucket, folder: str, repeated: Callable[[Callable[[], Any]], Any]) -> None:
-    """Raise UnsupportedStore if the server is not known to keep the condition of a put, and does not.
+    """Raise UnsupportedStore if a server that is not known to respect conditional puts ignores them.
 
-    Asks such a server once in each process and bucket to replace an existing object in `folder`, a prefix that ends in
-    "/". Only a server that refuses can hold a table. `repeated` retries an unanswered request.
+    Tries once per process and bucket to replace an existing object in `folder`, a prefix that ends in "/". Only a
+    server that refuses can hold a table. `repeated` retries an unanswered request.
     """
     server = bucket.unproved_server()
     if server is None or (server, bucket.uri) in _PROVED:

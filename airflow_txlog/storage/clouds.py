@@ -1,4 +1,4 @@
-"""What the modules of the clouds share: options, one client for each process, and the meaning of answers.
+"""Shared code of the clouds' modules: options, one client per process, and the meaning of answers.
 
 The meaning follows from the HTTP status, never from a client's class: classes differ between servers and versions.
 """
@@ -26,7 +26,7 @@ CONNECTIONS = 64
 """How many connections a client keeps open: one for each thread that may ask."""
 
 _BUSY = frozenset({408, 409, 425, 429})
-# Asking again does not teach a server what it does not know.
+# A retry does not help if the server does not implement the request.
 _NOT_KNOWN = frozenset({501, 505})
 _OF_PROXY = (
     "the proxy of HTTPS_PROXY or HTTP_PROXY asks for a user and a password, or does not accept those in its URL; the "
@@ -100,7 +100,7 @@ class Connection:
             if self._server and self._server not in str(meant.strerror):
                 meant.strerror = f"{meant.strerror} by {self._server}"
         elif isinstance(meant, PermissionError) and meant.strerror and _OF_PROXY in meant.strerror:
-            return meant  # the store was not asked
+            return meant  # the request did not reach the store
         elif isinstance(meant, PermissionError) and meant.strerror and self._caller not in meant.strerror:
             right = f", which needs {needs}" if needs and "refused" in meant.strerror else ""
             meant.strerror = f"{meant.strerror}. It was asked with {self._caller}{right}"

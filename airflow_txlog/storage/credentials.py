@@ -1,8 +1,9 @@
-"""The credentials of a store's connection: where a process gets them, and how long it keeps them.
+"""The credentials of a store's connection: how a process gets them, and how long it keeps them.
 
-An `Access` names a connection of Airflow (`storage_conn_id`). The process that can read the connection registers how
-(`offer`). A job's process and the Python workers of its Spark ask that process, over an endpoint on loopback whose URL
-and token they inherit in their environment (`runners.credentials_endpoint`) or find in a folder that it names.
+An `Access` names a connection of Airflow (`storage_conn_id`). The process that can read the connection registers a
+reader (`offer`). A job's process and the Python workers of its Spark request credentials from that process, over an
+endpoint on loopback whose URL and token they inherit in their environment (`runners.credentials_endpoint`) or find in a
+folder that it names.
 
 The invariant: credentials are in memory alone, never in a description, a pickle, a file or a message.
 """
@@ -48,13 +49,13 @@ _KEPT_MS = 15 * 60_000
 _MARGIN_MS = 5 * 60_000
 # How soon a failed renewal is tried again, while the kept credentials are good.
 _AGAIN_MS = 1_000
-# The holder of the connection may have to ask a secrets backend and a token service in turn.
+# The holder of the connection may have to query a secrets backend and then a token service.
 _ANSWER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What opens a store, until `expires_ms`; None if it does not expire."""
+    """Credentials that open a store until `expires_ms`; None if they do not expire."""
 
     kind: str
     values: Mapping[str, str] = field(repr=False)
@@ -209,7 +210,7 @@ class _AccessToken(NamedTuple):
 
 
 class _AzureToken:
-    """The `TokenCredential` that Azure's clients ask at their requests."""
+    """The `TokenCredential` that Azure's clients call for their requests."""
 
     def __init__(self, credentials: KeptCredentials) -> None:
         self._kept = credentials
@@ -249,7 +250,7 @@ def _asked(connection: str) -> Credentials:
 
 
 def _endpoints() -> list[tuple[str, str]]:
-    """Return URL and token of each endpoint that this process may ask, the newest first."""
+    """Return URL and token of each endpoint that this process may use, newest first."""
     if URL in os.environ and TOKEN in os.environ:
         return [(os.environ[URL], os.environ[TOKEN])]
     try:

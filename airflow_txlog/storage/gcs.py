@@ -130,7 +130,7 @@ class _Pools(PoolManager):
     """Connections that go through the proxy which the environment names for a host, if it names one."""
 
     def __init__(self) -> None:
-        # Tokens are asked for without a limit in the call.
+        # Calls for tokens pass no time limit.
         limit = Timeout(connect=CONNECT_S, read=READ_S)
         self._given: dict[str, Any] = {"maxsize": CONNECTIONS, "ssl_context": ssl.create_default_context()}
         super().__init__(**self._given, timeout=limit)
@@ -427,7 +427,7 @@ def _statuses(answer: _Answer) -> dict[int, int]:
 
 
 def _reason(body: bytes) -> str:
-    """Return the server's word for what is wrong, which holds no name and no value."""
+    """Return the server's error code, which contains no name and no value."""
     try:
         return str(json.loads(body)["error"]["errors"][0]["reason"])
     except (ValueError, KeyError, TypeError, IndexError):

@@ -1,8 +1,8 @@
-"""Bounds on what a table can make this process read, and thresholds of the work on it.
+"""Bounds on the amount that a table can make this process read, and thresholds of the work on it.
 
 A log is input, and may be larger than any table needs. A `Limit` is checked before the work that it bounds. An
-environment variable of the reading process may replace it: how much is too much depends on that process's memory, never
-on the table, whose properties come from its writers. `Limits` travel with the table (`Store.limits`).
+environment variable of the reading process may replace it: the right bound depends on that process's memory, never on
+the table, whose properties its writers set. `Limits` travel with the table (`Store.limits`).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Limits:
     open_files: int = 64
     """Of one task."""
 
-    # What jobs send, join and look up.
+    # Sizes of the data that jobs send, join and look up.
     inline_plan_bytes: int = 32 * MIB
     """A larger plan stays in files and is not sent along: Connect refuses large messages."""
     broadcast_bytes: int = 128 * MIB
@@ -188,8 +188,8 @@ def cost_of(size_bytes: int, decoded_bytes: int) -> int:
 _DECODED_TIMES = 4
 
 
-# A file costs at least as much as so many bytes: it is opened, and its footer read and checked. On a disk that takes
-# about a millisecond, and from a store a few requests, several of which are under way at once.
+# A file costs at least as much as reading this many bytes: it is opened, and its footer read and checked. On a disk
+# that takes about a millisecond, and from a store a few requests, several of which are under way at once.
 LOCAL_FILE_BYTES = 64 * 1024
 REMOTE_FILE_BYTES = 256 * 1024
 

@@ -1,12 +1,12 @@
 """A store on a local (POSIX) disk.
 
 Every object appears whole: it is written under a temporary name in its directory, synced, and then named by one system
-call: link(2), which fails if the name is taken, or rename(2), which replaces. A killed writer leaves a temporary file
-that blocks nothing. With `open(path, "xb")` readers would see the file grow, and a killed writer would block the
-version for ever.
+call. link(2) fails if the name is taken; rename(2) replaces the file. A killed writer leaves a temporary file that
+blocks nothing. With `open(path, "xb")` readers would see the file grow, and a killed writer would block the version for
+ever.
 
-The root may be reached through a symlink. Below it nothing is read, written, listed or deleted through one, even if a
-symlink replaces a folder meanwhile (`storage/local_files`).
+The path of the root may contain a symlink. Below it nothing is read, written, listed or deleted through one, even if a
+symlink replaces a folder during the call (`storage/local_files`).
 Source: docs/decisions/put-if-absent.md; link(2), rename(2).
 """
 
@@ -28,7 +28,7 @@ from airflow_txlog.storage import local_files
 from airflow_txlog.storage.base import LOG, FileInfo, Output, Store, check_may_read, inner_parts, temporary_path
 from airflow_txlog.storage.limits import LOG_FILE
 
-# What link(2) says on a file system that has no hard links (FAT, some FUSE and SMB mounts).
+# Errors of link(2) on a file system without hard links (FAT, some FUSE and SMB mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -52,7 +52,7 @@ class LocalStore(Store):
         try:
             with local_files.folder(self._directory, inner_parts(directory) if directory else []) as base:
                 names = os.listdir(base)
-                # A log may hold a hundred thousand names of which the last three are asked for: look at those alone.
+                # A log may hold a hundred thousand names of which only the last three are needed: stat those alone.
                 chosen = sorted(names if start_from is None else [name for name in names if name >= start_from])
                 infos = (_info_in(base, prefix, name) for name in chosen)
                 return [info for info in infos if info is not None]
@@ -170,7 +170,7 @@ class LocalStore(Store):
     def _directories(
         self, *, with_files: bool, on_unreadable: Callable[[str], object] | None
     ) -> Iterator[tuple[str, builtins.list[FileInfo]]]:
-        """Yield the prefix (empty, or ending in "/") of every directory under the root and, if asked, its files.
+        """Yield the prefix (empty, or ending in "/") of every directory under the root and, on request, its files.
 
         Symlinks are left out. `on_unreadable` as in `Store.walk`.
         """
@@ -199,7 +199,7 @@ class LocalStore(Store):
 
 
 class _Temporary:
-    """A new file beside `path`, in a folder that stays open until `close`, which deletes the file if it has no name."""
+    """A new file next to `path`, in a folder that stays open until `close`, which deletes an unnamed file."""
 
     def __init__(self, root: str, path: str) -> None:
         *directories, self._target = inner_parts(path)
@@ -222,7 +222,7 @@ class _Temporary:
     def link(self) -> bool:
         """Give the file its name unless it is taken. Return whether it has it now."""
         try:
-            # Not followed: what was put in the place of the temporary file is no link to be made whole by us.
+            # Never follow a link that has replaced the temporary file.
             os.link(self._name, self._target, src_dir_fd=self._parent, dst_dir_fd=self._parent, follow_symlinks=False)
         except FileExistsError:
             return False
@@ -232,7 +232,7 @@ class _Temporary:
         return True
 
     def rename(self) -> None:
-        """Give the file its name, replacing what bears it."""
+        """Give the file its name, replacing an existing file of that name."""
         os.replace(self._name, self._target, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         self._is_there = False
         os.fsync(self._parent)

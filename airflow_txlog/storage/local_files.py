@@ -19,13 +19,13 @@ import pyarrow as pa
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.storage.base import inner_parts
 
-# Passing through a folder takes less permission than reading it, where the system can distinguish the two.
+# Passing through a folder takes less permission than reading it, if the system can distinguish the two.
 _PASS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _LIST = os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY
-# A pipe in the place of a file must not make its reader wait.
+# A pipe instead of a file must not block its reader.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# What the systems answer for a link where none may be followed, or where a folder was asked for.
+# Systems' errors for a link that must not be followed, or that is not the expected folder.
 _MAY_BE_LINK = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)
 _DIRECTORY_RETRIES = 20
 _HAS_DESCRIPTOR_PATHS = os.path.isdir("/dev/fd")
@@ -92,8 +92,8 @@ def parent(root: str, path: str) -> Iterator[tuple[int, str]]:
 def open_to_read(root: str, path: str) -> int:
     """Return an open descriptor of a regular file below `root`.
 
-    Raises OutsideTable for a link or a path through one, IsADirectoryError, and FileNotFoundError also for what is
-    neither file nor folder or lies below a file.
+    Raises OutsideTable for a link or a path through one, IsADirectoryError, and FileNotFoundError also for a special
+    file (a pipe, a device) or a path below a file.
     """
     try:
         with parent(root, path) as (directory, name):
@@ -177,7 +177,7 @@ def stat_linked(path: str) -> os.stat_result | None:
 def names_below(path: str) -> Iterator[tuple[str, bool]]:
     """Yield each name in and below a folder at an absolute path, and whether it is odd: no text, or no folder or file.
 
-    Yields nothing for what is no folder, and does not enter links. Raises OSError for an unreadable folder.
+    Yields nothing if the path is no folder, and does not enter links. Raises OSError for an unreadable folder.
     """
     pending = [path] if os.path.isdir(path) else []
     while pending:
@@ -190,7 +190,7 @@ def names_below(path: str) -> Iterator[tuple[str, bool]]:
                 yield entry.name, not (is_text and (is_folder or entry.is_file(follow_symlinks=False)))
 
 
-# Names that stand for files beside them.
+# Names of files that describe other files in their folder.
 _COUNTED = frozenset(("_metadata", "_common_metadata", "_spark_metadata"))
 
 
@@ -276,7 +276,7 @@ def _make_root(root: str) -> None:
 
 
 def _sync_folder(directory: int) -> None:
-    """Make the names in a folder survive a power loss, where it may be read."""
+    """Make the names in a folder survive a power loss, if the folder is readable."""
     with suppress(PermissionError):
         descriptor = os.open(".", _LIST, dir_fd=directory)
         try:

@@ -35,7 +35,7 @@ class MemoryStore(Store):
             raise UnsupportedStore(f"UnsupportedStore: {uri!r} names no table; write memory://name.", uri=uri)
         super().__init__(f"{SCHEME}://{name}", access)
         self._fs = MemoryFileSystem()
-        # Looked up on every call would be another dict where a test replaces it; one store keeps one.
+        # Looked up once: a test may replace the dict, and one store must keep one.
         self._files: dict[str, MemoryFile] = self._fs.store
         self._prefix = f"/{name}/"
         self._clock = clock

@@ -1,9 +1,9 @@
 """A store of objects under one prefix of a bucket, the same on S3, Google Cloud Storage and Azure.
 
 This module handles paths, listings and retries; a `Bucket` of the cloud makes the requests. The invariants: no listing
-comes from a cache. Requests that may be sent twice are retried while the store is busy or out of reach, within one
-deadline for all tries. A conditional put is sent once, and an unknown outcome is raised: the caller reads the object
-back. Nothing here creates a bucket. Source: docs/decisions/put-if-absent.md.
+is cached. Requests that may be sent twice are retried while the store is busy or unreachable, within one deadline for
+all tries. A conditional put is sent once, and an unknown outcome is raised: the caller reads the object back. Nothing
+here creates a bucket. Source: docs/decisions/put-if-absent.md.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class ObjectStore(Store):
             content = self._repeated(lambda: bucket.get(key, 0, size_bytes))
             if content.size_bytes == size_bytes == len(content.data):
                 return pa.BufferReader(content.data)
-        # Of another size than its add action says, which is the caller's to report.
+        # The size differs from the add action's; the caller reports that.
         return self.open_input(path)
 
     def delete(self, path: str) -> None:
@@ -227,7 +227,7 @@ class ObjectStore(Store):
         return (self._bucket, self._key(path)) if is_inside(path) else self._bucket_of(path)
 
     def _infos(self, found: Iterable[FileInfo]) -> Iterator[FileInfo]:
-        """Yield objects by their path in the table, without markers of folders and keys that no path of ours names."""
+        """Yield objects by their path in the table, without folder markers and keys that are no valid path."""
         for each in found:
             path = each.path[len(self._prefix) :]
             with suppress(ValueError):
@@ -325,7 +325,7 @@ class RangeFile(io.RawIOBase):
         tail_start = self._size - len(self._tail)
         if start >= tail_start:
             return self._tail[start - tail_start : end - tail_start]
-        # What is in the tail already is not asked for again.
+        # The tail is already in memory.
         asked = min(end, tail_start)
         found: Content = self._repeat(lambda: self._bucket.get(self._key, start, asked))
         if found.etag != self._etag or len(found.data) != asked - start:

@@ -1,8 +1,8 @@
-"""Buckets of Amazon S3, and of what speaks its protocol, over Amazon's own client, botocore.
+"""Buckets of Amazon S3, and of servers that speak its protocol, through Amazon's client, botocore.
 
 Put-if-absent is one PutObject with `If-None-Match: *`.
 
-A server that is not Amazon's may take that header and not heed it (`bucket.check_conditions`).
+A server that is not Amazon's may accept that header and ignore it (`bucket.check_conditions`).
 Source: docs/decisions/put-if-absent.md; Amazon S3 API reference, "Conditional requests".
 """
 
@@ -89,7 +89,7 @@ _CLIENT: dict[str, Any] = {
     "max_pool_connections": CONNECTIONS,
     # The arguments are ours.
     "parameter_validation": False,
-    # What the server's log says of us; botocore would put its own together anew for each request.
+    # Shown in the server's log. botocore would build its own for each request.
     "user_agent": f"airflow-txlog/{__version__}",
 }
 if "request_checksum_calculation" in Config.OPTION_DEFAULTS:
@@ -98,10 +98,10 @@ if "request_checksum_calculation" in Config.OPTION_DEFAULTS:
     _CLIENT["request_checksum_calculation"] = "when_required"
 _NETWORK = (
     *(HTTPClientError, NotConnected, HTTPError, OSError),
-    # What a proxy makes of an answer; not all of them are a BotoCoreError.
+    # Errors for answers that a proxy has altered; not all of them are a BotoCoreError.
     *(ResponseParserError, IncompleteReadError, FlexibleChecksumError),
 )
-# Where an object is not there, Amazon refuses to say so without the right to list.
+# Without the permission to list, Amazon refuses a request for a missing object.
 _TO_READ = "s3:GetObject, and s3:ListBucket where the object is not there"
 _RIGHTS = {
     "get_object": _TO_READ,
@@ -141,7 +141,7 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> Any:
         config["signature_version"] = UNSIGNED
     session = Session(profile=given.get("profile")) if credentials is None else _Session(credentials)
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
-    # The session's credentials are asked for here.
+    # This call resolves the session's credentials.
     client = session.create_client(
         "s3",
         region_name=given.get("region"),
@@ -151,7 +151,7 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> Any:
         aws_session_token=given.get("token"),
         config=Config(**config),
     )
-    # A put would first ask whether it may go on: one way more, and a silent server is waited for for ever.
+    # A put would first send "Expect: 100-continue": one more round trip, and an endless wait for a silent server.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
     return client
@@ -336,7 +336,7 @@ def _checked(data: bytes) -> dict[str, Any]:
 
 
 def _add_md5(params: dict[str, Any], **event: Any) -> None:
-    """Add what older servers demand for a batch of deletes, besides the CRC32 that the client sends."""
+    """Add the MD5 that older servers require for a batch of deletes; the client sends only a CRC32."""
     params["headers"]["Content-MD5"] = _md5(params["body"])
 
 

@@ -1,8 +1,8 @@
 """The base of all records of operations, and their register.
 
-A record holds everything that is known about an operation outside its job: its fields with defaults and checks, which
-of them are SQL texts and what those may name (`Sees`), and the class-level facts of `Operation`.
-Invariant: an operation that exists is valid, and equal to what its own JSON reads back to.
+A record holds all facts about an operation outside its job: its fields with defaults and checks, which of them are SQL
+texts and the names that these may use (`Sees`), and the class-level facts of `Operation`. Invariant: an operation that
+exists is valid, and equal to what its own JSON reads back to.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ REPLACED = "replaced"
 class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="operation"):
     """One operation on one table. Each operation is a registered subclass, whose `tag` is its name.
 
-    A field accepts the wire's form of a value, such as a mapping for a source or a clause, and holds the record.
-    Raises InvalidJobSpec, whose `argument` is the dotted name of what is wrong: `arguments.clauses[0].set`.
+    A field accepts the wire's form of a value, such as a mapping for a source or a clause, and holds the record. Raises
+    InvalidJobSpec, whose `argument` is the dotted name of the invalid field: `arguments.clauses[0].set`.
     """
 
     name: ClassVar[str]
@@ -94,7 +94,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return type(self)(**{name: read(kind, getattr(self, name), name, change) for name, kind in kinds.items()})
 
     def texts(self) -> list[tuple[str, str, Sees]]:
-        """Return the SQL texts, each with the name of its field and what it may name."""
+        """Return the SQL texts, each with the name of its field and the names that it may use."""
         found: list[tuple[str, str, Sees]] = []
         for name, kind in kinds_of(type(self)).items():
 

@@ -1,8 +1,8 @@
 """The types of the records' fields: texts, numbers, sources, keys and the clauses of a MERGE.
 
-A type holds its constraint and its description for the author of a wrong value. A SQL text is a type of its own, which
-states what the text may name (`Sees`). A source, keys and a clause are records; on the wire they are mappings without a
-tag, and the names in one decide which record it is.
+A type holds its constraint and its description for the author of a wrong value. A SQL text is a separate type, which
+states the names that the text may use (`Sees`). A source, keys and a clause are records; on the wire they are mappings
+without a tag, and the names in one decide which record it is.
 
 Invariant: whatever these types admit is the same after a round trip through JSON.
 """

@@ -1,10 +1,10 @@
-"""Reading the fields of a record by their types, and the refusals that name what is wrong.
+"""Reading the fields of a record by their types, and the errors that name an invalid field.
 
 msgspec judges single values. The walk through mappings and lists is here, because a refusal names the key at which it
 failed, and because the shape of a source decides which record it is.
 
-Invariants: the value returned shares nothing mutable with the value given. A message shows the type of what was found
-and never its value, which may be personal (soundness C8); only a place is shown, without its credentials.
+Invariants: the value returned shares nothing mutable with the value given. A message shows the type of an invalid value
+and never the value, which may be personal (soundness C8); only a location is shown, without its credentials.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def check_names(cls: type[msgspec.Struct], given: Mapping[str, Any], place: str,
 
 
 def read_fields(record: Any, prefix: str = "", *, but: str = "") -> None:
-    """Replace each field of a frozen dataclass, except `but`, by what `read` makes of it. Raises InvalidJobSpec."""
+    """Replace each field of a frozen dataclass, except `but`, by the result of `read`. Raises InvalidJobSpec."""
     for name, kind in kinds_of(record.__class__).items():
         if name != but:
             object.__setattr__(record, name, read(kind, getattr(record, name), f"{prefix}{name}"))
@@ -264,7 +264,8 @@ def plain(name: str, value: Any) -> None:
 def whole(name: str, value: Any) -> None:
     """Refuse a text with a lone surrogate, however deep in the value: UTF-8 has no half of a character.
 
-    Such a text comes from `json.loads` of an escape such as "\\ud83d" without its other half, or from cut text.
+    `json.loads` returns such a text for an escape such as "\\ud83d" without its other half, and cutting a text may make
+    one.
     """
     is_whole = not any(map(has_half_of_a_character, _texts(value)))
     want(name, is_whole, "text of whole characters, without a lone surrogate (half of a character)", value)
