@@ -1,5 +1,5 @@
-"""The Spark side: what runs on a driver. Knows nothing of Airflow.
+"""The Spark side: the code that runs on a driver. Independent of Airflow.
 
-`run.run_job` is the way in: a JobSpec in, a JobResult out. docs/architecture.md shows the folders and their order. This
-level imports nothing.
+`run.run_job` is the entry point: a JobSpec in, a JobResult out. docs/architecture.md shows the folders and their order.
+This level imports nothing.
 """

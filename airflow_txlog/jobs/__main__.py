@@ -1,12 +1,12 @@
-"""A job in a process of its own: `python -m airflow_txlog.jobs [--session KIND] SPEC_FILE`.
+"""A job in a separate process: `python -m airflow_txlog.jobs [--session KIND] SPEC_FILE`.
 
-The description comes from a file and the result goes to `result_uri`; the command line has neither. `--session` names
-the Spark, which is started, or asked, only if the job needs it: `local` (the default) is started by this process,
-`connect` is a server's, and `submitted` was started by `spark-submit` together with this process (`submitted_main`).
-With `none` a job that needs one fails, has done nothing, and says so (`needs_spark`). `--spark-here`: the job's Spark
-reads this machine's disk, as a local one does. Standard output has lines of the job alone. What others print, as
-Spark's JVM does, goes to standard error. The process ends with its standard input, so that it dies with its parent, and
-on SIGTERM. Exit codes: 0 done, 75 failed and worth a retry (EX_TEMPFAIL), 1 failed; the result says the same in full.
+The description comes from a file and the result goes to `result_uri`; the command line contains neither. `--session`
+names the Spark, which is used only if the job needs it: `local` (the default) is started by this process, `connect` is
+a server's, and `submitted` was started by `spark-submit` together with this process (`submitted_main`). With `none`, a
+job that needs Spark does nothing and fails with the fact `needs_spark`. `--spark-here`: the job's Spark reads this
+machine's disk, as a local one does. Standard output has only lines of the job; other output, such as that of Spark's
+JVM, goes to standard error. The process ends with its standard input, so that it dies with its parent, and on SIGTERM.
+Exit codes: 0 done, 75 failed and worth a retry (EX_TEMPFAIL), 1 failed; the result has the details.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from airflow_txlog.process.private_folder import remove_temporary_folder
 EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
 EXIT_TERMINATED = 128 + signal.SIGTERM
 STOP_TIMEOUT_S = 3.0
-# The function that gives each kind of session. Named and not imported: they need the PySpark that may be broken.
+# The function that returns each kind of session. By name and not imported: they need PySpark, which may be broken.
 NO_SESSION, LOCAL_SESSION = "none", "local"
 SESSIONS = {
     LOCAL_SESSION: "airflow_txlog.jobs.spark.session:local_session",
@@ -47,7 +47,7 @@ SESSIONS = {
 def main(arguments: list[str], opened: Callable[[str], str] = str) -> int:
     """Run the job that a spec file describes; return the exit code.
 
-    `opened` returns where this process finds a file that the submitter has named.
+    `opened` returns the path under which this process finds a file that the submitter has named.
     """
     say = begin()
     parser = argparse.ArgumentParser(prog="python -m airflow_txlog.jobs")
@@ -67,7 +67,7 @@ def main(arguments: list[str], opened: Callable[[str], str] = str) -> int:
 
 
 def begin() -> Callable[[str], None]:
-    """Return what logs the lines of the job. From here on the process ends with its standard input, and by SIGTERM."""
+    """Return a function that logs the job's lines. The process now ends with its standard input or by SIGTERM."""
     say = _own_output()
     # Its parent holds standard input open while it lives.
     threading.Thread(target=leave_at_end_of, args=(0,), name="stdin", daemon=True).start()
@@ -83,8 +83,7 @@ def run_in_session(
     *,
     is_spark_here: bool = False,
 ) -> JobResult:
-    """Return the result of the job, which is put at `spec.result_uri`, for a task that then logs it, or else logged
-    here.
+    """Return the result of the job. It is put at `spec.result_uri`, for a task that then logs it, or else logged here.
 
     `begun` gets the session first. `is_spark_here`: the job's Spark reads this machine's disk.
     """
@@ -115,7 +114,7 @@ def _run_in_session(
         # PySpark's own client of Spark Connect imports it.
         if session != "connect" or spec.operation.may_spare_spark or not spec.operation.needs_spark:
             spare_memory()
-        # Here, so that a package that is missing or broken is an error of the job.
+        # Imported here, so that a missing or broken package is an error of the job.
         from airflow_txlog.jobs.run import run_job  # noqa: PLC0415
 
     except Exception as error:
@@ -134,11 +133,11 @@ def _run_in_session(
         log=say,
         start=None if session == NO_SESSION else start,
         is_spark_here=is_spark_here,
-        # A cluster takes an application that never asks for it for one that failed.
+        # A cluster counts an application that never requests executors as failed.
         always_starts=session == "submitted",
     )
     for each in started:
-        with contextlib.suppress(Exception):  # its JVM may be dead, and the result is where it belongs
+        with contextlib.suppress(Exception):  # its JVM may be dead, and the result is already written
             each.stop()
     return result
 
@@ -150,7 +149,7 @@ def exit_code(result: JobResult) -> int:
 
 
 def _usual_session() -> str:
-    """Return `submitted` under spark-submit: a local Spark of our own would ignore the requested cluster."""
+    """Return `submitted` under spark-submit: a local Spark would ignore the requested cluster."""
     return "submitted" if "PYSPARK_GATEWAY_PORT" in os.environ else "local"
 
 
@@ -163,7 +162,7 @@ def _own_output() -> Callable[[str], None]:
     def say(line: str) -> None:
         print(line, file=own, flush=True)
 
-    # What the engine and the stores log holds no value, as the lines of the job do.
+    # Records of the engine and of the stores contain no value, like the lines of the job.
     log = logging.getLogger("airflow_txlog")
     log.addHandler(_Lines(say))
     log.setLevel(logging.INFO)
@@ -178,21 +177,21 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         head = "" if record.levelno <= logging.INFO else f"{record.levelname}: "
-        # The task may be gone, and what logs is perhaps in the middle of a commit.
+        # The task may be gone, and the code that logs may be in the middle of a commit.
         with contextlib.suppress(OSError):
             self._say(head + " ".join(record.getMessage().split("\n")))
 
 
 def leave_at_end_of(descriptor: int) -> None:
     """Wait for the end of an input that another process holds open while it lives, and end this one."""
-    # Not through sys.stdin: this thread would hold its lock when the interpreter shuts down.
+    # Not through sys.stdin: this thread would hold its lock during the interpreter's shutdown.
     while os.read(descriptor, 4096):
         pass
     _leave()
 
 
 def _on_terminate(signum: int, frame: FrameType | None) -> None:
-    # Not here: the signal may have come in the middle of a call to the JVM, whose connection this thread holds.
+    # Not in this thread: the signal may interrupt a call to the JVM, whose connection this thread holds.
     threading.Thread(target=_leave, name="terminate", daemon=True).start()
 
 
@@ -222,7 +221,7 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     if "pyspark.sql.connect" not in sys.modules:
         sys.exit(code)
-    # A task on a server waits for no more than what is left to tidy: taking the interpreter apart takes a fifth of a
+    # A task on a server waits only for the cleanup that is left: taking the interpreter apart takes a fifth of a
     # second, and a thread of gRPC may wait for a server that is gone.
     atexit._run_exitfuncs()
     os._exit(code)

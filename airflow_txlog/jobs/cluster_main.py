@@ -1,8 +1,8 @@
 """The driver of a job in cluster mode: `spark-submit --deploy-mode cluster … cluster_main.py`, on another machine.
 
 Spark sends this file and the package's zip (`--py-files`). One setting of its application leads it to its work and to
-the place of its result, in the table's folder (`exchange`). The invariants: it reports where it runs before the first
-job of Spark; it does nothing if a later submission of the same work, or its own result, exists; and it ends with the
+the place of its result, in the table's folder (`exchange`). The invariants: it reports its location before Spark's
+first job; it does nothing if a later submission of the same work, or its own result, exists; and it ends with the
 JVM that started it.
 """
 
@@ -15,7 +15,7 @@ import socket
 import sys
 from typing import Any
 
-# Python looks beside a script first, and the modules there are no top-level ones.
+# Python searches a script's folder first, whose modules are not top-level modules.
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.path.dirname(os.path.abspath(__file__))]
 
 from airflow_txlog.clock import SYSTEM_CLOCK  # noqa: E402
@@ -30,7 +30,7 @@ def main() -> int:
     log = begin()
 
     def say(line: str) -> None:
-        # The JVM passes it on, and may be gone. What was committed must be reported all the same.
+        # The JVM passes it on, and may be gone. A commit must be reported nevertheless.
         with contextlib.suppress(OSError):
             log(line)
 
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def _setting(name: str) -> str | None:
-    """Return a setting of the application, whose context is not there yet."""
+    """Return a setting of the application, whose context does not exist yet."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - what comes before needs none
 
     SparkContext._ensure_initialized()

@@ -1,4 +1,4 @@
-"""What all steps of one job share: its executor, its table, its settings, its current time and its log.
+"""The state that all steps of one job share: its executor, its table, its settings, its current time and its log.
 
 The invariant: a job has one id, which is part of the name of everything it stages.
 """
@@ -35,12 +35,12 @@ Log = Callable[[str], None]
 Record = TypeVar("Record", bound=Operation)
 
 MOST_LINEAGE_BYTES = 32_768
-"""Of `JobResult.details`: lineage that is longer is left out."""
+"""The size above which lineage is left out of `JobResult.details`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSource:
-    """A source's rows as they were written down once: the files, their columns, and the parameters used.
+    """A materialized source: its files, their columns, and the parameters used.
 
     `schema` is Spark's JSON of the source's own columns.
     """
@@ -52,7 +52,7 @@ class SavedSource:
 
 @dataclass(kw_only=True)
 class SavedInputs:
-    """What was evaluated once for all attempts and tries of this work. Its saved work keeps it.
+    """The inputs that were evaluated once for all attempts and tries of this work. Its saved work keeps them.
 
     `reads_target`: rows of the source may be the target's, so the next attempt evaluates it again. `source_schema` is
     Spark's JSON of the columns of a source whose rows are staged as the table's own.
@@ -65,14 +65,14 @@ class SavedInputs:
 
 
 class StepTimes:
-    """How long each step of a job took, in the order in which they ended; one that ran twice is there twice."""
+    """How long each step of a job took, in the order in which they ended; a step that ran twice occurs twice."""
 
     def __init__(self) -> None:
         self._taken: list[tuple[str, float]] = []
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measure what runs inside, also when it fails."""
+        """Measure the block, also when it fails."""
         start = time.perf_counter()
         try:
             yield
@@ -80,7 +80,7 @@ class StepTimes:
             self._taken.append((name, round(time.perf_counter() - start, 3)))
 
     def seconds(self, name: str) -> float:
-        """Return how long the steps of this name took so far, together."""
+        """Return the total seconds of the steps of this name so far."""
         return sum(seconds for each, seconds in self._taken if each == name)
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -90,25 +90,25 @@ class StepTimes:
 
 @dataclass(kw_only=True)
 class LogContext:
-    """One job while it runs, as far as it needs no Spark. Used by one thread."""
+    """One running job, without the parts that need Spark. Used by one thread."""
 
     spec: JobSpec
     table: DeltaTable
-    """The job's table, opened once with its connection's settings. Nothing is read before a step asks."""
+    """The job's table, opened once with its connection's settings. Nothing is read before a step needs it."""
     log: Log
     clock: Clock = SYSTEM_CLOCK
     times: StepTimes = field(default_factory=StepTimes)
     tables_read: list[tuple[DeltaTable, Snapshot]] = field(default_factory=list)
     """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
     lineage: Lineage = field(default_factory=Lineage)
-    """Facts about the data that were found on the way."""
+    """Facts about the data that the job has found."""
 
     @property
     def operation(self) -> Operation:
         return self.spec.operation
 
     def record(self, kind: type[Record]) -> Record:
-        """Return what the job does, as the record that the caller knows it to be."""
+        """Return the job's operation, as the record type that the caller expects."""
         operation = self.operation
         assert isinstance(operation, kind)
         return operation
@@ -139,7 +139,7 @@ class LogContext:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measure what runs inside as a step of the result, also when it fails."""
+        """Measure the block as a step of the result, also when it fails."""
         with self.times.step(name):
             yield
 
@@ -154,7 +154,7 @@ class LogContext:
         attempts: int = 1,
     ) -> JobResult:
         """Return the job's result; without a commit there was nothing to do."""
-        # A result must have room where the job's process has kept some, however many columns there are.
+        # The result must fit in the room that the job's process has reserved, however many columns there are.
         is_short = len(json.dumps(asdict(self.lineage))) <= MOST_LINEAGE_BYTES
         return JobResult(
             status="committed" if is_committed else "nothing_to_do",
@@ -176,9 +176,9 @@ class LogContext:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedTexts:
-    """What a job does, with SQL texts that have the current time as a parameter, and the parameters of these texts.
+    """A job's operation, with SQL texts that take the current time as a parameter, and the parameters of these texts.
 
-    `bare` are the names that were replaced without parentheses: a column of that name would have been meant.
+    `bare` are the names that were replaced without parentheses: the author could have meant a column of that name.
     """
 
     operation: Operation
@@ -188,7 +188,7 @@ class FixedTexts:
 
 @dataclass(kw_only=True)
 class JobContext(LogContext):
-    """One job while it runs, with the executor that does its work. Used by one thread."""
+    """One running job, with the executor that does its work. Used by one thread."""
 
     executor: Executor
     current_time: CurrentTime
@@ -205,7 +205,7 @@ class JobContext(LogContext):
     arrow_error: InvalidInput | None = None
     """Why Arrow could not decode a file of the source: Spark reads the source by its own reader then."""
     is_resumed: bool = False
-    """Whether it goes on from the saved work of an earlier try, whose inputs and current time are its own then."""
+    """Whether it continues from the saved work of an earlier try, and so uses its inputs and its current time."""
     is_continued: bool = False
     """Whether this process has tried it without Spark before."""
 
@@ -225,7 +225,7 @@ class JobContext(LogContext):
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measure what runs inside as a step of the result; while it runs long, log how far it is."""
+        """Measure the block as a step of the result; while it runs long, log its progress."""
         with super().step(name), self.executor.watched(name, self.log):
             yield
 
@@ -245,7 +245,7 @@ class JobContext(LogContext):
 
     @property
     def operation(self) -> Operation:
-        """What the job does, with texts that read no clock; `spec.operation` has the author's own."""
+        """The job's operation, with texts that read no clock; `spec.operation` has the author's texts."""
         return self.texts.operation
 
     @property
@@ -255,11 +255,11 @@ class JobContext(LogContext):
 
     @property
     def inputs_folder(self) -> str:
-        """The folder, relative to the table's, for what the job materializes, for large plans, and for its memory.
+        """The folder, relative to the table, of the rows that the job materializes, of large plans and of its memory.
 
-        Work with an application transaction and a key has one for all its tries; any other has its own. No other
+        All tries of work with an application transaction and a key share one; any other work has a new one. No other
         process can know either name in advance. It has no underscore, because another engine's vacuum ignores hidden
-        folders, and would never sweep what a killed job leaves behind. No log names anything in it.
+        folders, and would never sweep the files that a killed job leaves behind. No log names anything in it.
         """
         return self.work_folder or folder_named(self.job_id)
 
@@ -267,7 +267,7 @@ class JobContext(LogContext):
     def input_key(self) -> bytes:
         """The 32 bytes that encrypt the keys of a DELETE in the inputs folder.
 
-        All tries have the same, as a retry reads them; without saved work no other process has it.
+        All tries share them, because a retry reads the keys; without saved work no other process has them.
         """
         return secrets.token_bytes(32) if self.seal is None else bytes.fromhex(self.seal.sign("encryption", b""))
 

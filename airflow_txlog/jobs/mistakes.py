@@ -1,8 +1,8 @@
-"""Mistakes of a job that its texts, the table's log and the paths of its sources show before Spark is asked.
+"""Mistakes of a job that its texts, the table's log and the paths of its sources show without Spark.
 
 Finding a misspelt column or a missing file takes milliseconds here; later it takes the start of Spark, or the wait for
-a cluster. The invariant: Spark or the job would refuse what is refused here; what is not certain passes and is judged
-later. Nothing is staged or written.
+a cluster. The invariant: Spark or the job would also refuse everything that is refused here; an uncertain case passes
+and is judged later. Nothing is staged or written.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression,
 from airflow_txlog.sql.lexer import KEYWORDS
 from airflow_txlog.sql.sql_text import sql_text
 
-# Words that bring names of a query's own, or a FROM that is none of a query.
+# Words that introduce names of a query's own, or a FROM that begins no list of relations.
 _WITH_OTHER_NAMES = frozenset(("with", "distinct", "extract", "trim", "substr", "substring", "overlay", "lateral"))
 # A clause begins after none of these.
 _IN_LISTS = frozenset((".", ",", "+", "-", "/", "%", "||", "=", "<", ">"))
-# What Spark calls the columns of functions that make rows.
+# Spark's names for the columns of functions that return rows.
 _NAMES_OF_SPARK = frozenset(("col", "key", "pos", "value"))
 
 
 def check_mistakes(spec: JobSpec, table: DeltaTable, *, is_spark_here: bool, has_own_session: bool) -> None:
-    """Raise the error in which the job would end with a Spark, where that is certain without one.
+    """Raise the error with which the job would end if it ran on Spark, if that is certain without Spark.
 
     Work that is in the table already passes. `is_spark_here`: as in `run_job`. `has_own_session`: the job's session has
     no views of others.
 
     Raises TableNotFound, InvalidPredicate and its kinds, InvalidJobSpec, SourceNotFound, SchemaMismatch,
-    PartitionMismatch, AppendOnlyViolation, and what reading the log raises.
+    PartitionMismatch, AppendOnlyViolation, and the errors of reading the log.
     """
     nothing_logged: Callable[[str], None] = lambda line: None  # noqa: E731 - the job itself logs what it finds
     context = JobContext(
@@ -81,7 +81,7 @@ def check_mistakes(spec: JobSpec, table: DeltaTable, *, is_spark_here: bool, has
         table=table,
         log=nothing_logged,
         current_time=CurrentTime(dict),
-        # The author's own texts: no clock is read for this.
+        # The author's own texts: this check reads no clock.
         texts=FixedTexts(operation=spec.operation, parameters=spec.operation.bound_parameters),
         is_spark_here=is_spark_here,
     )
@@ -304,7 +304,7 @@ class _Checks:
 
 
 def _check_views(source: QuerySource, argument: str) -> None:
-    """Raise InvalidJobSpec (`argument`) for what a restricted query certainly reads and the source has no view for."""
+    """Raise InvalidJobSpec (`argument`) if a restricted query certainly reads a name that is none of its views."""
     tokens = sql_text(source.sql).tokens
     words = [token.text.lower() if token.kind == "word" else "" for token in tokens]
     if _WITH_OTHER_NAMES & set(words):
@@ -332,7 +332,7 @@ def _has_no_struct(source: AnySource, name: str) -> bool:
         return source.format == "csv"
     if not isinstance(source, QuerySource) or name.lower() in _NAMES_OF_SPARK:
         return False
-    # A column of the name is one that the text names, or that a star brings.
+    # A column of the name is one that the text names, or that a star adds.
     cut = sql_text(source.sql)
     if cut.problem is not None or name.lower() in {token.text.lower() for token in cut.tokens}:
         return False

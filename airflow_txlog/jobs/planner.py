@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Job = Callable[[JobContext], JobResult]
 
-# What the JVM of a small job does takes a second or two, too short a time for compiling well to pay.
+# The JVM works a second or two for a small job, too short a time for good compilation to pay off.
 _LITTLE_BYTES = 32 * MIB
 _LITTLE_ROWS = 1_000_000
 
@@ -63,7 +63,7 @@ class Sparks:
     always_starts: bool
 
     def started(self, steps: StepTimes, say: Log) -> SparkSession:
-        """Return the session, which may have to start. Raises TxlogError if it does not."""
+        """Return the session, starting it if necessary. Raises TxlogError if it does not start."""
         assert self.start is not None
         if self.is_given:
             return self.start()
@@ -100,7 +100,7 @@ def run_planned(
             except NeedsSpark as error:
                 why, unread = str(error), error.unread
         steps = StepTimes() if tried is None else tried.times
-        # It brings what all operations are, which a job without Spark need not load.
+        # It loads all operations, which a job without Spark does not need.
         from airflow_txlog.jobs.mistakes import check_mistakes  # noqa: PLC0415
 
         with steps.step("check"):
@@ -137,10 +137,10 @@ def run_planned(
 def begin_job(
     spec: JobSpec, executor: Executor, table: DeltaTable, log: Log, tried: JobContext | None = None
 ) -> JobContext:
-    """Return the context of a job that starts now: from here on the current time in its texts stands still.
+    """Return the context of a job that starts now. From here on the current time in its texts is constant.
 
-    `tried` is the same job on another executor, from which it goes on. Raises InvalidJobSpec for a parameter with a
-    name of ours, and NeedsSpark.
+    `tried` is the same job on another executor; the new context continues it. Raises InvalidJobSpec for a parameter
+    with a name that this package reserves, and NeedsSpark.
     """
     moment = None if tried is None or tried.is_resumed else tried.current_time.saved
     current_time = CurrentTime(executor.now, moment)
@@ -175,7 +175,7 @@ def _why_spark(spec: JobSpec) -> str | None:
 def _run_here(job: Job, context: JobContext) -> JobResult:
     """Return the result of the job by this process alone.
 
-    Raises NeedsSpark, and then nothing is staged but what saved work names.
+    Raises NeedsSpark, and then only files that saved work names are staged.
     """
     executor = context.executor
     with _unread_by_arrow():
@@ -191,13 +191,13 @@ def _run_here(job: Job, context: JobContext) -> JobResult:
 def _run_by_spark(job: Job, context: JobContext, executor: SparkExecutor) -> JobResult:
     """Return the result of a job with its Spark.
 
-    Raises NeedsSpark if Arrow cannot decode a file and Spark was not asked yet, and Arrow's error where Spark cannot
+    Raises NeedsSpark if Arrow cannot decode a file and Spark has not tried it yet, and Arrow's error if Spark cannot
     either.
     """
     try:
         executor.prepare(context)
         if context.arrow_error is not None:
-            # Found out before rows of other files are staged.
+            # Before rows of other files are staged.
             executor.check_decodes(context.arrow_error)
             return job(context)
         with _unread_by_arrow():
@@ -208,7 +208,7 @@ def _run_by_spark(job: Job, context: JobContext, executor: SparkExecutor) -> Job
 
 @contextlib.contextmanager
 def _unread_by_arrow() -> Iterator[None]:
-    """Raise NeedsSpark in place of the error of a file that Spark's own reader may read in another way than Arrow."""
+    """Raise NeedsSpark instead of the error of a file that Spark's own reader may read in another way than Arrow."""
     try:
         yield
     except InvalidInput as error:
@@ -222,12 +222,12 @@ def _unread_by_arrow() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _inputs_removed(spec: JobSpec, contexts: list[LogContext]) -> Iterator[None]:
-    """Delete afterwards what the job has materialized, unless it fails and a retry may go on with it."""
+    """Delete afterwards the inputs that the job has materialized, unless it fails and a retry may use them."""
     try:
         yield
     except Exception as error:
         found = failure_of(spec, error)
-        # A failure outside of our rules is retried where the task leaves that to Airflow, which this job does not know.
+        # An unforeseen failure is retried if the task leaves that to Airflow, which this job does not know.
         may_be_retried = found.retryable or isinstance(found, JobError)
         if not (contexts and contexts[-1].work_folder is not None and may_be_retried):
             _remove_inputs(contexts)
@@ -238,7 +238,7 @@ def _inputs_removed(spec: JobSpec, contexts: list[LogContext]) -> Iterator[None]
 def _is_known_zone(name: str) -> bool:
     if name == "UTC":
         return True
-    # Python takes files beside the zones for zones, which Java does not know: posix/Europe/Berlin, Factory.
+    # Python accepts other files in the folder of zones as zones; Java does not: posix/Europe/Berlin, Factory.
     if "/" not in name or not name[0].isupper():
         return False
     try:

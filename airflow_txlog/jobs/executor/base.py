@@ -1,4 +1,4 @@
-"""The protocol of what does a job's work. The planner chooses an executor once; an operation never asks which it has.
+"""The interface of a job's executors. The planner chooses an executor once; an operation never branches on its kind.
 
 The invariant: every executor returns the same rows and refuses the same inputs. Work that an executor cannot do ends
 the job's try on it with NeedsSpark, and the planner continues with Spark.
@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 
 class NeedsSpark(Exception):
-    """Work needs Spark, and the executor has none. `args[0]` is why, as the rest of the sentence "Spark is needed: ".
+    """Work needs Spark, and the executor has none. `args[0]` completes the sentence "Spark is needed: ".
 
-    `unread` is the error of a file of the source that Arrow cannot decode, and Spark's own reader may.
+    `unread` is the error of a file of the source that Arrow cannot decode but Spark's own reader might.
     """
 
     def __init__(self, why: str, unread: InvalidInput | None = None) -> None:
@@ -46,11 +46,11 @@ class NeedsSpark(Exception):
 
 
 class FoundSource(Protocol):
-    """A source that was found, and whose rows were not read yet."""
+    """A source that was found, but whose rows are not read yet."""
 
     @property
     def reads_target(self) -> bool:
-        """Whether a row of it may be the target's."""
+        """Whether its rows may be rows of the target."""
 
     @property
     def columns(self) -> StructType:
@@ -64,7 +64,7 @@ class FoundSource(Protocol):
         """Return the values of one of the columns. `what` names the work in errors."""
 
     def materialize(self, parameters: Collection[str]) -> MaterializedSource:
-        """Read the rows, once, and write them down. `parameters` are those that its SQL has used."""
+        """Read the rows, once, and write them to files. `parameters` are those that its SQL has used."""
 
     def stage(self, rules: Any, layout: Layout, inside: str | None) -> list[StagedFile]:
         """Write the rows as new rows of a table whose `rules` the same executor has accepted.
@@ -82,7 +82,7 @@ class AcceptedRules(Protocol):
 
 
 class Executor(Protocol):
-    """What does the work of one job. Used by one thread."""
+    """Does the work of one job. Used by one thread."""
 
     parallelism: int
     """How many tasks run at once."""
@@ -98,23 +98,23 @@ class Executor(Protocol):
     def by_spark(self, why: str, evaluate: Callable[[], T]) -> T:
         """Return what `evaluate` returns by Spark. Raises NeedsSpark without one.
 
-        `why` is what only Spark can do, as the rest of the sentence "Spark is needed: ".
+        `why` is the work that only Spark can do, as the rest of the sentence "Spark is needed: ".
         """
 
     def foresee(self, why_not: Callable[[], str | None]) -> None:
         """Raise NeedsSpark, before anything is written, if later work needs a Spark that is not there.
 
-        `why_not` returns the reason, and is not called with a Spark.
+        `why_not` returns the reason, and is not called if there is a Spark.
         """
 
     def admit(self, sizes: Sequence[int | None], store: Store) -> None:
-        """Raise NeedsSpark if files of this store, whose rows cost so many bytes to read, need Spark."""
+        """Raise NeedsSpark if files of this store, whose rows cost `sizes` bytes to read, need Spark."""
 
     def runs_here(self, weight: int) -> bool:
         """Return whether tasks that read files of this weight, and no frame of Spark's, run in this process."""
 
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
-        """Return what the tasks make of their bins, all of it, evaluated once.
+        """Return the tasks' results for all of their bins, evaluated once.
 
         `what` names the work in errors. Raises the first TxlogError of a task.
         """
@@ -130,7 +130,7 @@ class Executor(Protocol):
         """Return a setting of Spark SQL under which the job's texts are read."""
 
     def watched(self, step: str, log: Callable[[str], None]) -> AbstractContextManager[None]:
-        """Log how far the work inside is while it runs long."""
+        """Log the progress of the block while it runs long."""
 
     def now(self) -> Mapping[str, Any]:
         """Return the current time, as `CurrentTime.values` has it. Raises NeedsSpark for the clocks of most zones."""

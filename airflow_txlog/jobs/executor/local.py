@@ -1,4 +1,4 @@
-"""Arrow in this process does the job's work, as far as that is certain to be what Spark would do."""
+"""Arrow in this process does a job's work, if it is certain to give Spark's results."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREADS = 4
-"""How many bins are worked on at once without Spark, at most."""
+"""How many bins are processed at once without Spark, at most."""
 
 
 def threads_for(root: str) -> int:
-    """Return how many bins are worked on at once: most tasks wait for their store, those of a local disk for a core."""
+    """Return how many bins to process at once: most tasks wait for their store, those of a local disk for a core."""
     return min(THREADS, cores()) if scheme_of(root) == LOCAL else THREADS
 
 
@@ -97,11 +97,11 @@ class LocalExecutor:
 
     @property
     def knows_settings(self) -> bool:
-        """False if Spark is installed with settings of its own."""
+        """False if the installed Spark has a file of settings."""
         return not has_settings_of_its_own()
 
     def setting(self, name: str, default: str) -> str:
-        """A setting of the job's own: there is no other."""
+        """Return a setting from the job's own: there are no others."""
         return self._settings.get(name, default)
 
     def watched(self, step: str, log: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:

@@ -60,7 +60,7 @@ class FoundHere:
         """Copy the files' rows. Raises NeedsSpark."""
         context = self._context
         context.executor.foresee(lambda: self._why_spark(rules, inside))
-        # One task gives one file for each partition, where each of several would write one of its own.
+        # A single task writes one file per partition; several tasks would each write a file per partition.
         scan = self._found.scan(context, in_one=bool(layout.partition_columns))
         return stage(context, layout, [(TaskRows(Task(source=scan)), None)])
 
@@ -74,22 +74,22 @@ class FoundHere:
 
 
 def found_here(context: JobContext, described: AnySource, argument: str, target: Snapshot | None) -> FoundHere | str:
-    """Find a source that this process reads; return why, if only Spark can."""
-    # Of keys one column is read, and of any other source all of them.
+    """Find a source that this process can read; return the reason if only Spark can."""
+    # Of a source of keys one column is read, of any other source all columns.
     found = rows_here(context, described, argument, target, reads_all=argument == "source")
     return FoundHere(context, found) if isinstance(found, RowsHere) else found.why
 
 
 def stored_columns_of(described: Mapping[str, Any]) -> pa.Schema | None:
-    """The columns that files with the rows of a source hold, by Spark's JSON of its columns; None for types of Spark's
-    alone."""
+    """Return the columns that files with the rows of a source hold, by Spark's JSON of its columns; None for types that
+    only Spark has."""
     columns = plain_columns_of(described)
     return None if columns is None else to_arrow(columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainRules:
-    """The rules of a table of which none is SQL."""
+    """The rules of a table that has no rule in SQL."""
 
     schema: StructType
     table: RowRules

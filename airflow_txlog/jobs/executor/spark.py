@@ -1,4 +1,4 @@
-"""A Spark session does the job's work, by the same tasks and, where they cannot, by queries."""
+"""A Spark session does a job's work, by the same tasks as Arrow, or by queries if tasks cannot do it."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class SparkExecutor:
         return evaluate()
 
     def foresee(self, why_not: Callable[[], str | None]) -> None:
-        """Nothing: whatever needs Spark has it."""
+        """Do nothing: whatever needs Spark has it."""
 
     def admit(self, sizes: Sequence[int | None], store: Store) -> None:
-        """Nothing: no file is too large."""
+        """Do nothing: no file is too large."""
 
     def runs_here(self, weight: int) -> bool:
-        # Where Spark has no other machine, it would only start other processes beside this one, and hand the work on.
+        # A Spark on this machine alone would only start more processes here and pass the work to them.
         return weight <= self.bytes_allowed and is_local(self.spark)
 
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
@@ -148,13 +148,13 @@ class FoundBySpark:
         return materialize(self._context, self._found, parameters)
 
     def stage(self, rules: Rules, layout: Layout, inside: str | None) -> list[StagedFile]:
-        """Write the rows. Raises what `fit_new_rows` raises."""
+        """Write the rows. Raises the errors of `fit_new_rows`."""
         rows = self._new_rows(rules, layout, inside)
         with shuffled_towards(self._context, layout.target_bytes):
             return stage(self._context, layout, [(rows, None)])
 
     def _new_rows(self, rules: Rules, layout: Layout, inside: str | None) -> NewRows:
-        """A frame, or the task that gives the same rows without it."""
+        """Return a frame, or the task that gives the same rows without it."""
         context, source = self._context, self._found
         rows = fit_new_rows(source.frame, rules, ansi=context.is_ansi)
         if inside is not None:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-# The most bytes of a row's texts and binary values, and so many rows: a megabyte in a batch as rows mostly are, 256 MiB
-# if each row is as wide as may be. Fewer rows in a batch cost more time than a measured batch does.
+# The most bytes of a row's texts and binary values, and the rows of a batch: a batch mostly has a megabyte, and one
+# of the widest rows 256 MiB. Smaller batches would cost more time than batches that Spark measures.
 NARROW_BYTES = 64 * 1024
 NARROW_ROWS = 4096
 # The sum over more columns than this is an expression so deep that Spark's analyzer runs out of stack near a thousand.
@@ -98,7 +98,7 @@ def _compared_as_char(frame: DataFrame, scan: FileScan) -> DataFrame:
 
 
 def over_bins(spark: SparkSession, task: BinTask, schema: pa.Schema) -> DataFrame:
-    """Return what a task makes of its bins, one Spark task each. Collect one that writes only once."""
+    """Return a task's results for its bins, one Spark task each. If the task writes, collect the frame only once."""
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
 
     count = len(task.bins)
@@ -108,14 +108,14 @@ def over_bins(spark: SparkSession, task: BinTask, schema: pa.Schema) -> DataFram
 
 
 def through(rows: DataFrame, step: Step, schema: pa.Schema) -> DataFrame:
-    """Return what a step makes of the rows, with the columns of `schema`."""
+    """Return the rows that a step makes of `rows`, with the columns of `schema`."""
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
 
     return rows.mapInArrow(step, spark_schema(schema))
 
 
 def union_of(frames: Iterable[DataFrame]) -> DataFrame:
-    """Return all rows of the frames, of which there is at least one."""
+    """Return all rows of the frames; there is at least one frame."""
     return reduce(lambda one, other: one.union(other), frames)
 
 
@@ -138,7 +138,7 @@ class FrameRows:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameImages:
-    """New images of which a frame has the computed columns and the files the others. See `NewRows`, `SentColumns`.
+    """New images whose computed columns a frame has; files have the others. See `NewRows`, `SentColumns`.
 
     `rows`: the computed columns, the rows' addresses and violations, made from a scan of `bins`, neither shuffled nor
     reordered. `first_files`: the index of each bin's first file.
@@ -177,7 +177,7 @@ class FrameImages:
 
 @dataclass(frozen=True, kw_only=True)
 class WritingFrame:
-    """Rows that Spark brings to a task that writes them. To be collected once, and nothing else (`collect_records`)."""
+    """Rows that Spark sends to a task that writes them. Only `collect_records` may collect them, once."""
 
     rows: DataFrame
     task: WriteTask | ImageTask
@@ -237,7 +237,7 @@ def collect_records(context: JobContext, frame: WritingFrame, what: str) -> list
 
 
 def _records(context: JobContext, frames: Sequence[WritingFrame], what: str, tasks: Sequence[BinTask] = ()) -> pa.Table:
-    """Return the records of frames, of which there is at least one, and of tasks, all of one Spark job."""
+    """Return the records of frames, of which there is at least one, and of tasks, as one Spark job."""
     over = [over_bins(context.spark, task, RECORD_SCHEMA) for task in tasks]
     has_own_bound = {ROWS_SETTING, BYTES_SETTING} & context.spec.spark_conf.keys()
     narrow = [] if has_own_bound else [frame.narrow_records() for frame in frames]
@@ -252,23 +252,23 @@ def _records(context: JobContext, frames: Sequence[WritingFrame], what: str, tas
 
 
 # --- the size of new files ------------------------------------------------------------------------------------------
-# Rows of an unpartitioned table stay where they are, in no more tasks than their size is worth. Rows of a partitioned
-# one are shuffled by partition, and adaptive execution cuts the result by the sizes that it measured: a large partition
-# is spread over several tasks, and small ones share one.
+# The rows of an unpartitioned table are not moved, and make no more tasks than their size is worth. The rows of a
+# partitioned table are shuffled by partition, and adaptive execution cuts the result by the sizes that it measured: a
+# large partition is spread over several tasks, and small ones share one.
 
 
 def _brought_to_tasks(context: JobContext, rows: DataFrame, layout: Layout) -> DataFrame:
-    """Return the same rows, in the tasks that are to write them."""
+    """Return the same rows, distributed to the tasks that will write them."""
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     if not layout.partition_columns:
         most = _tasks_worth(context, rows, layout.target_bytes)
-        # Never more tasks than there are now, and no shuffle: neighbours are read by one task.
+        # Never more tasks than now, and no shuffle: neighbours are read by one task.
         return rows if most is None else rows.coalesce(most)
     columns = [F.col(quoted(name)) for name in layout.partition_columns]
     if context.spark.conf.get("spark.sql.adaptive.enabled", "true") == "true":
         return rows.hint("rebalance", *columns)
-    # Without it nothing is measured: each partition comes to one task, and so to one file.
+    # Without adaptive execution nothing is measured: each partition becomes one task, and so one file.
     return rows.repartition(2 * context.parallelism, *columns)
 
 
@@ -314,7 +314,7 @@ def of_narrow_rows(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame 
 
     texts = []
     for name, kind in types.items():
-        # Of a nested value Spark does not know the width without a look at all of it.
+        # Spark does not know the width of a nested value without reading all of it.
         if kind.simpleString() in ("string", "binary"):
             texts.append(name)
         elif kind.typeName() not in OF_FIXED_WIDTH:

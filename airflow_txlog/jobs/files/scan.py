@@ -1,7 +1,7 @@
 """Plans of data files: made on the driver, cut into bins, and run in this process or sent to Spark.
 
-The invariants: a row's address is the plan's row and the row's ordinal in its file, whatever columns or rows are asked
-for; and what a task yields, raises and leaves behind does not depend on where it runs. Source: soundness A19.
+The invariants: a row's address is the plan's row and the row's ordinal in its file, whatever columns or rows are
+wanted; and the results, errors and files of a task do not depend on the machine. Source: soundness A19.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from airflow_txlog.sql.expression import Expression
 from airflow_txlog.storage import Store, StoreReference
 from airflow_txlog.storage.limits import weight_of
 
-# Tasks are added while each still has so much to read; every task costs about 30 ms.
+# Tasks are added while each still has this much to read; every task costs about 30 ms.
 SMALLEST_BIN_BYTES = 4 * 1024 * 1024
-# What a file is cut into where it would keep one task busy while the others are done.
+# The size of the pieces into which a file is cut if it would keep one task busy after the others are done.
 PIECE_BYTES = 128 * 1024 * 1024
 # A second wave of tasks evens out what the first one left unbalanced, once there is enough to do.
 TWO_WAVES_BYTES = 512 * 1024 * 1024
-# What a plan takes of the file's action, and for how many files at once.
+# The columns of a plan that come from a file's action, and the number of files that are processed at once.
 _OF_ACTION = ("path", "size_bytes", "num_records", "directory", "partition_values")
 _ROWS = pa.schema([field for field in PLAN_FIELDS if field.name in _OF_ACTION])
 _ROWS_AT_ONCE = 16_384
@@ -58,7 +58,7 @@ class BinTask(Protocol):
         """The cost of all files that the task reads, as of Bins."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
-        """Yield what the task makes of the bins with these numbers."""
+        """Yield the task's results for the bins with these numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class FilePlan:
         return int(self.table.num_rows)
 
     def name_of(self, row: int) -> str:
-        """Return the URI of a row's file, for people."""
+        """Return the URI of a row's file, for messages."""
         return readable(self.store.root, self.table.column("path")[row].as_py())
 
     def live_row_counts(self) -> list[int | None]:
@@ -134,7 +134,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
     )
     described = files.select(["path", "size", "stats", "partition_values", "deletion_vector"])
     directory = functools.cache(functools.partial(_directory, snapshot))
-    # A file as a Python object takes several times the room of its row: there are never more than some of them.
+    # As a Python object, a file takes several times the memory of its row, so only a batch of them exists at a time.
     batches = [_plan_rows(snapshot, batch, directory) for batch in described.to_batches(max_chunksize=_ROWS_AT_ONCE)]
     table = pa.Table.from_batches(batches, schema=_ROWS).combine_chunks()
     columns = {
@@ -237,7 +237,7 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
 def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int]]) -> Bins:
     """Return the work of each task, given as rows of the plan."""
     store = StoreReference.of(plan.store)
-    # A file in parts stands there once for each.
+    # A file in parts occurs once for each part.
     costs = dict(zip(plan.table.column("index").to_pylist(), plan.reading_costs(), strict=True)).values()
     weight = weight_of(costs, is_remote=plan.store.is_remote)
     inline: list[bytes] = []
@@ -250,7 +250,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
         return Bins(store=store, inline=tuple(inline), weight=weight)
     plan_id = context.clock.unique_id()
     paths, digests = [], []
-    # One after another: what is written is not held.
+    # One after another: written plans are not kept in memory.
     for number, data in enumerate(chain(_given_away(inline), encoded)):
         paths.append(f"{context.inputs_folder}/plan-{plan_id}-{number}.arrow")
         digests.append(hashlib.sha256(data).hexdigest())
@@ -261,7 +261,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
 
 
 def _given_away(parts: list[bytes]) -> Iterator[bytes]:
-    """Yield the parts in order; each is gone from the list then."""
+    """Yield the parts in order; each is removed from the list first."""
     while parts:
         yield parts.pop(0)
 
@@ -274,9 +274,9 @@ def task_count(parallelism: int, sizes: Sequence[int]) -> int:
 
 
 def parts_of(parallelism: int, sizes: Sequence[int], piece_bytes: int = PIECE_BYTES) -> list[int]:
-    """Return into how many parts each file goes, so that none is more than the work of one task.
+    """Return the number of parts of each file, so that none is more than the work of one task.
 
-    A part has at least `piece_bytes`: PIECE_BYTES is a row group or two of most writers, and a copy of it a file of
+    A part has at least `piece_bytes`: PIECE_BYTES is a row group or two of most writers, and a copy of it is a file of
     good size.
     """
     pieces = [max(1, size // piece_bytes) for size in sizes]
@@ -289,7 +289,7 @@ def parts_of(parallelism: int, sizes: Sequence[int], piece_bytes: int = PIECE_BY
 
 
 class TooManyRows(Exception):
-    """The tasks have made more than the caller would hold."""
+    """The tasks' rows take more memory than the caller would hold."""
 
 
 class _ThreadsOfArrow:

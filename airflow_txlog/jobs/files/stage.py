@@ -1,7 +1,7 @@
 """Stage data files, which no commit names yet: copies, new images and new rows.
 
 The invariant: when an error leaves this module, every file that was reported is deleted again, because no commit of
-this process can have named it. What a lost executor or a second attempt leaves is an orphan, never a row.
+process can have named it. A lost executor or a second attempt leaves an orphan, never a row.
 Source: soundness A17, B10.
 """
 
@@ -42,12 +42,12 @@ WRITING = "write the data files"
 
 
 def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
-    """Return how new files of the snapshot's table are written. Raises as `layout_for` does."""
+    """Return the layout of new files of the snapshot's table. Raises as `layout_for` does."""
     return layout_for(context, snapshot.protocol, snapshot.metadata)
 
 
 def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata) -> Layout:
-    """Return how new files of a table are written that has, or is about to get, this protocol and metadata.
+    """Return the layout of new files of a table that has, or is about to get, this protocol and metadata.
 
     Raises InvalidProperty if the table demands files that this engine does not write, UnsupportedFeature if no file can
     hold its rows.
@@ -74,9 +74,9 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata) -> L
 
 @dataclass(kw_only=True)
 class Work:
-    """The work of one `Executor.write`: tasks, and what only a session of Spark can give.
+    """The work of one `Executor.write`: tasks, and frames, which only a Spark session can give.
 
-    `rows` are frames of whole new rows, `frames` frames that are in their tasks already.
+    `rows` are frames of whole new rows; the rows of `frames` are in their tasks already.
     """
 
     layout: Layout
@@ -89,10 +89,10 @@ class NewRows(Interface):
     """New rows of a table, or new images of rows."""
 
     copies_files: ClassVar[bool]
-    """Whether the task that writes the images also copies the other rows of a file, where the plan says so."""
+    """Whether the task that writes the images also copies the other rows of a file, if the plan marks it as copied."""
 
     def add_to(self, work: Work, change_type: str | None) -> None:
-        """Add the rows to the work; with a change type, they are written as change rows of it too."""
+        """Add the rows to the work; with a change type, they are also written as change rows of that type."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def stage(
     """Stage `new` rows, each with its change type, and copies of planned files without their positions, all at once.
 
     Change rows are written of the rows at the positions of `leaving`; the clauses `updates` update a row.
-    Raises the first error of a task, after deleting what was staged.
+    Raises the first error of a task, after deleting the staged files.
     """
     work = Work(layout=layout)
     if copies is not None and copies.num_files:

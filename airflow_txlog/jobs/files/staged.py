@@ -24,9 +24,9 @@ _PREFIX = re.compile("[0-9A-Za-z]+")
 
 
 def confined(file: StagedFile, folder: str = "") -> StagedFile:
-    """Return the file, of saved work, if a job stages files with its path in this folder of the table.
+    """Return a file of saved work, if jobs stage files with its path in this folder of the table.
 
-    Raises ValueError for a path that leaves the folder or is none of ours.
+    Raises ValueError for a path that leaves the folder or that no job of ours would use.
     """
     path = file.store_path
     if encode_add_path(path) != file.path:
@@ -46,13 +46,13 @@ def confined(file: StagedFile, folder: str = "") -> StagedFile:
     return file
 
 
-# A VACUUM that is asked for no longer retention takes files that no commit names once they are this old.
+# A VACUUM with the shortest retention takes files that no commit names once they are this old.
 
 
 def may_be_swept(files: Sequence[StagedFile], now_ms: int) -> bool:
-    """Return whether some file is so old that each must be looked up before it is relied upon.
+    """Return whether some file is so old that each must be looked up before use.
 
-    `now_ms` is the store's clock, by which VACUUM knows the files' ages.
+    `now_ms` is the store's clock, from which VACUUM computes the files' ages.
     """
     return any(now_ms - file.modification_time_ms >= ORPHAN_RETENTION_FLOOR_MS // 4 for file in files)
 
@@ -61,8 +61,8 @@ def check_not_swept(store: Store, files: Sequence[StagedFile]) -> None:
     """Raise JobError, retryable, if a VACUUM may have deleted files of the commit.
 
     Young files are not looked up. From a quarter of the least orphan retention on each file must still exist, and from
-    half of it nothing is committed: a VACUUM may be under way, and a commit must not name files that are gone. Ages are
-    by the store's clock. Source: soundness A16.
+    half of it nothing is committed: a VACUUM may be under way, and a commit must not name files that are gone. Ages
+    follow the store's clock. Source: soundness A16.
     """
     now_ms = store.now_ms()
     if not may_be_swept(files, now_ms):

@@ -1,1 +1,1 @@
-"""What each operation does: one module or folder for each."""
+"""The operations of a job: one module or folder for each."""

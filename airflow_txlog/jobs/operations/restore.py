@@ -1,7 +1,7 @@
 """RESTORE: an earlier version becomes the latest one again, once per application transaction.
 
-It is never planned again, here or by a retry: a later commit is a change that the author of the restore has not seen,
-and would be undone unseen. So a later try restores on top of the version that the first one read
+It is never replanned, here or by a retry: its author has not seen a later commit, and the restore would undo it
+unseen. So a later try restores on top of the version that the first one read
 (`resume.first_version`), or not at all. Source: soundness B11.
 """
 
@@ -44,7 +44,7 @@ def restore(context: LogContext) -> JobResult:
                 raise landed_since(context, first, snapshot.version)
             restored = _commit(context, table, tx)
         except ConcurrentWrite as error:
-            # What landed may be our own: the late commit of an earlier try, or another copy's.
+            # The winner may be our own: the late commit of an earlier try, or another copy's.
             done = _done(context, table, table.snapshot())
             if done is None and not error.retryable:
                 raise

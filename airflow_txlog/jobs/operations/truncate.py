@@ -1,7 +1,7 @@
 """TRUNCATE: every live file leaves the table, by the log alone.
 
-Nothing is read, so a lost race spoils nothing: the next attempt removes what is live by then. Source: delta-spark,
-DeltaOperations.Truncate.
+Nothing is read, so a lost race spoils nothing: the next attempt removes the files that are then live.
+Source: delta-spark, DeltaOperations.Truncate.
 """
 
 from __future__ import annotations

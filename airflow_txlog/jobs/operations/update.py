@@ -74,7 +74,7 @@ class _Update(ByCondition[_Prepared]):
             )
 
     def _computed(self, snapshot: Snapshot, judged: Callable[[], JudgedUpdate]) -> Callable[[FilePlan], NewRows]:
-        """Return what computes the new values: tasks if the texts are plain and no rule judges new rows."""
+        """Return a function that computes the new values: tasks if the texts are plain and no rule judges new rows."""
         context, gate, update = self._context, self._gate, self._context.record(Update)
         found: RowValues | str = "rules of the table"
         if not may_break_rules(snapshot.metadata, snapshot.delta_schema):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_txlog.jobs.operations.merge.clause_sql import Sides
 
 _CHECKING = "check the keys of the source"
-# No column bears such a name, as `check_names_are_free` sees to it: a column `s` makes `s.id` a member of it.
+# `check_names_are_free` ensures that no column has such a name: a column `s` would make `s.id` a member of it.
 _TARGET, _SOURCE = "_txlog_t", "_txlog_s"
 _EMPTY: dict[DataType, str] = {Primitive.STRING: "''", Primitive.BINARY: "X''"}
 
@@ -76,7 +76,7 @@ def _kept_as_null(snapshot: Snapshot) -> dict[str, str]:
 
 
 def check_key_columns(upsert: Upsert, snapshot: Snapshot, root: str) -> None:
-    """Raise an error unless each key is a column of the table whose values are equal exactly if SQL says so.
+    """Raise an error unless each key is a column of the table whose values are equal exactly if they are equal in SQL.
 
     Raises UnknownColumn, also for `columns`, and UnsupportedFeature.
     """
@@ -125,17 +125,17 @@ class _Upsert(MergeRows):
         self._checked: MaterializedSource | None = None
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PreparedMerge:
-        """As of the merge; raises AmbiguousMerge and SchemaMismatch for keys that do not identify one row."""
+        """Prepare as the merge does; raise AmbiguousMerge and SchemaMismatch for keys that do not identify one row."""
         check_key_columns(self._upsert, snapshot, self._context.root)
         prepared = super().prepare(tx, snapshot, memory)
-        # Another attempt has the same source, unless it reads the table.
+        # Every attempt has the same source, unless it reads the table.
         if prepared.source is not self._checked:
             self._check_keys(prepared)
             self._checked = prepared.source
         return prepared
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
-        """As of the merge, with readable aliases."""
+        """Return the parameters of the merge, with readable aliases."""
         described = {"predicate": predicate_parameter([_equal_keys(self._upsert, "t", "s")])}
         return super().parameters(prepared) | described
 

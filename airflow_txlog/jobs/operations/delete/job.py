@@ -1,13 +1,13 @@
 """DELETE by a condition, and by a list of keys.
 
-Rows for which the predicate is TRUE go; a row for which it is NULL stays. If the predicate names only partition
-columns, whole files go without being read; otherwise the files that hold a matching row are copied without it.
+Rows for which the predicate is TRUE are deleted; a row for which it is NULL stays. If the predicate names only
+partition columns, whole files are removed unread; otherwise files that hold a matching row are copied without it.
 
-Keys come from a list, a file, a table or a query. They are evaluated once, converted to the exact type of their column
-(`key_values`), materialized and encrypted: a subject who is added to the list while the job runs is in all of it or in
-none of it. Each found row has the number of its key, so the keys without a match follow from the matches in all live
-files. The invariant: a row goes exactly if its column equals a key by value, and every key is accounted for. Source:
-delta-spark, DeleteCommand; soundness A2, A9, B7.
+Keys are given as a list, a file, a table or a query. They are evaluated once, converted to the exact type of their
+column (`key_values`), materialized and encrypted: a subject who is added to the list while the job runs is in all of it
+or in none of it. Each found row has the number of its key, so the keys without a match follow from the matches in all
+live files. The invariant: a row is deleted exactly if its column equals a key by value, and every key is accounted
+for. Source: delta-spark, DeleteCommand; soundness A2, A9, B7.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of
 
 KEY = "key"
 _DOING = "find the rows of the keys"
-# Types whose values lie in one order that all engines share; other types are compared row by row only.
+# Types without an order that all engines share; their values are compared row by row only.
 _UNBOUNDED = (Primitive.BINARY, Primitive.BOOLEAN)
 
 
@@ -86,7 +86,7 @@ class _Keys:
 class _Prepared(Prepared):
     given: _Keys
     values: pa.Array
-    """The given keys in the column's type of this version, in the same order."""
+    """The given keys in the column's type in this version, in the same order."""
     field: StructField
     read: Predicate
 
@@ -135,7 +135,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             if reads_target:
                 tx.read_whole_table()
             keys = convert_keys(given, field, context.root)
-            # Other keys: nothing that was found about the last ones holds.
+            # Other keys: no finding about the previous ones holds.
             memory.forget()
             column = StructType(fields=(StructField(name=KEY, type=field.type, nullable=True),))
             files = write_input(context, pa.table({KEY: keys}), "write down the keys")
@@ -151,7 +151,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         return _Keys(source=source, rows=read_input(context, source.files, source.stored, what, context.input_key))
 
     def _given(self, snapshot: Snapshot) -> tuple[pa.ChunkedArray | list[Any], bool]:
-        """The keys as they came, and whether they were read of the target."""
+        """Return the keys as they were given, and whether they were read from the target."""
         described = self._described
         if isinstance(described, KeyValues):
             return [decode_parameter(value) for value in described.values], False
@@ -176,10 +176,10 @@ class DeleteByKeys(RowOperation[_Prepared]):
         return Matches.of_packed(context.executor.run([task], PAIRS_SCHEMA, _DOING))
 
     def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:
-        """Return the same by a join of Spark's: for a type that it compares in its own way, or very many keys."""
+        """Return the same by a join in Spark: for a type with Spark's own comparison, or for very many keys."""
         context, given, name = self._context, prepared.given, prepared.field.name
         target_view, source_view = context.view_name(), context.view_name()
-        # By this most rows are dropped before they reach Spark, which has the last word on the others.
+        # This filter drops most rows before they reach Spark, which decides about the others.
         row_filter = row_filter_of(prepared.read, {name})
         scan_frame(context, addressed_scan(context, plan, frozenset({name}), row_filter)).createOrReplaceTempView(
             target_view
@@ -246,7 +246,7 @@ def _tree(values: pa.Array, field: StructField, most: int) -> Expression:
         plain = of_type.plain_of(values).to_pylist()
     except UnicodeDecodeError:
         return Opaque("a key that is not UTF-8")
-    # Lists of floats are not compared as single floats are, where zeros are concerned.
+    # Floats in a list are compared differently from single floats if they are zeros.
     is_float = field.type in (Primitive.FLOAT, Primitive.DOUBLE)
     if field.type in _UNBOUNDED or (len(plain) <= most and not is_float):
         return member_of(column, tuple(plain))
@@ -310,11 +310,11 @@ class _Delete(ByCondition[PreparedByCondition]):
             files = scope.read_files(tx, condition_read)
             whole = files.slice(0, 0)
             named = columns_named(condition, snapshot.delta_schema)
-            # A text without the name of a data column is worth the question.
+            # A text that names no data column is worth the question to Spark.
             if named <= set(scope.partitions.columns) and scope.partitions.speaks_of_partitions_only(condition):
                 files, whole = whole, scope.files_accepted(condition, files)
                 if context.record(Delete).require_match:
-                    # Whether a file without a count holds a row is known once it is read.
+                    # Whether a file without a count holds a row is known only after reading it.
                     counted = pa.array([count is not None for count in live_row_counts(whole)], pa.bool_())
                     files, whole = whole.filter(pc.invert(counted)), whole.filter(counted)
             return PreparedByCondition(

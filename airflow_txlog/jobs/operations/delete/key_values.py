@@ -25,7 +25,7 @@ from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_t
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import SchemaMismatch, UnsupportedFeature
 
-# A double distinguishes all decimals of so many digits, and all whole numbers up to this one.
+# A double distinguishes all decimals of at most this many digits, and all whole numbers up to the limit below.
 _DOUBLE_DIGITS = 15
 _DOUBLE_WHOLE = 1 << 53
 
@@ -45,7 +45,7 @@ _TYPE_NAMES: tuple[tuple[type, str], ...] = (
 
 
 class _NotExact(Exception):
-    """The value is not exactly one of the column's, for the reason `args[0]`."""
+    """The value is not exactly one of the column's; `args[0]` is the reason."""
 
 
 def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: StructField, table: str) -> pa.Array:
@@ -53,7 +53,7 @@ def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: Struc
 
     `given` is an Arrow column, or Python values (text, numbers, dates, datetimes, Decimals, bytes). Raises
     SchemaMismatch for the first key that is null or not exactly a value of the column's type, by its place;
-    UnsupportedFeature for a column that no key can be compared with by value.
+    UnsupportedFeature for a column with which no key can be compared by value.
     """
     check_key_column(field, table)
     kind = arrow_type(field.type)
@@ -106,7 +106,7 @@ def _is_same(found: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_large_binary(found) or pa.types.is_binary_view(found):
         found = pa.binary()
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
-        # Any zone's name stands for the same instants.
+        # Instants are the same whatever the name of the zone.
         return bool(found.unit == wanted.unit and (found.tz is None) == (wanted.tz is None))
     return bool(found == wanted)
 
@@ -178,7 +178,7 @@ def _integer(value: Any, kind: Integer) -> int:
 
 
 def _number(value: Any, text: re.Pattern[str]) -> Any:
-    """Return the value; a number that is written as `text` demands, as a Decimal."""
+    """Return the value; convert a number that matches `text` to a Decimal."""
     if isinstance(value, bool):
         raise _NotExact("a boolean is no number")
     if not isinstance(value, str):
@@ -228,7 +228,7 @@ def _double(value: Any) -> float:
     number = float(given)
     if math.isnan(number):
         raise _NotExact("NaN matches no row")
-    # One zero: Spark's joins take both for equal.
+    # One zero: Spark's joins treat both as equal.
     return number + 0.0
 
 

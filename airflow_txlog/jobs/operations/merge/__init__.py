@@ -1,1 +1,1 @@
-"""MERGE: its clauses, the pairs of rows that match, and the rows that come of them."""
+"""MERGE: its clauses, the pairs of rows that match, and the rows that the clauses produce."""

@@ -1,7 +1,7 @@
 """Spark's part of a merge, and of an UPDATE: it judges the texts, joins both sides, and computes new rows.
 
-One join yields all pairs that ON matches, also those on which no clause acts, because they decide what is ambiguous and
-what is inserted. Images are computed from the positions and clauses of the pairs, never by ON again; a file of the
+One join yields all pairs that ON matches, also those on which no clause acts, because they decide about ambiguity and
+inserts. Images are computed from the positions and clauses of the pairs, never by ON again; a file of the
 target is opened for them only if a column of it is needed. The invariant: a frame of new rows has exactly the target's
 columns and types, the segment of each row, and the rule that it breaks if it can break one; it is evaluated once, by
 the stage that writes it. Source: delta-spark, MergeIntoCommand; docs/decisions/positions-not-rows.md; soundness A1.
@@ -83,7 +83,7 @@ class _Judged:
         return self.view(scan_frame(self.context, scan), self.sides.target_alias)
 
     def typed(self, rows: DataFrame) -> DataFrame:
-        """Return the rows with a type for columns that are only NULL: a union or a shuffle takes none without a type.
+        """Return the rows with a type for columns that are only NULL: a union or a shuffle requires a type.
 
         Columns that are not the table's stay.
         """
@@ -109,7 +109,7 @@ class JudgedUpdate(_Judged):
     def computed(
         self, schema: delta.StructType, assigned: Mapping[str, str], number: int
     ) -> Callable[[FilePlan], NewRows]:
-        """Accept the values of the clause of this number; return what computes them in planned rows."""
+        """Accept the values of the clause of this number; return a function that computes them in planned rows."""
         values = assigned_values(self.gate, self.sides, self.sides.target_alone, dict(assigned), is_insert=False)
         clause = Clause(number=number, action="update", condition=None, values=values)
         return lambda updated: self.images(updated, schema, clause)
@@ -151,7 +151,7 @@ class JudgedMerge(_Judged):
         return self.view(frame_of(self.context, self.source, names), self.sides.source_alias)
 
     def ask(self, query: str, what: str) -> pa.Table:
-        """Return the rows of a query of ours. Raises as `collect` does."""
+        """Return the rows of a query that this package wrote. Raises as `collect` does."""
         return collect(self.gate.run(query), what)
 
     def pairs(self, plan: FilePlan, pair: PairColumns) -> Matches:
@@ -159,7 +159,7 @@ class JudgedMerge(_Judged):
         on, clauses, context = self.on, self.clauses, self.context
         by_source = clauses.not_matched_by_source
         texts = [on, *clauses.conditions_on_target()]
-        # Where no match is a reason to act, every row is of interest.
+        # If a clause acts on rows without a match, every row is of interest.
         row_filter = None if by_source else key_filter(on, plan.schema, pair, self.source)
         scan = addressed_scan(context, plan, _named(texts, pair.target, pair.source_alias), row_filter)
         target = self.view(scan_frame(context, scan), pair.target_alias)
@@ -183,7 +183,7 @@ class JudgedMerge(_Judged):
             [clause for clause in of if clause.action == "update"]
             for of in (clauses.matched, clauses.not_matched_by_source)
         )
-        # Each kind in a query of its own: without a match a bare name can mean nothing but the target's column.
+        # Each kind of clause is a separate query: in a row without a match a bare name can only be the target's column.
         frames = []
         if by_source:
             numbers = ", ".join(str(clause.number) for clause in by_source)
@@ -296,7 +296,7 @@ def _named(texts: Iterable[str], schema: delta.StructType, other_alias: str) -> 
 def _with_unmatched(pairs: str, t: str, deciding: str) -> str:
     """Return the pairs, and the target rows without one on which a clause acts.
 
-    Its conditions are evaluated above the join, where a bare name can mean only the target's column.
+    Its conditions are evaluated above the join, so that a bare name can only be the target's column.
     """
     row, clause = f"{t}.{ROW_ID_COLUMN}", f"{t}.{CLAUSE_COLUMN}"
     decided = (

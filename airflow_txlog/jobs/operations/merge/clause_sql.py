@@ -44,7 +44,7 @@ class Sides:
     keeps_members: bool = False
 
     def lacking(self, *, is_insert: bool, is_star: bool) -> Lacking:
-        """Return what becomes of a struct's member that the table has and an assigned value lacks.
+        """Return the treatment of a struct's member that the table has and an assigned value lacks.
 
         An update without schema evolution must not replace a value that no clause assigns with NULL. An insert has no
         value to lose (delta-spark refuses it too).

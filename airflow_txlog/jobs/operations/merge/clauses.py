@@ -6,7 +6,7 @@ NOT MATCHED BY SOURCE clause. The number travels with the row.
 
 A *plain* clause acts on all rows of its kind and takes columns of the source and constants. The tasks that read and
 write the files write its rows, and no row goes through the JVM. The invariant: texts are read, never evaluated. A value
-that is more than a column's name or a plain constant, or that has another type than its column, is left to Spark.
+that is more than a column's name or a plain constant, or that differs from its column in type, is left to Spark.
 Source: delta-spark, MergeIntoCommand; soundness A3, A4.
 """
 
@@ -114,7 +114,7 @@ class PlainClauses:
     inserted: RowValues | None
 
     def are_all_of(self, clauses: Clauses) -> bool:
-        """Return whether the tasks can write what every one of these clauses assigns."""
+        """Return whether the tasks can write the values that each of these clauses assigns."""
         needed = ((self.updated, clauses.matched), (self.inserted, clauses.not_matched))
         return all(found is not None or all(clause.action == "delete" for clause in of) for found, of in needed)
 
@@ -145,9 +145,9 @@ def fit_for_tasks(
     pair: PairColumns,
     source: MaterializedSource,
 ) -> PlainClauses | None:
-    """Return what of the plain clauses the tasks may write, given the size of the source; None: nothing.
+    """Return the plain clauses that the tasks may write, given the size of the source; None for no clause.
 
-    Of a large source, rows that may go to any partition are left to Spark, which brings those of one together.
+    Rows of a large source that may go to any partition are left to Spark, which groups the rows of a partition.
     """
     if plain is None:
         return None
@@ -165,7 +165,7 @@ def fit_for_tasks(
 
 
 def _assigned(context: JobContext, clause: AnyClause, pair: PairColumns, *, may_lack: bool) -> RowValues | None:
-    """Return what one clause assigns, in the table's order for `*` and otherwise in the author's.
+    """Return the values that one clause assigns, in the table's order for `*` and otherwise in the author's.
 
     `may_lack`: `*` leaves out the columns that the source lacks.
     """

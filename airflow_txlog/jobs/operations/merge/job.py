@@ -72,13 +72,13 @@ class PreparedMerge(Prepared):
     pair: PairColumns
     clauses: Clauses
     plain: PlainClauses | None
-    """What the clauses assign, where no value has to be computed."""
+    """The values that the clauses assign, if no value has to be computed."""
     judged: Callable[[str], JudgedMerge]
-    """Has Spark accept the texts, at most once; the argument is why. Raises NeedsSpark."""
+    """Has Spark accept the texts, at most once; the argument is the reason. Raises NeedsSpark."""
 
 
 class MergeRows(RowOperation[PreparedMerge]):
-    """A merge of the job's source, as `merge` describes it: the job's own record, or one that another operation made.
+    """A merge of the job's source. `merge` describes it: the job's own record, or one that another operation made.
 
     The texts of `merge` have passed `JobContext.texts`, or read no clock.
     """
@@ -113,7 +113,7 @@ class MergeRows(RowOperation[PreparedMerge]):
                 check_may_remove_rows(snapshot, "a MERGE with WHEN MATCHED clauses")
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
-            # Read: all files that may hold a row which decides on them.
+            # Register as read all files that may hold a row which decides the merge.
             candidates = scope.read_files(tx, self._of_interest(snapshot, pair, judged, clauses, source))
             plain = plain_clauses(context, self._merge, snapshot, pair)
             plain = fit_for_tasks(context, plain, self._merge, snapshot, pair, source)
@@ -151,7 +151,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         return lambda why: self._context.executor.by_spark(why, judge)
 
     def _accepted(self, snapshot: Snapshot, pair: PairColumns, judged: Callable[[str], JudgedMerge]) -> Clauses:
-        """Return the clauses once they and ON are accepted: plain ones are, any others by Spark."""
+        """Return the clauses once they and ON are accepted: plain ones without Spark, others by it."""
         why = self._why_spark(snapshot, pair)
         if why is not None:
             return judged(why).clauses
@@ -176,7 +176,7 @@ class MergeRows(RowOperation[PreparedMerge]):
             for text in self._texts:
                 self._gate.check_clocks(text, [*pair.target.names, *pair.source.names])
         except UnsupportedPredicate:
-            # Spark knows which of the columns a clause sees.
+            # Only Spark knows which of the columns a clause sees.
             return "a text has a name that is a column and a clock"
         return None
 
@@ -192,7 +192,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         if self._materialized is not None and not self._materialized.reads_target:
             return self._materialized
         with context.step("materialize"):
-            # Other source rows: nothing that was found about the last ones holds.
+            # Other source rows: no finding about the previous ones holds.
             self._materialized = self._written_down(tx, snapshot, memory.forget)
         context.log(f"the source has {plural(self._materialized.num_rows, 'row')}")
         return self._materialized
@@ -234,9 +234,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         clauses: Clauses,
         source: MaterializedSource,
     ) -> Predicate:
-        """Return where a row can be that ON matches, or on which a clause acts because nothing matches it (soundness
-        A14).
-        """
+        """Return a predicate for rows that ON may match, or on which a clause acts without a match (soundness A14)."""
         context = self._context
         conditions = [clause.condition for clause in clauses.not_matched_by_source]
         if None in conditions:
@@ -251,7 +249,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         return read
 
     def _on(self, pair: PairColumns) -> Predicate:
-        """Return what ON demands of the target alone."""
+        """Return the condition that ON imposes on the target alone."""
         context = self._context
         return target_conjuncts(
             self._merge.on,

@@ -79,7 +79,7 @@ def equalities(on: str, pair: PairColumns, columns: Collection[str]) -> list[Equ
     others = {name.lower() for name in pair.source.names}
     every = others | {name.lower() for name in pair.target.names}
     text, alias = sql_text(on), pair.target_alias.lower()
-    # Spark takes no text that ends in a backslash.
+    # Spark accepts no text that ends in a backslash.
     if text.expression is None or on.endswith("\\") or (_ENDS_OF_CASE | {alias}) & every:
         return []
     named = {name.lower(): name for name in columns}
@@ -103,9 +103,9 @@ def equalities(on: str, pair: PairColumns, columns: Collection[str]) -> list[Equ
 
 
 def source_column(sql: str, pair: PairColumns) -> str | None:
-    """Return the source's column that the text names; None if it is more, or may mean something else."""
+    """Return the source's column that the text names; None if the text is more, or could mean something else."""
     found = sql_text(sql).expression
-    # Spark takes no text that ends in a backslash.
+    # Spark accepts no text that ends in a backslash.
     if not isinstance(found, Name) or not found.is_certain or sql.endswith("\\"):
         return None
     parts, alias = [part.text.lower() for part in found.parts], pair.source_alias.lower()
@@ -162,7 +162,7 @@ def find_by_keys(
 
 
 def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: MaterializedSource) -> Expression | None:
-    """Return a filter that passes each target row which `on` matches with some source row; None if none is certain.
+    """Return a filter that passes each target row which `on` matches with some source row; None if that is uncertain.
 
     If a conjunct of the accepted condition `on` is `t.k = s.k`, no row matches whose `k` is not in the source, whatever
     the other conjuncts are. `arrow_schema` has the types in which the target's rows are read.
@@ -187,12 +187,12 @@ def _one_of(equality: Equality, values: pa.Array, are_all: bool) -> Expression:
         ends = pc.min_max(present)
         least, greatest = (pa.array([ends[end]], present.type) for end in ("min", "max"))
         found = all_of([Call(">=", (column, Values(least))), Call("<=", (column, Values(greatest)))])
-    # By `<=>` a null meets a null.
+    # By `<=>` a null equals a null.
     return any_of([found, Call("is null", (column,))]) if equality.null_safe and values.null_count else found
 
 
 def join_hint(context: JobContext, size_bytes: int, alias: str) -> str:
-    """Return how to join with the side `alias` (quoted), whose columns take so many bytes in a hash table."""
+    """Return the hint to join with the side `alias` (quoted), whose columns take `size_bytes` in a hash table."""
     return f"{'BROADCAST' if size_bytes < context.limits.broadcast_bytes else 'SHUFFLE_MERGE'}({alias})"
 
 

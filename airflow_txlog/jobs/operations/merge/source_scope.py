@@ -57,7 +57,7 @@ class AutoScope:
         on: str,
         judged: Callable[[str], JudgedMerge],
     ) -> Predicate | None:
-        """Return where a row can be that the accepted condition `on` matches with some row of the source.
+        """Return the partitions whose rows the accepted condition `on` may match with some row of the source.
 
         The predicate is over partition columns; None if nothing bounds it. Raises NeedsSpark.
         """
@@ -104,8 +104,8 @@ class AutoScope:
         try:
             return _evaluated(by_spark, chosen, self.context.limits.scope_values)
         except TxlogError as error:
-            # An expression is evaluated here on every source row, also on those that the rest of ON keeps from it.
-            # The join reads the same rows: what is wrong with them fails there. Spark's message may show a value.
+            # The expression is evaluated here on every source row, even on rows that the rest of ON excludes.
+            # The join reads the same rows, so a fault of the rows fails it. Spark's message may show a value.
             cause = None if error.__cause__ is None else condition_of(error.__cause__)
             columns = ", ".join(field.name for _, field in chosen)
             self.context.log(
@@ -162,7 +162,7 @@ def ranges_of(chosen: Chosen, ends: pa.Table) -> Predicate:
 
 
 def described(scope: Predicate) -> str:
-    """Return what the source names, in words for people."""
+    """Return the partitions that the source names, in words for people."""
     names = ", ".join(sorted(scope.columns or ()))
     count = sum(map(num_partitions, leaves(scope.tree)))
     if count or scope.tree == FALSE:
@@ -179,7 +179,7 @@ def _is_compared_uncast(given: delta.StructField, wanted: delta.StructField) -> 
 def _read_values(context: JobContext, chosen: Chosen, pair: PairColumns, source: MaterializedSource) -> pa.Table | None:
     """Return the distinct values, a column for each equality, from the materialized files without a Spark job.
 
-    None if an equality has more than a column of the source, or if there is much to read.
+    None if an equality has more than a column of the source, or if there are many bytes to read.
     """
     found = [source_column(equality.sql, pair) for equality, _ in chosen]
     columns = [name for name in found if name is not None]
@@ -223,6 +223,6 @@ def _plain(end: pa.ChunkedArray, field: delta.StructField) -> Value | None:
         scalar = scalar.cast(pa.int32())
     value: Value = scalar.as_py()
     if field.type in INTEGERS and isinstance(value, int):
-        # Beyond the last value, the nearest one keeps a partition too many at most.
+        # Beyond the last value, the nearest one keeps at most one partition too many.
         value = min(max(value, INTEGERS[field.type].least), INTEGERS[field.type].greatest)
     return value

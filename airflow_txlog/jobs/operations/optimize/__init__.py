@@ -1,1 +1,1 @@
-"""OPTIMIZE: which files become one, how they are sorted, and the commits that replace them without changing a row."""
+"""OPTIMIZE: the files that become one, their sorting, and the commits that replace them without changing a row."""

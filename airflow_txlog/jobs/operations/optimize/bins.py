@@ -1,4 +1,4 @@
-"""Which files of a table to rewrite, and which of them together: pure, on the files of a snapshot.
+"""The files of a table to rewrite, and their grouping: pure functions of a snapshot's files.
 
 A *bin* is files of one partition that are rewritten together. The invariant: a bin never holds files of two partitions,
 no file is in two bins, and no bin would give back one sound file, so that optimizing again at once finds nothing to do.
@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from airflow_txlog.engine.log.paths import misspelled
 from airflow_txlog.engine.table.snapshot.files import file_keys, stated_count, vectors_of
 
-# A file of at least so much of the target is left alone: to grow it by a quarter is not worth writing it anew.
+# A file of at least this share of the target is left alone: growing it by a quarter is not worth a rewrite.
 LARGE_SHARE = 0.75
-# A file of which more rows than this share are deleted is rewritten whatever its size, as delta-spark does.
+# A file with a larger share of deleted rows is rewritten whatever its size, as delta-spark does.
 WORN_SHARE = 0.05
-# What a file costs in its bin even when it is empty: opening ten thousand files one by one is a task without end.
+# The cost of a file in its bin even if it is empty: a task that opens ten thousand files one by one takes too long.
 _FILE_COST_BYTES = 128 * 1024
 _FILES_A_BIN = 1000
-# Bins of a partition that a file may still go into. More would fit a little better, and cost their square.
+# Bins of a partition that still accept files. With more, files fit a little better, at a quadratic cost.
 _OPEN_BINS = 32
 
 Partition = tuple[tuple[str, str | None], ...]
@@ -86,7 +86,7 @@ def partition_bins(files: pa.Table) -> list[Bin]:
 
 
 def batches_of(bins: Sequence[Bin], batch_bytes: int | None) -> Iterator[list[Bin]]:
-    """Yield the bins in batches of at most so many bytes, but at least one bin. Each batch becomes a commit."""
+    """Yield the bins in batches of at most `batch_bytes`, but at least one bin. Each batch becomes a commit."""
     batch: list[Bin] = []
     taken = 0
     for each in bins:
@@ -130,7 +130,7 @@ def _packed(files: Sequence[_File], target_bytes: int, open_bins: int = _OPEN_BI
         found.append([file])
         places.append((cost, found[-1]))
         if len(places) > open_bins:
-            # The fullest one has the least to offer.
+            # The fullest bin has the least room.
             places.remove(max(places, key=lambda place: place[0]))
     return found
 
@@ -145,8 +145,8 @@ def _described(files: pa.Table) -> list[_File]:
         live, is_worn = sizes[row], unknown_paths[row]
         vector = vectors.get(row)
         if vector is not None:
-            # A count of the rows that are left makes a file look more worn than it is, and rewriting it is no mistake.
-            # Without a count it is not known how much is deleted, nor what the file's statistics are worth.
+            # A count of the rows that are left makes a file look more worn than it is; rewriting it does no harm.
+            # Without a count, neither the share of deleted rows nor the worth of the file's statistics is known.
             records = stated_count(files.column("stats")[row].as_py())
             share = min(vector.cardinality / records, 1.0) if records else 1.0
             live, is_worn = int(live * (1 - share)) if records else live, is_worn or share > WORN_SHARE

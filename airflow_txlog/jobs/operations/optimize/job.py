@@ -2,9 +2,9 @@
 
 No row changes, so no action has `dataChange`, no commit carries an application transaction, and each batch of bins is a
 commit: a job that is killed has done what it has committed, and running it again does the rest. A winner that appends
-is no conflict. One that removes an input of a staged bin costs that bin alone: the others are committed, and the bin's
+is no conflict. One that removes an input of a staged bin affects only that bin: the others are committed, and the bin's
 remaining files are looked at again. The invariant: every removed file is live, by path and deletion vector, in the
-version that the commit was checked against, and its rows are in what is added. Source: delta-spark,
+version against which the commit was checked, and its rows are in the added files. Source: delta-spark,
 OptimizeTableCommand; soundness section 0 (OPTIMIZE), A18, B3, B5.
 """
 
@@ -45,7 +45,7 @@ from airflow_txlog.jobs.sql.columns import missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
 
-# More would leave each column two bits of the order, which sorts by none of them.
+# With more columns, each would have two bits of the order, which sorts by none of them.
 MOST_COLUMNS = 8
 # The metrics of a commit that are added up.
 _SUMMED = ("numAddedFiles", "numAddedBytes", "numRemovedFiles", "numRemovedBytes", "numDeletionVectorsRemoved")
@@ -109,14 +109,14 @@ class _Optimizing:
         self._committed: list[JobResult] = []
         self._added_sizes: list[int] = []
         self._left: set[str] = set()
-        """Paths of files whose bin was dropped, because another commit took one of its inputs away."""
+        """Paths of files whose bin was dropped, because another commit removed one of its inputs."""
         self._deadline_ms: int | None = None
 
     def run(self) -> JobResult:
         context = self._context
         table = context.table
         with context.step("plan"):
-            # Whatever forbids a write is found here, before anything is staged.
+            # Anything that forbids a write is found here, before anything is staged.
             snapshot = table.begin().snapshot
             assert snapshot is not None
             files = self._files(snapshot)
@@ -131,7 +131,7 @@ class _Optimizing:
             except NeedsSpark as needed:
                 if not self._committed:
                     raise
-                # Only files that another commit has changed meanwhile come to that; with Spark all would begin anew.
+                # Only files that another commit has changed are left here; with Spark all work would start anew.
                 context.log(f"what other commits have changed meanwhile is left for another time: {needed}")
                 break
             bins = self._again(table)
@@ -175,7 +175,7 @@ class _Optimizing:
         together = pa.concat_tables(files)
         context.executor.admit(together.column("size").to_pylist(), context.store)
         if self._z_columns and len(list(batches_of(bins, self._optimize.batch_bytes))) > 1:
-            # How much memory rows take is seen when they are read.
+            # The memory that rows take is known only after reading them.
             return "rows are to be sorted in several commits"
         # Some partition values only Spark can read.
         typed_partition_columns(
@@ -188,11 +188,11 @@ class _Optimizing:
         return None
 
     def _again(self, table: DeltaTable) -> list[Bin]:
-        """Return bins of what is left of dropped ones. Raises JobError if a purge has run out of time."""
+        """Return bins of the files that dropped bins left. Raises JobError if a purge has run out of time."""
         if not self._left:
             return []
         if self._deadline_ms is None:
-            # What counts is the time since the first loss: the work before it may have taken hours.
+            # The deadline counts from the first loss: the work before it may have taken hours.
             self._deadline_ms = self._clock.now_ms() + self._context.spec.conflict_deadline_s * 1000
         is_late = self._clock.now_ms() > self._deadline_ms
         left, self._left = self._left, set()
@@ -207,7 +207,7 @@ class _Optimizing:
             self._context.log(f"{plural(len(left), 'file')} left for another time: other commits go on changing them")
             return []
         snapshot = table.snapshot()
-        # The winner may have been one that changed the table's columns, or clustered it.
+        # The winner may have changed the table's columns, or clustered it.
         self._z_columns = self._ordering_columns(snapshot)
         bins = self._bins(snapshot.state.files.at_paths(left))
         self._context.log(f"{plural(len(bins), 'bin')} of {plural(len(left), 'file')} that other commits left over")
@@ -234,7 +234,7 @@ class _Optimizing:
             assert snapshot is not None
             holds = memory.begin(rules_at(snapshot))
             if not started:
-                # Bins are made of an earlier version, and what has gone since is not worth staging.
+                # Bins come from an earlier version; files that are gone since then are not worth staging.
                 keys = [each.keys(snapshot.uri) for each in batch]
                 live = live_keys(snapshot, keys)
                 bins = [each for each, wanted in zip(batch, keys, strict=True) if wanted <= live]

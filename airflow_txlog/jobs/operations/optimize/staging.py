@@ -1,7 +1,7 @@
 """The files that bins become: compacted one by one, or sorted in Z-order, by Spark over a shuffle or in this process.
 
-The invariants: what is staged of a bin has as many rows as the bin's files, if the log counts those; a bin is staged
-whole or not at all; row ids are kept for every row of a commit or for none, because the commit says one thing of all of
+The invariants: the staged files of a bin have as many rows as the bin's files, if the log counts those; a bin is staged
+whole or not at all; row ids are kept for every row of a commit or for none, because the commit declares it for all of
 them. Source: delta-spark, OptimizeExecutor; protocol, "Row Tracking"; soundness B10.
 """
 
@@ -91,16 +91,16 @@ def _leaves(fields: Iterable[pa.Field]) -> int:
     return sum(map(_leaf_count, fields))
 
 
-# Bins of so many bytes together are work enough for a task.
+# Bins of this many bytes together are enough work for a task.
 _TASK_BYTES = 64 * 1024 * 1024
 # The fingerprint of a segment whose rows have their ids in it.
 CARRIES_IDS = "carries row ids"
-# What the boundaries of a Z-order are taken from.
+# The size of the sample from which the boundaries of a Z-order are computed.
 SAMPLE_ROWS = 100_000
-# A Z-order in this process holds all rows, and twice when they are sorted. They may take so many times what a small job
-# reads, as rows take more memory than their files.
+# A Z-order in this process holds all rows, and holds them twice while sorting. They may take this multiple of a small
+# job's read limit, because rows take more memory than their files.
 SORTED_TIMES = 2
-# Where the log does not say how many rows a file has.
+# The size of a row if the log does not count the rows of a file.
 _ROW_BYTES_GUESSED = 64
 
 
@@ -171,7 +171,7 @@ def _compaction(context: JobContext, work: _Work, bins: Sequence[Bin]) -> Compac
         bins=sent_bins(context, work.plan, packed),
         layout=work.layout,
         row_ids=work.ids,
-        # A core that no task uses can decode for one that does.
+        # An idle core can decode for a task.
         read_ahead=2 * len(packed) <= context.parallelism,
     )
 
@@ -190,7 +190,7 @@ def _sorted_files(
         staged = _sorted_here(context, layout, task, schema, columns, most_bytes)
     if staged is None:
         why = f"rows of more than {most_bytes} bytes are to be sorted"
-        # A task for each segment, and no more than there is work for.
+        # A task for each segment, but no more tasks than the work needs.
         most = max(2 * context.parallelism, sum(each.live_bytes for each in bins) // _TASK_BYTES)
         count = min(step.num_segments, most)
         staged = executor.by_spark(why, lambda: _sorted_by_spark(context, layout, task, schema, columns, count))
@@ -237,19 +237,19 @@ def _in_order(rows: pa.RecordBatch, columns: Sequence[ColumnPath]) -> Iterator[p
 def _sorted_by_spark(
     context: JobContext, layout: Layout, task: Task, schema: pa.Schema, columns: Sequence[ColumnPath], count: int
 ) -> list[StagedFile]:
-    """Return the files, sorted by Spark in so many of its tasks."""
+    """Return the files, sorted by Spark in `count` tasks."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
 
     frame = _by_segment(over_bins(context.spark, task, schema), count)
-    # Rows of one bucket in order too: runs of equal values are what encodings live on. Segments are in the order of the
-    # z-values; Spark compares the first column alone where it differs, and by segment most rows would be alike.
+    # Rows of one bucket are sorted too: encodings compress runs of equal values. Segments follow the order of z-values.
+    # Spark sorts fast by the first column as long as it differs; by segment most rows would be equal.
     order = [F.col(".".join(map(quoted, path))) for path in columns]
     frame = frame.sortWithinPartitions(Z_COLUMN, *order).drop(Z_COLUMN)
     return collect_records(context, records_of(frame, layout), "sort")
 
 
 def _by_segment(frame: DataFrame, count: int) -> DataFrame:
-    """Return the rows in so many tasks, those of one segment in one of them."""
+    """Return the rows in `count` tasks, with the rows of a segment in one task."""
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     if hasattr(frame, "repartitionById"):  # Spark 4.1

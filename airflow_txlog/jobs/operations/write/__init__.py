@@ -1,1 +1,1 @@
-"""Append and overwrite: a source's rows become new files, in the place of what they replace."""
+"""Append and overwrite: a source's rows become new files, and an overwrite removes the files that they replace."""

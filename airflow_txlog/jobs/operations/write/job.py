@@ -107,7 +107,7 @@ def files_of_partitions(tx: Transaction, partitions: Partitions, staged: Sequenc
     if not chosen:
         return tx.read_partitions([])
     read = tx.read_partitions([dict(zip(partitions.columns, values, strict=True)) for values in chosen])
-    # What was read is every file that may lie there; only one whose values are known to be equal goes.
+    # All files that may be in these partitions were read; only a file whose values are certainly equal is removed.
     return read.filter(pa.array(partitions.among(partitions.tuples_of(read), chosen), pa.bool_()))
 
 
@@ -153,7 +153,7 @@ class _Write:
         """Return the transaction that creates the table with the source's columns and rows."""
         context, described = self._context, self._context.record(Write)
         with context.step("plan"):
-            # Before the source is evaluated, which may take long and leaves its rows in the folder.
+            # Before the evaluation of the source, which may take long and leaves its rows in the folder.
             context.table.check_folder(described.partition_by or (), allow_non_empty=described.allow_non_empty)
             schema = _created_schema(self._found(None).described)
             partition_by = spelled(described.partition_by or (), schema)
@@ -161,7 +161,7 @@ class _Write:
                 schema, partition_by, described.properties, allow_non_empty=described.allow_non_empty
             )
             assert tx.metadata is not None
-            # As it will stand in the log: with the ids and physical names that column mapping gave it.
+            # The schema of the log: with the ids and physical names that column mapping assigned.
             self._created = self._target(tx, tx.metadata, is_new=True)
         context.saved_inputs.reads_target = False
         context.log(
@@ -173,7 +173,7 @@ class _Write:
         """Stage the source's rows, unless they are staged already; return the change to commit."""
         context = self._context
         if self._memory.rules is None:
-            # What was staged for a table that another one then made first has no place in it.
+            # Rows staged for a table that another writer then created first do not belong in it.
             self._memory.forget()
         if tx.snapshot is not None and context.record(Write).replace_where is not None:
             from airflow_txlog.jobs.operations.write.replace_rows import ReplaceRows, replaces_rows  # noqa: PLC0415 - only with Spark
@@ -203,7 +203,7 @@ class _Write:
         return self._change(tx, target, scope, staged, self._replaced(tx, scope, staged))
 
     def _begin_memory(self, tx: Transaction) -> None:
-        """Forget staged rows that no longer hold: under other rules, or rows of the table itself."""
+        """Forget staged rows that no longer hold: under other rules, or if they are the table's own rows."""
         snapshot, memory = tx.snapshot, self._memory
         sizes = [file.size_bytes for segment in memory.segments for file in segment.files]
         why = None

@@ -2,7 +2,7 @@
 
 The pipeline of DELETE finds and removes the leaving rows; the new rows are its inserts, one segment that is staged
 once. A new row must satisfy the predicate: Spark marks each row, and the writer refuses one for which it is not true.
-The invariant: a row for which the predicate is null neither leaves nor comes. Source: delta-spark, WriteIntoDelta
+The invariant: a row for which the predicate is null is neither removed nor added. Source: delta-spark, WriteIntoDelta
 (replaceWhere over data columns), CheckDeltaInvariant.
 """
 
@@ -77,7 +77,7 @@ class ReplaceRows(ByCondition[_Prepared]):
                 gate.check_all_used()
                 context.saved_inputs.reads_target = source.reads_target
                 if source.reads_target:
-                    # Other rows in every attempt.
+                    # The rows differ in every attempt.
                     tx.read_whole_table()
                     staged_as = f"version {snapshot.version}"
             metadata = evolved_by_source(context, tx, None if source is None else source.frame.schema.jsonValue())
