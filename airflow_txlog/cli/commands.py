@@ -1,8 +1,8 @@
-"""The commands of `airflow txlog`: open the table, ask the engine, print.
+"""The commands of `airflow txlog`: open the table, call the engine, print.
 
-Every command returns a document, printed as it is with `--json`, and its form for people. The documented keys stay.
-Exit codes: 0 done, 1 failed (the message on standard error, and with `--json` the error as the document), 2 used
-wrongly. An error of ours never shows a traceback; a mistake in this program does.
+Every command returns a document, printed verbatim with `--json`, and its form for people. Documented keys stay. Exit
+codes: 0 done, 1 failed (the message on standard error, and with `--json` the error as the document), 2 used wrongly. A
+TxlogError never shows a traceback; a bug in this program does.
 """
 
 from __future__ import annotations
@@ -246,8 +246,8 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
 
 def _open(name: str, args: Namespace) -> Table:
     if args.conn_id:
-        # A shell command of Airflow may read connections from the database, as the scheduler does; the SDK that hooks
-        # stand on looks there only in a process that says so.
+        # A shell command of Airflow may read connections from the database, as the scheduler does. The SDK under the
+        # hooks does so only in a process with this variable.
         os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     hook = TxlogHook(args.conn_id or None)
     # A shell has a current directory that its user chose; a worker has one that no author knows.
@@ -263,7 +263,7 @@ def _snapshot(table: Table, args: Namespace) -> Snapshot:
 
 
 def _moment(args: Namespace) -> int | str | None:
-    """`--timestamp`: milliseconds or ISO-8601 text. Raises UsageError where a version is asked for too."""
+    """Return `--timestamp`, milliseconds or ISO-8601 text. Raises UsageError if a version is given too."""
     if args.timestamp is None:
         return None
     if args.table_version is not None:
@@ -322,7 +322,7 @@ def _json_or_text(text: str) -> object:
 
 
 def _confirm(question: str, yes: bool) -> None:
-    """Ask on a terminal, and end the process unless the answer is yes. A script is not asked."""
+    """Prompt on a terminal, and end the process unless the answer is yes. Scripts get no prompt."""
     if yes or not sys.stdin.isatty():
         return
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

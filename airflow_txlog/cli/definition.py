@@ -1,7 +1,7 @@
 """The commands of `airflow txlog` and their arguments.
 
-Every start of the `airflow` command reads this module, so nothing of ours is imported before a command runs. `commands`
-holds what the commands do.
+Every start of the `airflow` command imports this module, so it imports nothing else of this package until a command
+runs. `commands` implements the commands.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _whole_number(text: str) -> int:
     return number
 
 
-_whole_number.__name__ = "whole number"  # what argparse calls it in its message
+_whole_number.__name__ = "whole number"  # the name in argparse's messages
 
 _PREDICATE = (
     _arg("--where", metavar="PREDICATE", help="Only files that may hold such a row, as SQL"),

@@ -79,7 +79,7 @@ def _widths(columns: Sequence[ShownColumn], cells: Sequence[Sequence[str]], room
 
 
 def _shortened(text: str, width: int, keeps: Literal["start", "end"] | None) -> str:
-    """Return the text in so many cells of a terminal; a character may take two, or none."""
+    """Return the text cut to `width` cells of a terminal; a character may take two cells, or none."""
     if keeps is None or cell_len(text) <= width:
         return text
     text = text[-width:] if keeps == "end" else text[:width]
@@ -136,5 +136,5 @@ def _cell(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with escapes for what would move the cursor or break a line."""
+    """Return the text, escaping characters that would move the cursor or break a line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -21,7 +21,7 @@ from airflow_txlog.contract.wording import event_extra
 if TYPE_CHECKING:
     from airflow_txlog.engine.table.changes.following import LogFollower
 
-# An event names so many partitions; with more, only their number.
+# An event names at most this many partitions; of more, only the number.
 MOST_PARTITIONS = 100
 # Airflow makes one event for each partition, and keeps 250 characters of its key.
 MOST_PARTITION_EVENTS, _KEY_CHARACTERS = 1000, 250

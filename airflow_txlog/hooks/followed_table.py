@@ -1,10 +1,10 @@
-"""A table as a hook keeps it: opened once, with its log followed from look to look.
+"""A table that a hook keeps open, and whose log it follows from refresh to refresh.
 
 It answers two questions: is a condition reached (`ask`, for sensors and triggers), and which versions has a consumer
-not processed yet (`unprocessed_versions`)? The second answer comes from the log and not from counting events, because
+not processed yet (`unprocessed_versions`)? The second answer is read from the log, not counted from events, because
 Airflow may merge or drop asset events (apache/airflow #56050), and a task may die in between. Invariant: a part of the
-log that was handed out is handed out again, with the same bounds and the same key, until it is processed; the work
-under its key is done once.
+log is handed out again, with the same bounds and the same key, until it is processed; the work under its key is done
+once.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class FollowedTable:
         """Yield the parts of the log that the consumer has not processed; see `TxlogHook.unprocessed_versions`."""
         state_key = f"txlog_consumer_{hashlib.sha256(f'{consumer}|{self.uri}'.encode()).hexdigest()[:16]}"
         kept = state.get(state_key) or {"done": asdict(START)}
-        # What was handed out before and was not done, and then what is there now: not what comes while this one runs,
-        # which may be the consumer's own.
+        # First the part handed out before and not processed, then all new versions, but none that land during this run:
+        # these may be the consumer's own.
         for _ in range(2 if "doing" in kept else 1):
             found, until = self._part(consumer, kept)
             if until == kept["done"]:
@@ -127,7 +127,7 @@ class FollowedTable:
                 state.set(state_key, kept)
                 yield found
                 if state.get(state_key) != kept:
-                    # A run that was taken for dead, and its retry: the other has gone on from here, or from further.
+                    # This run was taken for dead, and its retry has already continued from here or later.
                     return
             kept = {"done": until}
             state.set(state_key, kept)

@@ -1,7 +1,7 @@
 """The connection that `spark_conn_id` names: the address of a runner's Spark, and the applications of a cluster.
 
-The connection is the user's own, of a type of Airflow's Spark provider. It is read when a task runs, and the cluster is
-asked only by a method call. Invariant: an answer that is not understood raises; it never counts as the end of an
+The connection is the user's own, of a type of Airflow's Spark provider. It is read when a task runs, and only method
+calls send requests to the cluster. Invariant: an answer that is not understood raises; it never counts as the end of an
 application.
 """
 
@@ -186,7 +186,7 @@ class YarnApplications:
         answer = self._request("GET", "apps", params={"applicationTags": name})
         if answer.status_code != 200:
             raise RuntimeError(f"YARN's ResourceManager answers with HTTP status {answer.status_code}")
-        # Null where there is none.
+        # Null if there is none.
         return [dict(each) for each in (answer.json()["apps"] or {}).get("app", ())]
 
     def _kill(self, application_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The connection that `storage_conn_id` names: its options, and its credentials, read as often as they are needed.
+"""The connection that `storage_conn_id` names: its options, and its renewable credentials.
 
 The connection is the user's own, of a type of the cloud's provider package. It is read when a task runs, and again at
 each renewal, so that rotated secrets are followed. Its other fields (endpoint, region, account) become
@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.storage.credentials import AWS, AZURE, GOOGLE, Credentials, offer, unavailable
 
-# What of an aws connection this module understands by itself; any other way to an identity is the provider's.
+# Fields of an aws connection that this module reads; any other identity is left to the provider.
 _PLAIN_AWS = frozenset(
     {
         "aws_access_key_id",

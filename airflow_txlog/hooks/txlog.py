@@ -108,7 +108,7 @@ class TxlogHook(BaseHook):
 
         From here on this process can use the credentials of `storage_conn_id`, and hand them to its jobs.
 
-        Raises InvalidJobSpec if the options are not a JSON object, or ask for another identity than that connection's.
+        Raises InvalidJobSpec if the options are not a JSON object, or set another identity than that connection's.
         """
         given = self._json_object("storage_options", "a JSON object")
         if self.storage_conn_id is None:
@@ -164,7 +164,7 @@ class TxlogHook(BaseHook):
 
     def spark_conn_id_for(self, runner: str) -> str | None:
         """Return the connection of the cluster of a runner; None without one."""
-        # The one in the extra is for those runners that have a cluster, whichever a task asks for.
+        # The extra's connection is for all runners that have a cluster.
         of_extra = self._extra.get("spark_conn_id") if CONNECTION_TYPES[runner] else None
         return self._spark_conn_id or of_extra or None
 
@@ -267,13 +267,13 @@ class TxlogHook(BaseHook):
     def unprocessed_versions(self, table: str, *, consumer: str, state: Any) -> Iterator[UnprocessedVersions]:
         """Yield the versions of the table that this consumer has not processed yet, in one part or two, oldest first.
 
-        A part counts as processed when the loop asks for the next one. If the body raises, or its process dies, the
-        next run gets the same part with the same `key` again, and then what came since. `state` keeps the consumer's
+        A part counts as processed when the loop requests the next one. If the body raises, or its process dies, the
+        next run gets the same part with the same `key` again, and then the newer versions. `state` keeps the consumer's
         progress: any object with `get(key)` and `set(key, value)` for JSON, such as
         `context["asset_state_store"][ASSET]` of Airflow 3.3. `consumer` is its name there: a DAG and a task, for
         example. Only one run at a time may take the parts of a consumer (`max_active_runs=1`).
 
-        The very first run gets the whole log. Raises CorruptTable, and what the store and `state` raise.
+        The first run gets the whole log. Raises CorruptTable, and the errors of the store and of `state`.
         """
         yield from self.followed(table).unprocessed_versions(consumer, state)
 

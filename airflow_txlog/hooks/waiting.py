@@ -2,7 +2,7 @@
 
 A condition travels between processes as a small JSON object, so that a deferred task and a restarted triggerer wait for
 the same. Invariant: this module imports neither the engine nor the contract, because a triggerer imports it in its
-event loop, which waits meanwhile. `hooks/followed_table.py` answers.
+event loop, which it would block. `hooks/followed_table.py` answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The key by which the tries of one piece of work sign their saved work, derived from a secret of this deployment.
+"""The key with which the tries of one piece of work sign their saved work, derived from a deployment's secret.
 
 The secret is the Airflow Variable `txlog_saved_work_secret`. The first task that needs it creates it: 32 random bytes,
 in Airflow's database, or wherever a secrets backend has a value of that name. Airflow masks it by its name in logs and

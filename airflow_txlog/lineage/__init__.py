@@ -1,1 +1,1 @@
-"""What a task read and wrote, in OpenLineage's terms. Only Airflow's listener for OpenLineage asks for it."""
+"""The data that a task read and wrote, in OpenLineage's terms. Only Airflow's listener for OpenLineage uses it."""

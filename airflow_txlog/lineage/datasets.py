@@ -69,7 +69,7 @@ def datasets_read(operation: Operation, versions: Mapping[str, int | None]) -> d
 def sizes_read(
     operation: Operation | None, sizes: Mapping[str, Mapping[str, int]]
 ) -> dict[DatasetName, Mapping[str, int]]:
-    """Return the `rows`, `bytes` and `files` of the datasets of the operation's source, as far as they are known.
+    """Return the known `rows`, `bytes` and `files` of the datasets of the operation's source.
 
     `sizes`: the same by the name of the view. A dataset of two views, and a view of two places, is left out: these may
     be two versions of one table, or overlap.

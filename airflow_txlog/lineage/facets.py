@@ -1,7 +1,7 @@
 """The datasets of a task with their facets for OpenLineage's listener, from the operation and its result alone.
 
-Imported only when the listener asks, since it needs Airflow's provider for OpenLineage. The invariant: a facet holds
-names, counts, versions and the author's SQL, and never the value of a parameter or a key.
+Imported only for that listener, since it needs Airflow's provider for OpenLineage. The invariant: a facet holds names,
+counts, versions and the author's SQL, and never the value of a parameter or a key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Links from a task to pages of your own, a catalog or a browser of tables: to its commit, and to its table.
 
-Airflow takes the names of a task's links from its DAG, and asks for the links in the task's process after the try. It
+Airflow takes the names of a task's links from its DAG, and builds the links in the task's process after the try. It
 shows a heading for every name, and keeps an XCom for every link, even an empty one. So a task has only links that may
-lead somewhere. Invariant: a link consists of the configured text, the table's URI and the version only.
+have a target. Invariant: a link consists of the configured text, the table's URI and the version only.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _may_have_connection(task: Any) -> bool:
         return task.txlog_conn_id is not None
     expanded = getattr(getattr(task, "expand_input", None), "value", None)
     if not isinstance(expanded, Mapping):
-        return True  # what `expand_kwargs` takes from another task is not known yet
+        return True  # the arguments from another task are not known yet
     defaults = [getattr(each, "default_args", None) or {} for each in (task.get_dag(), task.task_group)]
     return any("txlog_conn_id" in given for given in (task.partial_kwargs, expanded, *defaults))
 

@@ -79,7 +79,7 @@ class TxlogOperator(RenderedOperator):
     :param time_zone: the time zone of the SQL texts.
     :param deferrable: wait for the job in the triggerer, without holding a worker. Only for a cluster that runs the
         job's driver itself (`submit` in cluster mode); refused elsewhere.
-    :param conflict_deadline_s: how long, in seconds, the job itself goes on after its first conflict with another
+    :param conflict_deadline_s: how long, in seconds, the job itself keeps trying after its first conflict with another
         commit, before it leaves the conflict to Airflow's retries. It keeps the staged work that is still valid.
     :param emit_without_change: emit the asset events of `outlets` even if no row changed (docs/waiting.md).
     :param emit_partitions: emit one asset event for each partition that changed, for DAGs that are scheduled by
@@ -125,7 +125,7 @@ class TxlogOperator(RenderedOperator):
         self.emit_without_change = emit_without_change
         self.emit_partitions = emit_partitions
         self._running: Runner | None = None
-        # What this try did, for what Airflow asks when it has ended: links, lineage.
+        # The result of this try, for the links and the lineage that Airflow requests at its end.
         self.last_result: JobResult | None = None
         self.has_begun = False
         self._spec_of_work: JobSpec | None = None
@@ -154,7 +154,7 @@ class TxlogOperator(RenderedOperator):
         }
 
     def check_literals(self) -> None:
-        """Raise InvalidJobSpec for what is wrong in every rendering. The last line of each operator's constructor.
+        """Raise InvalidJobSpec for errors that no rendering can fix. Each operator's constructor ends with this call.
 
         Templates and the output of other tasks are checked when the task runs. Reads no connection.
         """
@@ -220,8 +220,7 @@ class TxlogOperator(RenderedOperator):
         return xcom_of(result, seconds)
 
     def _durable(self, runner: DurableRunner, spec: JobSpec, context: Mapping[str, Any]) -> JobSpec:
-        """Return the spec of a job that may outlive this process, with a key by which every try of the task finds
-        it."""
+        """Return the spec of a job that may outlive this process, with the key that finds it in every try."""
         application = spec.application
         if application is None and "ti" not in context:
             raise InvalidJobSpec(
@@ -232,7 +231,7 @@ class TxlogOperator(RenderedOperator):
         if application is None:
             spec = spec.replace(saved_work_key=saved_work_key(job_identity(context)))
         elif not application.check_digest and application.version > 1:
-            # The task was cleared. What ran before that is not to be done beside this.
+            # The task was cleared. An earlier job must not run at the same time.
             before = dataclasses.replace(application, version=application.version - 1)
             runner.cancel(spec.replace(application=before, saved_work_key=saved_work_key(before)), log=self.log.info)
         self._durable_runner = runner
@@ -355,7 +354,7 @@ class ExactlyOnceOperator(TxlogOperator):
             check_key(idempotency_key)
         # Airflow runs these callbacks once its database has the success, and survives one that fails.
         self.on_success_callback = [*self.on_success_callback, keep_success]
-        # Not run where the task is to be retried: then what it saved is needed.
+        # Airflow does not call this one before a retry, which needs the saved work.
         self.on_failure_callback = [*self.on_failure_callback, _forget_saved_work]
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
@@ -375,10 +374,10 @@ def _forget_saved_work(context: Any) -> None:
     task = context["task"]
     spec = getattr(task, "_spec_of_work", None)
     if spec is None:
-        return  # it did not come to work, or was killed: then VACUUM deletes what an earlier try has saved
+        return  # no work begun, or killed: a VACUUM deletes the saved work of earlier tries
     try:
         if task._durable_runner is not None:
-            # Where the task failed without its job: no try comes that would wait for it.
+            # The task has failed but its job may still run, and no later try would wait for it.
             task._durable_runner.cancel(spec, log=task.log.info)
         forget_saved_work(spec)
     except Exception as error:

@@ -35,7 +35,7 @@ STATE_KEY = "txlog.transaction"
 KEY_STATE_KEY = "txlog.idempotency_key"
 FIRST_VERSION = 1
 
-# Airflow says "never" by this very object; the constant is its own where it exists.
+# The object by which Airflow means "never": its own constant if there is one.
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE
 except ImportError:
@@ -72,7 +72,7 @@ class KeptNumber:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The table's answer: the number that it has recorded for the app id, and what the store held when it was asked."""
+    """The table's answer: its recorded number for the app id, and the store's content at the time of the query."""
 
     kept: KeptNumber | None
     app_id: str
@@ -89,9 +89,9 @@ class Step(enum.Enum):
 
 
 def next_step(kept: KeptNumber | None, asked: Asked | None, max_tries: int) -> Step:
-    """Return the next step of a try, from what the store holds now and the table's last answer.
+    """Return the next step of a try, from the store's content and the table's last answer.
 
-    | the store holds | the table was asked while it held the same | step |
+    | the store holds | the table was queried while it held the same | step |
     |---|---|---|
     | a number of this work: with the same `max_tries`, without a success | | USE_KEPT |
     | anything else | no | ASK_TABLE |
@@ -121,7 +121,7 @@ def application_transaction(
     commits whose app id has a given end. Neither is called for an author's key: its number is always 1, and the spec's
     digest identifies its work.
 
-    Raises what the state store raises: without its answer a retry cannot be distinguished from new work.
+    Raises the state store's errors: without its answer a retry cannot be distinguished from new work.
     """
     if idempotency_key is not None:
         check_key(idempotency_key)
@@ -265,7 +265,7 @@ def _earlier_work(
         is_of_this_run = tagged is not None and tagged == _iso(started)
         if configured and work.app_id != app_id_of(ti, configured) and not is_of_this_run:
             continue
-        # Without a state store the number is the `max_tries` of its try, also where the commit's tags are lost.
+        # Without a state store the number is the `max_tries` of its try, even if the commit's tags are lost.
         its_max_tries = _number(work, "max_tries", ti.max_tries if has_store else work.version)
         if _number(work, "try_number", 0) >= ti.try_number or its_max_tries != ti.max_tries:
             continue

@@ -43,9 +43,9 @@ def report(
     rows: int | None = None,
     seconds: float = 0.0,
 ) -> None:
-    """Append one line with these fields, the task's id and the number of tasks in its DAG, if lines are asked for.
+    """Append a line with these fields, the task's id and its DAG's number of tasks, if PROGRESS_FILE is set.
 
-    Call it in tasks that are not our operators but belong to the run that is shown.
+    Call it in tasks without our operators that belong to the displayed run.
     """
     path = os.environ.get(PROGRESS_FILE)
     if not path or "ti" not in context:

@@ -1,8 +1,8 @@
 """Airflow's retries of a task: the third ring, around the commit loop and the job.
 
-The error itself knows whether another try can help (`TxlogError.retryable`). Airflow asks a retry policy since 3.3;
-for earlier versions `raise_for_airflow` turns an error that must not be retried into AirflowFailException. Invariant:
-an error that another try cannot cure fails the task at once, with the reason.
+The error itself knows whether another try can help (`TxlogError.retryable`). Since 3.3 Airflow has retry policies; for
+earlier versions `raise_for_airflow` turns an error that must not be retried into AirflowFailException. Invariant: an
+error that another try cannot cure fails the task at once, with the reason.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ REASON_MAX_CHARS = 400  # Airflow keeps 500 characters of a reason
 
 
 class TxlogRetryPolicy(RetryPolicy):
-    """Retry what running again can win; fail at once on everything else. The default of every operator here.
+    """Retry errors that another try may cure; fail at once on all others. The default of every operator here.
 
-    - A TxlogError whose `retryable` is true (a conflict, a lost race, a lost job): retried, as far as the task's
-      `retries` go, after `delay` doubled with each try up to `max_delay`, and scattered by ±50 % so that mapped tasks
-      that lost to each other do not meet again.
-    - An error that may pass by itself (a JobError: Spark, the machine, a store; SourceNotFound; any error that is not
-      ours): `otherwise`, which is "fail", or "default" for Airflow's own rule (`retries`, `retry_delay`). Choose
-      "default" to put this policy first in a ChainRetryPolicy.
-    - Any other TxlogError: failed, whatever `retries` says.
+    - A TxlogError whose `retryable` is true (a conflict, a lost race, a lost job): retried, up to the task's `retries`,
+      after `delay` doubled with each try up to `max_delay`, and scattered by ±50 % so that mapped tasks that lost to
+      each other do not meet again.
+    - A possibly transient error (a JobError: Spark, the machine, a store; SourceNotFound; any error that is not ours):
+      `otherwise`, which is "fail", or "default" for Airflow's own rule (`retries`, `retry_delay`). Choose "default" to
+      put this policy first in a ChainRetryPolicy.
+    - Any other TxlogError: failed, whatever `retries` is.
 
     `rings.RETRIED` has every class. Replace the policy with the operator's `retry_policy=`.
     """

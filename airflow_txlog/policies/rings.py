@@ -21,7 +21,7 @@ class Ring(enum.StrEnum):
     NONE = "none"
 
 
-# What may pass by itself, though nothing here can prove it.
+# Possibly transient errors, although nothing here can prove it.
 _MAY_PASS = (errors.JobError, errors.SourceNotFound)
 
 

@@ -1,4 +1,4 @@
-"""Where a job runs: in a child process of the task or in the task's own process, with its own Spark or a cluster's.
+"""Runners: a job in a child process of the task, or in the task's own process, with its own Spark or a cluster's.
 
 A runner takes a JobSpec and returns the JobResult, or raises the job's typed error. It does not know Airflow.
 """

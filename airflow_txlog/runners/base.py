@@ -1,6 +1,6 @@
-"""The runners by name, what an operator needs of one, and the clusters that some of them use.
+"""The runners by name, the interface that an operator uses, and the clusters that some of them use.
 
-Each runner is imported when it is asked for: the in-process one brings Spark. `hooks.spark_connection` reads the
+Each runner is imported on first use, because the in-process one imports Spark. `hooks.spark_connection` reads the
 connection that `spark_conn_id` names and returns its `Cluster`. Invariants: `run` returns a result that is not
 "failed", or raises the job's own typed error; no secret is in a `repr`.
 """
@@ -72,7 +72,7 @@ class Applications(Protocol):
     """The applications of a cluster that runs their drivers, by the names that they were submitted under.
 
     The name is chosen before the application is submitted, so that it is found however the submission ended. Methods
-    that ask the cluster raise whatever its interface raises, and never quote a secret.
+    that call the cluster raise its interface's errors, and never quote a secret.
     """
 
     def settings(self, name: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -82,12 +82,12 @@ class Applications(Protocol):
         """Return whether the application waits or runs."""
 
     def cancel(self, name: str) -> None:
-        """Ask the cluster to end the application, if it runs."""
+        """Request the end of the application, if it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSubmit:
-    """A cluster that takes applications by `spark-submit`.
+    """A cluster that accepts applications through `spark-submit`.
 
     `command`: the program and its options as Airflow's own hook builds them, without an application. `applications`:
     those of a cluster in cluster mode; None in client mode, where the driver runs next to `spark-submit`.

@@ -1,9 +1,9 @@
 """Runs a job in a child process of the task: `python -m airflow_txlog.jobs SPEC_FILE`.
 
-As with a remote submit, the spec goes in as a file, the result comes back as a file, and the exit code decides nothing.
-Invariants: the child never outlives the call (it stays in the task's process group, ends with its standard input, and
-is stopped in a `finally`). The command line holds nothing of the spec, and neither file has a name, so both disappear
-with the two processes, however they end. The child asks this process for the credentials of a store.
+As with a remote submit, the spec and the result are files, and the exit code decides nothing. Invariants: the child
+never outlives the call (it stays in the task's process group, ends with its standard input, and is stopped in a
+`finally`). The command line holds nothing of the spec, and neither file has a name, so both disappear with the two
+processes, however they end. The child gets the credentials of a store from this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from airflow_txlog.process.private_folder import remove_folder_of
 from airflow_txlog.runners.base import Log, check_stays_here, result_of_lost, result_or_error
 from airflow_txlog.runners.job_output import TAIL_LINES, lines_of, readable, shown
 
-# What runs a job, whatever Spark it is for.
+# The command that runs a job, with any Spark.
 JOB = (sys.executable, "-m", "airflow_txlog.jobs")
 WITHOUT_SPARK = (*JOB, "--session", "none")
 SPARK_HERE = "--spark-here"
@@ -81,7 +81,7 @@ class ChildProcessRunner:
                 )
                 result_uri = spec.result_uri or _path_of(result_file)
                 spec_file.write(spec.replace(result_uri=result_uri).to_json(with_key=True).encode())
-                # The child may get the same open file, and not one of its own.
+                # The child may share this open file and its position.
                 spec_file.seek(0)
                 _take_room(result_file)
             except OSError as error:
@@ -138,13 +138,13 @@ class ChildProcessRunner:
                 log(f"spark: {hidden} more lines of its output are not shown: what Spark prints may quote rows")
             return exit_code, tail
         finally:
-            # Reached by an ordinary end too, where there is nothing left to stop. A timeout of the task raises
-            # anywhere above, in the middle of a read.
+            # Also runs after a normal end, with nothing left to stop. A timeout of the task raises anywhere above, in
+            # the middle of a read.
             stop(process, self._grace_s)
             _wait_for_end(process)
             with contextlib.suppress(OSError):
                 remove_folder_of(process.pid)
-            # Not closed by `kill`: a reader below the signal handler is still in it, and sees the end by itself.
+            # Not closed by `kill`: a reader below the signal handler still uses it, and will reach its end.
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
@@ -200,7 +200,7 @@ class RunsChildren:
             return None
         command = (*WITHOUT_SPARK, SPARK_HERE) if is_spark_here else WITHOUT_SPARK
         try:
-            # A place of its own for the result: that of a job that dies later must be empty.
+            # A separate file for the result: the final one must stay empty if a later job dies.
             result = self._in_child(ChildProcessRunner(command), spec.replace(result_uri=None), log())
         except TxlogError as error:
             if not error.facts.get("needs_spark"):
@@ -233,7 +233,7 @@ def follow_output(process: subprocess.Popen[bytes], log: Log, *, has_own_lines: 
 
 
 def _path_of(file: IO[bytes]) -> str:
-    """Return the path by which this process and a child that inherits the file open it."""
+    """Return the path under which this process, and a child that inherits the file, can open it."""
     return file.name if isinstance(file.name, str) else f"{OPEN_FILES}{file.fileno()}"
 
 
@@ -262,7 +262,7 @@ def _take_room(result_file: IO[bytes]) -> None:
 
 def job_not_started(spec: JobSpec, error: OSError) -> JobError:
     """Return the error of a job for which there is no room on the disk, or no folder for temporary files."""
-    # Where a new file can be written nowhere, Python names neither the folders nor why.
+    # If no folder is writable, Python's error names neither the folders nor the reason.
     is_nowhere = isinstance(error, FileNotFoundError) and error.filename is None
     cause = "no folder for temporary files (TMPDIR) can be written" if is_nowhere else text_of(error)
     advice = f" {DISK_FULL}" if error.errno in _NO_SPACE else ""

@@ -65,7 +65,7 @@ class Submitted:
 
 @dataclass(kw_only=True)
 class Watched:
-    """What a task has seen and logged of a job that it waits for."""
+    """The state of a job that the task waits for, as far as the task has logged it."""
 
     job: Submitted
     log: Log
@@ -74,7 +74,7 @@ class Watched:
     text: str = ""
 
     def look_for_driver(self) -> None:
-        """Log where the driver runs, once it has reported that."""
+        """Log the driver's location, once it has reported it."""
         started = None if self.is_started else self.job.exchange.get("driver", self.job.number)
         if started is not None:
             self.is_started = True
@@ -169,14 +169,14 @@ class ClusterModeRunner(SubmitRunner):
             return self._wait(spec, job, log)
 
     def kill(self) -> None:
-        """Cancel the job where it runs. `run` may continue below: it asks for the result, and the table's log."""
+        """Cancel the job on its cluster. `run` may continue below, and look for the result and in the table's log."""
         super().kill()
         process = self._process
         if process is not None:
             stop(process)
         if self._job is not None:
             with contextlib.suppress(Exception):
-                # Where the cluster does not answer, `run` says so.
+                # If the cluster does not answer, `run` reports that.
                 self._applications.cancel(self._job.name)
 
     def cancel(self, spec: JobSpec, *, log: Log) -> None:
@@ -187,7 +187,7 @@ class ClusterModeRunner(SubmitRunner):
         try:
             job = _last_of(_exchange_of(spec))
         except JobError as error:
-            # Of another build. The try that met it has failed by it, and what it left may be forgotten.
+            # The exchange is another build's. The try that found it has failed, and its files may be ignored.
             log(str(error))
             return
         if job is not None and self._end(spec, job, log):
@@ -424,5 +424,5 @@ def _code(spec: JobSpec, settings: dict[str, str]) -> Iterator[tuple[str, ...]]:
 
 
 def _text_of(error: Exception) -> str:
-    # What a client library says may quote a URL, and so a token. What is raised here does not.
+    # A client library's message may quote a URL, and so a token. Our own errors do not.
     return str(error) if type(error) is RuntimeError or isinstance(error, TxlogError) else type(error).__name__

@@ -17,7 +17,7 @@ from airflow_txlog.runners.base import ConnectServer, Log
 from airflow_txlog.runners.child_process import JOB, ChildProcessRunner
 
 _NAMESPACE = uuid.UUID("5a1d62d4-6d5c-4a0b-9c43-8a2f6f1e7a55")
-# A session without requests ends after an hour by itself.
+# The server ends a session after an hour without requests.
 _TRIES_BEFORE = 5
 
 
@@ -44,8 +44,8 @@ class ConnectRunner(ChildProcessRunner):
 def sessions_of(spec: JobSpec) -> tuple[str, tuple[str, ...]]:
     """Return the id of this try's session, and those of the tries before.
 
-    The tries of work outside a task are unknown: each call has a session of its own, and the server's own limits end
-    what a dead client has left.
+    Outside a task, earlier tries are unknown: each call gets a new session, and the server's own limits end the
+    sessions of dead clients.
     """
     number = spec.annotations.get("try_number")
     if not isinstance(number, int):

@@ -1,8 +1,8 @@
 """An endpoint on loopback that hands the credentials of a connection to the processes of a job.
 
-It asks what was offered to this process (`storage.credentials.offer`) and does not know Airflow. Invariants: only
-requests with the token are answered, only for a connection of a running job, and nothing is logged. URL and token are
-only in the environment of those processes, which no other user can read.
+It reads the connections offered to this process (`storage.credentials.offer`) and does not know Airflow. Invariants:
+only requests with the token are answered, only for a connection of a running job, and nothing is logged. URL and token
+are only in the environment of those processes, which no other user can read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CredentialsEndpoint:
         self._connections: list[str] = []
         handler = type("Handler", (_Handler,), {"token": self._token, "connections": self._connections})
         self._server = _Server(("127.0.0.1", 0), handler)
-        # An interval of its own: closing waits for it.
+        # A short poll interval, because closing waits for one.
         serve = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="txlog-credentials", daemon=True)
         serve.start()
 
@@ -63,7 +63,7 @@ class CredentialsEndpoint:
 
 @contextlib.contextmanager
 def credentials_environment(connection: str | None) -> Iterator[dict[str, str]]:
-    """Yield the variables by which a job's process gets a connection's credentials; empty without one."""
+    """Yield the environment with which a job's process gets a connection's credentials; empty without one."""
     if connection is None:
         yield {}
         return

@@ -98,7 +98,7 @@ class InProcessRunner:
                 interrupted.set()
                 SYSTEM_CLOCK.sleep(INTERRUPT_EVERY_S)
 
-        # A thread of its own: the signal handler interrupts this thread inside a call to the JVM, which holds this
+        # A separate thread: the signal handler interrupts this thread inside a call to the JVM, which holds this
         # thread's connection.
         threading.Thread(target=interrupt, daemon=True).start()
         # Not until the job has ended: this thread may be the one that it runs in.

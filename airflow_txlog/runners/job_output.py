@@ -19,8 +19,8 @@ from airflow_txlog.datafiles.failures import SENTENCES, is_exception, is_own_sou
 TAIL_LINES = 30
 _READ_BYTES = 65_536
 
-# What the JVM says on every start, whatever the job: "WARN NativeCodeLoader: Unable to load native-hadoop …",
-# "Setting default log level to …", "Using Spark's default log4j profile …", incubator modules, JLine's complaints.
+# Lines of every start of a JVM, whatever the job: "WARN NativeCodeLoader: Unable to load native-hadoop …", "Setting
+# default log level to …", "Using Spark's default log4j profile …", incubator modules, JLine's complaints.
 _NOISE = re.compile(
     r"""
     ^\s*$
@@ -36,7 +36,7 @@ _NOISE = re.compile(
     """,
     re.VERBOSE,
 )
-# What says why a JVM or a worker did not start, or how it ended.
+# Texts that explain why a JVM or a worker did not start, or how it ended.
 _STARTS_AND_ENDS = (
     "JAVA_HOME is not set",
     "Cannot run program",

@@ -53,7 +53,7 @@ SHARED_DEFAULTS = {
 class SubmitRunner(RunsChildren):
     """One application on the cluster per job."""
 
-    # Without it `spark.pyspark.python`, a path on the executors, would be asked for here.
+    # Without it the driver would use `spark.pyspark.python`, which is a path on the executors.
     _defaults: ClassVar[Mapping[str, str]] = {**SHARED_DEFAULTS, _DRIVER_PYTHON: sys.executable}
 
     def __init__(self, cluster: SparkSubmit) -> None:
@@ -88,7 +88,7 @@ class SubmitRunner(RunsChildren):
             # The connection's other options may hold a secret.
             log(f"starting Spark: {self._cluster.command[0]} --master {self._cluster.master}")
             child = ChildProcessRunner(
-                # The file stands in for spark-defaults.conf unless that is asked for too.
+                # Without `--load-spark-defaults` the file would replace spark-defaults.conf.
                 (*command, "--properties-file", path, "--load-spark-defaults", str(_MAIN)),
                 # Executors have the interpreter of the driver unless another is named.
                 {"PYSPARK_PYTHON": sys.executable} if "PYSPARK_PYTHON" not in os.environ else {},

@@ -1,7 +1,7 @@
 """TableVersionSensor: wait until a table has a version, or one that satisfies a condition.
 
-The engine looks at the log, without Spark or Java. Deferred, `TableVersionTrigger` asks the same question. Invariant: a
-table that does not exist yet is waited for; one that cannot be read is an error.
+The engine reads the log, without Spark or Java. When deferred, `TableVersionTrigger` checks the same condition.
+Invariant: the sensor waits for a table that does not exist yet; one that cannot be read is an error.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"newer_than": "json", "partition": "json"}
     ui_color = "#e4f2f7"
-    # What a hook knows of a table is shared by copies of the task: it holds a lock, and cannot be copied.
+    # Copies of the task share the hook: its state of a table holds a lock, and cannot be copied.
     shallow_copy_attrs: Sequence[str] = ("_hook",)
 
     def __init__(
@@ -104,7 +104,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         self.storage_conn_id = storage_conn_id
         self._hook: TxlogHook | None = None
         self._checked: dict[str, Any] | None = None
-        # What needs no rendering is refused when the DAG is parsed.
+        # Invalid values without a template are refused when the DAG is parsed.
         given = {name: getattr(self, name) for name in _CONDITION}
         named = self.table_uri if isinstance(self.table_uri, str) else None
         is_known = named is None or txlog_conn_id is None
@@ -201,7 +201,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         return event
 
 
-# What a value that is known only when the task runs counts as until then.
+# Placeholders for values that are known only when the task runs.
 _STANDS_FOR: dict[str, Any] = {
     "version": 0,
     "newer_than": 0,

@@ -1,6 +1,6 @@
 """SubmittedJobTrigger: wait until a job whose driver runs on a cluster has ended.
 
-It asks the cluster only. The outcome of the job is in its result, which the task reads when it resumes. Invariants:
+It queries only the cluster. The outcome of the job is in its result, which the task reads when it resumes. Invariants:
 Airflow keeps only names of a trigger; the triggerer's event loop neither calls the cluster nor imports more than this
 module.
 """
@@ -60,7 +60,7 @@ class SubmittedJobTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_s)
 
     async def on_kill(self) -> None:
-        """Cancel the job on its cluster, when a person ends or clears the task. Its next try asks the table's log."""
+        """Cancel the job on its cluster, when a person ends or clears the task. The next try reads the table's log."""
         self.log.info("cancelling %s", self.name)
         await sync_to_async(self._cancel, thread_sensitive=False)()
 

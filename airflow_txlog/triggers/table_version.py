@@ -37,7 +37,7 @@ except ImportError:
 
 log = logging.getLogger(__name__)
 
-# So many tables are looked at at the same time; the others wait for a thread.
+# The number of tables checked at the same time; the others wait for a thread.
 _THREADS = 8
 _SHORTEST_WAIT_S, _TICK_S = 0.1, 1.0
 
@@ -179,7 +179,7 @@ class TableVersionTrigger(BaseEventTrigger):
                 _WAITS.pop(key, None)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield this trigger's events of its own looks: without shared streams, and in `dag.test()`."""
+        """Yield the events of this trigger's private checks: without shared streams, and in `dag.test()`."""
         wait = await self._begin()
         async for event in self._events(wait, _looks(self.serialize()[1], lambda: [wait], is_confirmed=False)):
             yield event
@@ -241,8 +241,8 @@ class TableVersionTrigger(BaseEventTrigger):
     def _stores(self) -> list[Any]:
         """Return the state stores of the watched assets; none before Airflow 3.3.
 
-        The store of a trigger of several assets answers only for a single one (apache/airflow #71460), so each is asked
-        by itself.
+        The store of a trigger of several assets answers only for a single one (apache/airflow #71460), so each gets its
+        own.
         """
         accessors = getattr(self, "asset_state_store", None)
         if accessors is None:
@@ -279,7 +279,7 @@ async def _looks(
         questions = [(wait.condition, wait.checked) for wait in waits]
         found = await loop.run_in_executor(_threads(), looker.ask, questions)
         for wait, answer in zip(waits, found, strict=True):
-            # Where watching begins is what its first answer says, which its trigger has yet to read.
+            # The first answer holds the version at which watching begins; the trigger has yet to read it.
             if wait.condition is not None and not isinstance(answer, Exception):
                 wait.checked = answer.checked
         yield _Look(dict(zip(waits, found, strict=True)), is_confirmed)
@@ -292,7 +292,7 @@ async def _looks(
 
 
 class _Looker:
-    """Asks one table, in a thread: slow work belongs here, the import of the engine included."""
+    """Checks one table, in a thread: slow work belongs here, including the import of the engine."""
 
     def __init__(self, kwargs: Mapping[str, Any]) -> None:
         self._kwargs = kwargs
@@ -306,7 +306,7 @@ class _Looker:
                 self._hook = TxlogHook(self._kwargs.get("txlog_conn_id"), self._kwargs.get("storage_conn_id"))
             return self._hook.followed(self._kwargs["table_uri"]).ask(questions)
         except Exception as error:
-            # The connection may have been mended meanwhile: it is read again.
+            # Read the connection again next time: it may have been corrected.
             self._hook = None
             return [error for _ in questions]
 

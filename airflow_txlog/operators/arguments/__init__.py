@@ -1,1 +1,1 @@
-"""What a DAG author gives an operator: how its templates are rendered, and its forms read."""
+"""The arguments that a DAG author gives an operator: rendering their templates and reading their forms."""

@@ -1,9 +1,9 @@
 """The forms in which a DAG author may write the arguments of an operator, and personal data among them.
 
 A single column, clause or path means a list of one, and a number or a boolean among options means its text. Any other
-form is refused, with what to write instead. The records alone decide whether the result is valid.
-Invariants: an error names the argument and never a value; every text made of a `Hidden` value is asterisks, and only
-`revealed` returns the value.
+form is refused, and the error names a valid one. The records alone decide whether the result is valid. Invariants: an
+error names the argument and never a value; every text made of a `Hidden` value is asterisks, and only `revealed`
+returns the value.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _format_of(path: str) -> str:
     return ending if ending in FORMATS else "parquet"
 
 
-# What the fields of a record hold, by their types, and how an author may write it.
+# The types of a record's fields, and the readers of the forms in which an author may write them.
 _FORMS: tuple[tuple[Any, Callable[[str, Any], Any]], ...] = (
     (AnySource, source_of),
     (Clauses, clause_list),

@@ -1,11 +1,11 @@
-"""How the arguments of an operator are rendered: texts stay texts, null only where it is allowed, personal data hidden.
+"""Rendering an operator's arguments: texts stay texts, null only if it is allowed, personal data hidden.
 
 With `render_template_as_native_obj` Airflow reads each rendered text as a Python literal, also one without a template:
-"42" becomes a number, and "'closed'" loses its quotes. SQL then means something else. Here only an expression returns
-an object, and only if it is the whole template. Invariant: a text never changes its type or loses a character.
+"42" becomes a number, and "'closed'" loses its quotes. SQL then changes its meaning. Here only an expression returns an
+object, and only if it is the whole template. Invariant: a text never changes its type or loses a character.
 
 A SQL text may be the name of a file, `forget.sql`, next to the DAG file or in the DAG's `template_searchpath`.
-Airflow's `template_ext` is not used: it would also read such a file for a path, a key or a column that ends so.
+Airflow's `template_ext` is not used: it would also read a file for a path, a key or a column with such an ending.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TemplatedOperator(BaseOperator):
 
         `finalize` gets the value of each expression and returns its replacement.
         """
-        # Airflow gives the DAG's environment also where the operator itself says otherwise.
+        # Airflow passes the DAG's environment even if the operator overrides the setting.
         given = getattr(self, "render_template_as_native_obj", None)
         is_native = isinstance(env, NativeEnvironment) if given is None else given
         env = env.overlay() if finalize is None else env.overlay(finalize=finalize)
@@ -75,7 +75,7 @@ class TemplatedOperator(BaseOperator):
         template = env.get_template(text) if is_file else env.from_string(text)
         try:
             parts = list(template.root_render_func(template.new_context(dict(context))))
-            # A text of another class, as `tojson` gives, becomes a plain one; an undefined name raises, where it may.
+            # Text of another class, as from `tojson`, becomes plain; an undefined name raises in a strict environment.
             is_object = len(parts) == 1 and not isinstance(parts[0], str | jinja2.Undefined)
             return parts[0] if is_object else "".join(map(str, parts))
         except Exception:
@@ -108,7 +108,7 @@ class RenderedOperator(TemplatedOperator):
         cls.template_fields_renderers = {name: _SHOWN_AS[name] for name in cls.template_fields if name in _SHOWN_AS}
 
     def check_literals(self) -> None:
-        """Raise InvalidJobSpec for what is wrong in every rendering."""
+        """Raise InvalidJobSpec for errors that no rendering can fix."""
 
     def resolve_template_files(self) -> None:
         """Airflow's method, when the DAG is parsed: replace each SQL text that names a file by the file's content.
@@ -209,7 +209,7 @@ def _text_of(place: str, file: str, env: jinja2.Environment) -> str:
         if env.loader is None:
             raise LookupError
         return env.loader.get_source(env, file)[0]
-    # What jinja2 raises is a LookupError, and names neither the argument nor where it has looked.
+    # jinja2 raises a LookupError that names neither the argument nor the searched folders.
     except LookupError:
         raise InvalidJobSpec(
             f"{place} is the name of a template file, {file!r}, which is neither in the folder of the DAG file nor in "

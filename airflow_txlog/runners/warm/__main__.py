@@ -8,7 +8,7 @@ from airflow_txlog.runners.warm.server import describe_all, stop_all
 
 
 def main(arguments: list[str]) -> int:
-    """List the servers, or end them with what runs on them."""
+    """List the servers, or end them and the jobs that run on them."""
     if arguments == ["list"]:
         print(*describe_all(), sep="\n")
     elif arguments == ["stop"]:

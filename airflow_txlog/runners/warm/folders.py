@@ -1,4 +1,4 @@
-"""The files by which tasks and keepers of warm servers agree: their permissions, their locks and their content.
+"""The files through which tasks and keepers of warm servers coordinate: permissions, locks and content.
 
     BASE/                 mode 0700, this user's alone
       FINGERPRINT         a link to the folder of the server that new tasks use
@@ -85,7 +85,7 @@ class Process:
                 os.kill(self.pid, number)
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait until it has ended, at most so long. Return whether it has."""
+        """Wait until it has ended, for at most `seconds`. Return whether it has ended."""
         deadline_s = SYSTEM_CLOCK.monotonic_s() + seconds
         while self.is_running:
             if SYSTEM_CLOCK.monotonic_s() > deadline_s:
@@ -147,7 +147,7 @@ class Server:
 
 
 class Place:
-    """The place where the tasks of one fingerprint find their server."""
+    """The paths at which the tasks of one fingerprint find their server."""
 
     def __init__(self, base: Path, fingerprint: str) -> None:
         self.base = base
@@ -231,7 +231,7 @@ def try_lock(path: Path, *, is_waiting: bool = False) -> int | None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX if is_waiting else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its last holder may have deleted it meanwhile: then the lock of this name is another file's.
+        # Its last holder may have deleted the file before the lock: then this name belongs to another file.
         now, mine = os.stat(path), os.fstat(file)
         if (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino):
             return file

@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         if is_announced:
             with contextlib.suppress(OSError):
-                # Closed here too, where the signal came in between.
+                # Close it here too: the signal may have arrived in between.
                 os.close(lock)
             with contextlib.suppress(OSError), locked(place.lock_path):
                 place.withdraw(str(folder))

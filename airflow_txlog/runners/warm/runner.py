@@ -22,7 +22,7 @@ from airflow_txlog.runners.warm.server import (
 
 
 class WarmRunner(RunsChildren):
-    """One session of the shared server per job. A job that Spark Connect cannot run gets a Spark of its own."""
+    """One session of the shared server per job. A job that Spark Connect cannot run gets its own Spark."""
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`."""
@@ -57,7 +57,7 @@ class WarmRunner(RunsChildren):
             url=lease.url, session_id=lease.slot.session_id, abandoned=lease.abandoned, is_pooled=True
         )
         child = ChildProcessRunner(
-            # Not SPARK_HERE: this process does not see the server's own settings, which may say where paths lie.
+            # Not SPARK_HERE: this process cannot see the server's own settings, which may redirect paths.
             (*JOB, "--session", "connect"),
             target.environment(),
             # A child that outlives this process still has the session.

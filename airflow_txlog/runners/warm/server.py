@@ -63,7 +63,7 @@ _DECIDING = re.compile(
     r"|(HTTPS?|NO|ALL)_PROXY|AIRFLOW_HOME|HOME|TZ|LANG|LC_ALL|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV",
     re.IGNORECASE,
 )
-# What the server must not have: secrets of Airflow's, and what would make a server a client.
+# Variables that the server must not have: Airflow's secrets, and settings that would turn it into a client.
 _NOT_FOR_IT = re.compile(
     rf"_?AIRFLOW\w*|SPARK_REMOTE|SPARK_CONNECT\w*|SPARK_LOCAL_REMOTE|SPARK_LOCAL_DIRS|TXLOG_CONNECT|PYSPARK_SUBMIT_ARGS|{URL}|{TOKEN}"
 )
@@ -117,7 +117,7 @@ def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], N
             server = place.current() or _started(place, static, environment, log, check)
             lease = _leased(place, server)
         except FileNotFoundError:
-            # The last server of all has ended meanwhile, and the folder with it.
+            # The last server has just ended and deleted the folder.
             SYSTEM_CLOCK.sleep(_POLL_S)
             continue
         except OSError as error:
@@ -153,7 +153,7 @@ def num_sessions() -> int:
 
 def give_up(place: Place, server: Server) -> None:
     """Let no new task use a server that does not answer. Its keeper ends it as soon as no job has a session."""
-    # Where it was the last of all, the folder of all is gone with it.
+    # If it was the last server, the base folder is gone too.
     with contextlib.suppress(FileNotFoundError), locked(place.lock_path):
         place.withdraw(server.folder)
 
@@ -246,7 +246,7 @@ def _started(
         if found is not None:
             return found
         for left in place.folders():
-            # Of a keeper that was killed. One that still runs ends by itself, after its last job.
+            # Left by a killed keeper. A running one ends after its last job.
             known = Server.in_folder(left)
             if known is None or not known.keeper.is_running:
                 _end_folder(left)
@@ -305,7 +305,7 @@ def _when_up(place: Place, folder: Path, keeper: subprocess.Popen[bytes], check:
     while keeper.poll() is None and SYSTEM_CLOCK.monotonic_s() < deadline_s:
         if place.is_current(str(folder)):
             return Server.in_folder(folder)
-        # Where it raises, the server comes up all the same, for the next task.
+        # If it raises, the server still starts, for the next task.
         check()
         SYSTEM_CLOCK.sleep(_POLL_S)
     return None
@@ -397,7 +397,7 @@ def stop_all() -> int:
     number = 0
     for place in _all_places():
         for folder in place.folders():
-            # One that ends by itself meanwhile takes its lock, and the folder of all, with it.
+            # A server that ends now deletes its lock, and the last one the base folder.
             with contextlib.suppress(FileNotFoundError), locked(place.lock_path):
                 place.withdraw(str(folder))
             # Without the lock, which its keeper takes when it ends.
@@ -422,7 +422,7 @@ def _line_of(server: Server) -> str:
 def _all_places() -> list[Place]:
     base = base_folder()
     fingerprints: set[str] = set()
-    # The last server of all may take it away meanwhile.
+    # The last server may delete it at any time.
     with contextlib.suppress(FileNotFoundError):
         fingerprints = {path.name.partition("-")[0].partition(".")[0] for path in base.iterdir()}
     with contextlib.suppress(OSError):
