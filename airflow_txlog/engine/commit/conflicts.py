@@ -30,6 +30,11 @@ from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.features import check_protocol_writable, reader_features, writer_features
+from airflow_txlog.engine.table.schema.harmless import (
+    HARMLESS_FEATURES,
+    HARMLESS_PROPERTIES,
+    without_identity_marks,
+)
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.files import live_rows, record_count
 from airflow_txlog.errors import (
@@ -203,35 +208,6 @@ def _partition_hint(attempt: Attempt) -> str:
     )
 
 
-# Properties that a winner may set while we write: our data files and commit are correct with any value of them.
-_HARMLESS_PROPERTIES = frozenset(
-    {
-        "delta.checkpointPolicy",
-        "delta.enableDeletionVectors",
-        "delta.enableInCommitTimestamps",
-        "delta.inCommitTimestampEnablementVersion",
-        "delta.inCommitTimestampEnablementTimestamp",
-    }
-)
-
-# Features that a winner may add while we write, for the same reason.
-_HARMLESS_FEATURES = frozenset(
-    {
-        "appendOnly",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "inCommitTimestamp",
-        "timestampNtz",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    }
-)
-
-# Moves with every identity value that a winner hands out; ours never do.
-_IDENTITY_MARK = "delta.identity.highWaterMark"
-
-
 def reconcile_protocol(attempt: Attempt, winner: Commit) -> Attempt:
     """Return the attempt under the winner's protocol.
 
@@ -246,7 +222,7 @@ def reconcile_protocol(attempt: Attempt, winner: Commit) -> Attempt:
         raise conflict(ProtocolChanged, attempt, winner, what)
     if attempt.protocol is not None:
         removed = _features(attempt.protocol) - _features(winner.protocol)
-        added = _features(winner.protocol) - _features(attempt.protocol) - _HARMLESS_FEATURES
+        added = _features(winner.protocol) - _features(attempt.protocol) - HARMLESS_FEATURES
         if removed:
             raise conflict(ProtocolChanged, attempt, winner, f"took the features {sorted(removed)} from the table")
         if added - _unused_legacy_features(winner.protocol):
@@ -305,7 +281,7 @@ def _harmful_changes(before: Metadata, after: Metadata) -> list[str]:
     for name in sorted(before.configuration.keys() | after.configuration.keys()):
         if before.configuration.get(name) == after.configuration.get(name):
             continue
-        if name in _HARMLESS_PROPERTIES and name in after.configuration:
+        if name in HARMLESS_PROPERTIES and name in after.configuration:
             continue
         found.append(f"property {name}")
     return found
@@ -315,18 +291,10 @@ def _schema(metadata: Metadata) -> object:
     """Return the schema as plain values, without identity high-water marks."""
     text = metadata.schema_string or "null"
     try:
-        return _without_identity_mark(msgspec.json.decode(text))
+        return without_identity_marks(msgspec.json.decode(text))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         # No schema at all: then it is the same only where its text is.
         return text
-
-
-def _without_identity_mark(node: object) -> object:
-    if isinstance(node, dict):
-        return {name: _without_identity_mark(value) for name, value in node.items() if name != _IDENTITY_MARK}
-    if isinstance(node, list):
-        return [_without_identity_mark(value) for value in node]
-    return node
 
 
 def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:

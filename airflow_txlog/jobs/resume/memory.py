@@ -7,7 +7,7 @@ now, never patched. A *segment* is files that were staged together from some inp
 The invariants: what is kept is what a run from the start on the new version, with the same materialized inputs, would
 find and stage again, row for row. So a segment lives by path *and deletion vector* of each of its inputs. A scan, whose
 positions belong to the immutable file, survives a vector that only grew, less the rows that it now deletes. And two
-versions have the same `TableRules` unless their only differences are listed here as harmless, as rows were checked,
+versions have the same `TableRules` unless their only differences are listed as harmless, as rows were checked,
 computed and laid out under the rules of their version. Pure: no Spark, no store. Source: soundness, section 0, A1, A17,
 A18, B2.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow.compute as pc
 
@@ -29,6 +28,11 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustering_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.features import reader_features, writer_features
+from airflow_txlog.engine.table.schema.harmless import (
+    HARMLESS_FEATURES,
+    HARMLESS_PROPERTIES,
+    without_identity_marks,
+)
 from airflow_txlog.jobs.context import LogContext
 
 COPY = "copy"
@@ -228,34 +232,6 @@ def _without(matches: FileMatches, deleted: bytes | None) -> FileMatches:
     )
 
 
-# Features that a winner may add to the protocol: none of them asks anything of rows that are staged already.
-HARMLESS_FEATURES = frozenset(
-    {
-        "appendOnly",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "inCommitTimestamp",
-        "timestampNtz",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    }
-)
-
-# Properties that say how commits, checkpoints and removals are written, and nothing about rows.
-HARMLESS_PROPERTIES = frozenset(
-    {
-        "delta.checkpointPolicy",
-        "delta.enableDeletionVectors",
-        "delta.enableInCommitTimestamps",
-        "delta.inCommitTimestampEnablementTimestamp",
-        "delta.inCommitTimestampEnablementVersion",
-    }
-)
-
-_HIGH_WATER_MARK = "delta.identity.highWaterMark"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRules:
     """What of a version's protocol and metadata applies to rows. `still_holds` compares two."""
@@ -283,7 +259,7 @@ def rules_of(protocol: Protocol, metadata: Metadata) -> TableRules:
         table_id=metadata.id,
         reader_features=reader_features(protocol),
         writer_features=writer_features(protocol),
-        schema=json.dumps(_without_marks(json.loads(metadata.schema_string or "null")), sort_keys=True),
+        schema=json.dumps(without_identity_marks(json.loads(metadata.schema_string or "null")), sort_keys=True),
         partition_columns=tuple(metadata.partition_columns),
         properties={k: v for k, v in metadata.configuration.items() if k not in HARMLESS_PROPERTIES},
     )
@@ -294,11 +270,3 @@ def still_holds(before: TableRules, now: TableRules) -> bool:
     same = replace(now, reader_features=before.reader_features, writer_features=before.writer_features)
     features = ((before.reader_features, now.reader_features), (before.writer_features, now.writer_features))
     return before == same and all(old <= new and new - old <= HARMLESS_FEATURES for old, new in features)
-
-
-def _without_marks(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {key: _without_marks(value) for key, value in node.items() if key != _HIGH_WATER_MARK}
-    if isinstance(node, list):
-        return [_without_marks(value) for value in node]
-    return node

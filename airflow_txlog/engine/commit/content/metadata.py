@@ -37,7 +37,7 @@ from airflow_txlog.engine.table.schema.features import (
     with_features,
 )
 from airflow_txlog.engine.table.schema.properties import TableProperties
-from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, IDENTITY_PREFIX, RULE_KEYS
+from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, IDENTITY_PREFIX, MARK_KEY, RULE_KEYS
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import (
     ArrayType,
@@ -218,8 +218,6 @@ def check_change_names(metadata: Metadata | None, table: str) -> None:
 
 # The highest column id; the version before which no checkpoint may be deleted.
 GROWING_PROPERTIES = (MAX_ID_PROPERTY, "delta.requireCheckpointProtectionBeforeVersion")
-
-MARK_KEY = f"{IDENTITY_PREFIX}highWaterMark"
 
 
 def keep_furthest(now: Metadata, coming: Metadata, table: str) -> Metadata:

@@ -22,6 +22,7 @@ CONSTRAINT_PREFIX = "delta.constraints."
 INVARIANTS_KEY = "delta.invariants"
 GENERATION_KEY = "delta.generationExpression"
 IDENTITY_PREFIX = "delta.identity."
+MARK_KEY = f"{IDENTITY_PREFIX}highWaterMark"
 DEFAULT_KEY = "CURRENT_DEFAULT"
 
 _LENGTH = re.compile(r"\s*(char|character|varchar)\s*\(\s*(\d+)\s*\)\s*", re.IGNORECASE)
