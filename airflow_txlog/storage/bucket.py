@@ -16,7 +16,14 @@ from typing import Any, TypeVar
 
 from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
 from airflow_txlog.storage.base import FileInfo, temporary_path
-from airflow_txlog.storage.clouds import Connection, EmptyRange, NameTaken, NotAnswered
+from airflow_txlog.storage.clouds import (
+    Connection,
+    EmptyRange,
+    NameTaken,
+    NotAnswered,
+    answer_error,
+    is_refused_by_proxy,
+)
 
 _Answer = TypeVar("_Answer")
 
@@ -193,8 +200,13 @@ class Bucket(ABC):
         try:
             return request()
         except Exception as error:
-            known = isinstance(error, NameTaken | NotAnswered | CredentialsUnavailable)
-            meant = error if known else self._meant(error, method, self._where(key))
+            meant: Exception
+            if is_refused_by_proxy(error):
+                meant = answer_error(407, "", method, self._where(key))
+            elif isinstance(error, NameTaken | NotAnswered | CredentialsUnavailable):
+                meant = error
+            else:
+                meant = self._meant(error, method, self._where(key))
             meant = self._connection.error(meant, error, self._right(method, key))
             if meant is error:
                 raise

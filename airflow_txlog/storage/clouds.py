@@ -197,6 +197,12 @@ def answer_error(status: int | None, code: str, method: str, where: str) -> Exce
     return refusal(status, code, method, where)
 
 
+def is_refused_by_proxy(error: BaseException) -> bool:
+    """Return whether a proxy refused to open a connection for want of a user and a password (407)."""
+    # Of a tunnel the clients keep no status, only this text of http.client.
+    return any(str(each).startswith("Tunnel connection failed: 407") for each in causes(error))
+
+
 def refusal(status: int | None, code: str, method: str, where: str) -> OSError:
     """Return the error of a request that would be answered the same again."""
     if status == 407:

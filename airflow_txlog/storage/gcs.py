@@ -44,7 +44,6 @@ from airflow_txlog.storage.clouds import (
     NotAnswered,
     answer_error,
     body_of,
-    causes,
     connection,
     needed,
     no_bucket,
@@ -375,8 +374,6 @@ class GcsBucket(RangedBucket):
     def _meant(self, error: Exception, method: str, where: str) -> Exception:
         if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.EREMOTEIO):
             return error  # ours already
-        if any(str(each).startswith("Tunnel connection failed: 407") for each in causes(error)):
-            return answer_error(407, "", method, where)
         if isinstance(error, GoogleAuthError):
             if isinstance(error, TransportError) or error.retryable:
                 return answer_error(None, type(error).__name__, method, where)

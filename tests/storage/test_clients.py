@@ -206,6 +206,53 @@ def test_a_proxy_that_refuses_is_asked_once_and_with_its_password(
     assert PROXY_WORD.decode() not in told
 
 
+@pytest.mark.parametrize("cloud", ["s3", "azure"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("user", [f"us:{SECRET}@", ""])
+def test_every_client_is_refused_once_by_a_proxy(
+    cloud: str, scheme: str, user: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heads: list[bytes] = []
+
+    def refuse(connection: socket.socket) -> None:
+        with connection:
+            heads.append(connection.recv(16_384))
+            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+
+    caplog.set_level("DEBUG")
+    with listening(refuse) as port:
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://{user}127.0.0.1:{port}")
+        uri, options = at(port, tls=scheme.removeprefix("http"))[cloud]
+        given = {name: text.replace("127.0.0.1", f"{cloud}.example") for name, text in options.items()}
+        store = open_store(uri, Access(storage_options=given))
+        store._deadline_s = 1.0  # type: ignore[attr-defined]
+        with pytest.raises(PermissionError, match=r"refused \(407\): the proxy of") as caught:
+            store.read("x")
+    assert len(heads) == 1
+    assert (b"proxy-authorization: basic " in heads[0].lower()) == bool(user)
+    assert "It was asked with" not in str(caught.value)
+    assert SECRET not in caplog.text + "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.long("the tries of Azure's own client")
+def test_a_proxy_that_refuses_a_request_for_a_token_of_azure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[bytes] = []
+
+    def refuse(connection: socket.socket) -> None:
+        with connection:
+            heads.append(connection.recv(16_384))
+            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+
+    options = {"client_id": "c", "tenant_id": "11111111-1111-1111-1111-111111111111", "client_secret": SECRET}
+    with listening(refuse) as port:
+        monkeypatch.setenv("https_proxy", f"http://us:{SECRET}@127.0.0.1:{port}")
+        store = open_store(AZURE, Access(storage_options=options))
+        with pytest.raises(PermissionError, match=r"refused \(407\): the proxy of") as caught:
+            store.read("x")
+    assert all(head.startswith(b"CONNECT login.microsoftonline.com:443") for head in heads)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
 def test_a_proxy_that_refuses_a_request_for_a_token_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
