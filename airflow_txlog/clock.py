@@ -1,4 +1,4 @@
-"""Time, chance and identity: the only module that takes them from the machine (enforced by ruff's TID251).
+"""Time, chance and identity: the only module that reads them from the machine (enforced by ruff's TID251).
 
 A test passes its own `Clock` and makes the engine repeatable. Standard library only, because executors import it.
 """

@@ -1,4 +1,4 @@
-"""The errors of this package: what happened, and whether running the task again can help.
+"""The errors of this package: the cause, and whether running the task again can help.
 
 A caller branches on the class or on an attribute, never on the text. Every keyword argument becomes an attribute and
 crosses the process boundary with `to_dict` and `from_dict`. Standard library only: this module travels to executors.
@@ -26,7 +26,7 @@ class TxlogError(Exception):
     def __init__(self, message: str, **facts: Any) -> None:
         # Tracebacks, logs and the command line put the class before the message.
         message = message.removeprefix(f"{type(self).__name__}: ")
-        # A file's name may have bytes that are no characters, and a log takes characters alone.
+        # A file's name may have bytes that are no characters, and a log accepts only characters.
         message = message.encode("utf-8", "backslashreplace").decode()
         super().__init__(message)
         self.message = message
@@ -117,7 +117,7 @@ class ConcurrentLogCleanup(CommitConflict):
 
 
 class CommitStateUnknown(TxlogError, facts="table version has_application_transaction"):
-    """The put was not answered, and the log could not be read back: whether it is committed cannot be known yet.
+    """The put was not answered, and the log could not be read back: the outcome is still unknown.
 
     Retryable exactly when the commit carries an application transaction, because then a repeated run finds out.
     Every staged file is kept.
@@ -185,7 +185,7 @@ class CannotVacuumLite(TableError, facts="needed earliest"):
 
 
 class OutsideTable(TableError, facts="path link"):
-    """The log, or a symbolic link inside the table, leads out of the table's folder. What is there was not touched."""
+    """The log, or a symbolic link inside the table, leads out of the table's folder. The target was not touched."""
 
 
 class LimitExceeded(TableError, facts="path found allowed setting"):

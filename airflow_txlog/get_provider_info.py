@@ -65,7 +65,7 @@ def _connection_type() -> dict[str, Any]:
 def _connection_fields() -> dict[str, Any]:
     """Return the fields in the order of the form."""
     runner = _field("Runner", "string", "Where jobs run unless the operator says otherwise. Empty: [txlog] runner.")
-    # Without a null in it, which would be offered as a choice.
+    # Without null, which the form would offer as a choice.
     runner["schema"]["enum"] = list(RUNNERS)
     return {
         "runner": runner,

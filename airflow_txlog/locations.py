@@ -1,4 +1,4 @@
-"""The spelling of places (a path, a `file:` URI, the URI of another store), parsed only here; and how they are opened.
+"""Locations (a path, a `file:` URI, the URI of another store), parsed only here, and the options for opening them.
 
 Locations are not percent-decoded: a `%` is a percent sign. (Paths *in* a log are URI references and are decoded once,
 in `engine/log/paths`.) Nothing here touches a file. Standard library only.
@@ -48,7 +48,7 @@ class Access:
     which each process fetches itself (`storage.credentials`); None: the process's own identity. `allow_absolute_paths`:
     data files and deletion vectors outside of the table, or behind a link inside it, may be read from the same kind of
     store. `single_writer`: the caller ensures that no two processes write the table at once, so a file system without a
-    proven put-if-absent will do (docs/stores.md).
+    proven put-if-absent is enough (docs/stores.md).
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -70,7 +70,7 @@ def run(name: str, args: Namespace) -> None:
 
 def history(table: Table, args: Namespace) -> Answer:
     """`{"table", "commits": [commitInfo + version, timestamp (ms)], "truncated"}`, with `--check` also `findings`."""
-    # One more than is shown, to know whether there are more.
+    # One more than shown, to detect that there are more.
     found = table.history(None if args.limit is None else args.limit + 1)
     commits = found[: args.limit]
     truncated = len(found) > len(commits)
@@ -253,7 +253,7 @@ def _open(name: str, args: Namespace) -> Table:
     # A shell has a current directory that its user chose; a worker has one that no author knows.
     uri = hook.table_uri(args.table if args.conn_id or is_absolute(args.table) else os.path.abspath(args.table))
     if name == "history":
-        # The history of a table can be shown even where its rows cannot be read here.
+        # Shows a table's history even if this engine cannot read its rows.
         return hook.table(uri)
     return hook.open(uri)
 
@@ -278,8 +278,8 @@ def _moment(args: Namespace) -> int | str | None:
 def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:
     """Return `--where` with its `--param`, each read for the column that it is compared with.
 
-    A VALUE is JSON, or else text. If the column cannot be compared with that JSON, the text is meant. Standard error
-    names a comparison that rules out no file.
+    A VALUE is JSON, or else text. If the column cannot be compared with that JSON, use the text. Standard error names a
+    comparison that rules out no file.
     """
     if args.where is None:
         if args.params:
@@ -342,17 +342,17 @@ def _fail(error: Exception, as_json: bool) -> NoReturn:
 
 
 def _logs_to_stderr() -> None:
-    """Standard output is for the answer alone."""
+    """Standard output holds only the answer."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
             handler.setStream(sys.stderr)
 
 
-# --- what people see ------------------------------------------------------------------------------------------------
+# --- output for people ----------------------------------------------------------------------------------------------
 
 
 _TASK = ("dag_id", "task_id", "run_id", "map_index", "map_label", "try_number")
-# Version, time and try are never cut. Of ids the end stays, as most begin alike.
+# Version, time and try are never cut. Ids keep their end, as most begin alike.
 _COMMIT_COLUMNS = (
     ShownColumn(name="version", right=True),
     ShownColumn(name="time"),

@@ -1,7 +1,7 @@
 """The output of a command: one JSON document for programs, or a table for people; errors on standard error.
 
-Nothing that a log holds is taken for markup, and a character that would move the cursor or break a line is printed as
-its escape. Rows are fitted to a terminal's width; without a terminal nothing is cut.
+No content of a log is read as markup, and a character that would move the cursor or break a line is printed as its
+escape. Rows are fitted to a terminal's width; without a terminal nothing is cut.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ class JobSpec:
     def digest(self, *, with_key: bool = True) -> str:
         """Return the SHA-256 (hex) of operation, table, arguments and time zone, keyed by `saved_work_key`.
 
-        It is equal for every try of a task. Because of the key, a reader of the table's log cannot guess whom a delete
-        was for. `with_key=False`: the digest of a task that had no key.
+        It is equal for every try of a task. Because of the key, a reader of the table's log cannot guess the person
+        that a delete was for. `with_key=False`: the digest of a task that had no key.
         """
         what = {
             "operation": self.operation.name,

@@ -1,7 +1,7 @@
 """The wording of results: for the task's log, its XCom, its asset events, the progress file and the command line.
 
-The record of an operation (`contract.operations`) defines what the row counts of its commit mean.
-Invariant: wording never fails for something that a newer release has put into a result.
+The record of an operation (`contract.operations`) defines what the row counts of its commit mean. Invariant: wording
+never fails on content of a result that a newer release has added.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ NOTHING = LogCleanup(cut=None, deleted_files=0, deleted_bytes=0)
 
 
 def clean_after_checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
-    """Clean the log if the table wants it, after a checkpoint of its latest version was written.
+    """Clean the log if the table enables it, after a checkpoint of its latest version was written.
 
     Never raises: a log that is too long costs readers a little, and the commit has landed.
     """
@@ -162,7 +162,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
     if "checkpointProtection" in writer_features(snapshot.protocol):
         return NOTHING
     listed = store.list(LOG_DIRECTORY)
-    # Of the store's clock and ours the slower counts.
+    # The slower of the store's clock and ours counts.
     store_ms = max((info.modified_ms for info in listed), default=0) if automatic else store.now_ms()
     now_ms = min(clock.now_ms(), store_ms)
     cutoff_ms = (now_ms - snapshot.table_properties.log_retention_ms) // DAY_MS * DAY_MS
@@ -174,7 +174,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
     some = doomed[: store.limits.automatic_cleanup_files] if automatic else doomed
     _delete(store, some, deletion, clock)
     if "v2Checkpoint" in writer_features(snapshot.protocol) and some == doomed:
-        # Now that the old checkpoints are gone. What a crash leaves behind here, the next cut finds.
+        # After the old checkpoints. The next cut finds the files that a crash leaves here.
         sidecars = _unreferenced_sidecars(store, min(cutoff_ms, now_ms - DAY_MS))
         _delete(store, sidecars, deletion, clock)
     log.info("%s: the log begins at version %d now; %d files deleted", store.root, cut, deletion.deleted_files)
@@ -254,7 +254,7 @@ def _before(listed: Sequence[FileInfo], cut: int) -> list[FileInfo]:
 
 
 def _parsed(listed: Sequence[FileInfo]) -> list[tuple[LogFile, FileInfo]]:
-    """Return the files whose names the protocol knows; others are left alone."""
+    """Return the files whose names the protocol defines; others are never deleted."""
     found = ((parse_name(info.path), info) for info in listed)
     return [(name, info) for name, info in found if name is not None]
 

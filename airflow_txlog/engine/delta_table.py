@@ -1,7 +1,7 @@
 """A Delta table as every operation needs it: open, snapshots, transactions, and the checkpoint after a commit.
 
-`table_api.Table` adds what people call in Python. A table remembers the newest snapshot that it has seen
-(`table/snapshot/cache.py`), so that looking again costs one listing. Any number of threads may use one.
+`table_api.Table` adds what people call in Python. A table keeps the newest snapshot that it has read
+(`table/snapshot/cache.py`), so that a refresh costs one listing. Any number of threads may use one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DeltaTable:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def is_there(self) -> bool:
-        """Return whether a Delta table is there, readable here or not."""
+        """Return whether a Delta table exists, readable here or not."""
         try:
             list_segment(self.store)
         except TableNotFound:

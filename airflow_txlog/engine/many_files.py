@@ -1,8 +1,7 @@
 """Many files at once: look them up, or delete them, in parallel and bounded.
 
-Which files may go is decided elsewhere. A file that cannot be deleted does not stop the others, up to a number of
-failures that shows that the store refuses altogether. However a deletion ends, it counts exactly the files that are
-gone.
+Callers decide which files to delete. A file that cannot be deleted does not stop the others, up to a number of failures
+that shows that the store refuses altogether. However a deletion ends, it counts exactly the files that are gone.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def look_up(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a deletion has come."""
+    """The progress of a deletion."""
 
     deleted_files: int
     deleted_bytes: int
@@ -76,7 +75,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Deletion:
-    """The files that a deletion has deleted, and those that it could not delete. Changed by one thread alone."""
+    """The files that a deletion has deleted, and those that it could not delete. Only one thread changes it."""
 
     deleted_files: int = 0
     deleted_bytes: int = 0

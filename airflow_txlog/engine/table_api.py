@@ -60,7 +60,7 @@ class Table(DeltaTable):
 
     @staticmethod
     def exists(uri: Uri, storage_options: Mapping[str, Any] | None = None) -> bool:
-        """Return whether a Delta table is there, readable here or not."""
+        """Return whether a Delta table exists, readable here or not."""
         return DeltaTable.at(uri, Access(storage_options=storage_options or {})).is_there()
 
     @classmethod
@@ -156,7 +156,7 @@ class Table(DeltaTable):
         return history(self.store, limit)
 
     def check(self) -> list[Finding]:
-        """Return what is unhealthy about the table, each with advice; see `upkeep.checks`."""
+        """Return the findings about the table's health, each with advice; see `upkeep.checks`."""
         return check(self.store, self.snapshot())
 
     # --- upkeep -----------------------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ class Table(DeltaTable):
     ) -> int:
         """Make the content and metadata of an earlier version or moment the latest version; see `upkeep.restore`.
 
-        Returns the new version, or the present one if the table is at that version already. Raises what `snapshot`
-        raises for the version or moment, FilesMissing, UnsupportedFeature, and ConcurrentWrite if any commit lands
+        Returns the new version, or the present one if the table is at that version already. Raises the errors of
+        `snapshot` for the version or moment, FilesMissing, UnsupportedFeature, and ConcurrentWrite if any commit lands
         first: a restore is never rebased.
         """
         if version is None and timestamp is None:

@@ -36,7 +36,7 @@ def fill_asset_events(
 
     `by_partition`: one event for each partition that changed, for DAGs that are scheduled by partitions.
     """
-    if not task.outlets or "outlet_events" not in context:  # without Airflow no event is taken
+    if not task.outlets or "outlet_events" not in context:  # without Airflow no event is needed
         return
     is_change, found, partitions = _change_of(task, result)
     if not is_change and not without_change:

@@ -156,7 +156,7 @@ class YarnApplications:
         return {
             _TAGS: ",".join(filter(None, (given.get(_TAGS), name))),
             "spark.yarn.submit.waitAppCompletion": "false",
-            # Whether the work is tried again is Airflow's to decide.
+            # Airflow decides about another try of the work.
             "spark.yarn.maxAppAttempts": "1",
         }
 

@@ -81,7 +81,7 @@ def _aws_credentials(conn_id: str) -> Credentials:
         from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
     except ImportError:
         return _plain_aws_credentials(conn_id)
-    # Of a new hook each time: one keeps the session that it has made.
+    # A new hook each time: a hook keeps its session.
     found = AwsBaseHook(aws_conn_id=conn_id, client_type="s3").get_session().get_credentials()
     if found is None:
         raise unavailable(conn_id, "neither the connection nor the machine has any; for a public bucket give anon=true")
@@ -184,7 +184,7 @@ def _azure_credentials(conn_id: str) -> Credentials:
     sas = field("sas_token")
     given = {
         "connection_string": field("connection_string"),
-        # Airflow takes the URL of a container with its signature, too.
+        # Airflow also accepts the URL of a container with its signature.
         "sas_token": sas and (urlsplit(sas).query if sas.startswith("https:") else sas.removeprefix("?")),
         "account_key": field("account_key") or field("shared_access_key") or (None if tenant else connection.password),
     }

@@ -240,7 +240,7 @@ class TxlogHook(BaseHook):
         return found
 
     def snapshot(self, table: str) -> Snapshot:
-        """Return the table's latest version. Raises what `open` raises."""
+        """Return the table's latest version. Raises the errors of `open`."""
         return self.table(table).snapshot()
 
     def latest_version(self, table: str) -> int:

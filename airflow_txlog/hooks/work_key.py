@@ -60,6 +60,6 @@ def _secret() -> str:
         made = secrets.token_hex(32)
         mask_secret(made)
         Variable.set(SECRET_VARIABLE, made, description="Signs the saved work of airflow_txlog's jobs. Keep it secret.")
-        # Where several tasks made it at once, the last one counts.
+        # If several tasks created it at once, the last one counts.
         found = Variable.get(SECRET_VARIABLE)
     return str(found)

@@ -1,8 +1,8 @@
 """The columns from which the columns of a table are copied.
 
 An assigned value is a copy if it is a column, a literal or a parameter, alone; sqlglot reads a query. The invariant: a
-column is named with every column that its new values are copied from, or left out. Left out is what may be computed,
-and a query with a part that could be read in two ways.
+column is named with every column that its new values are copied from, or left out. Columns that may be computed, and a
+query with an ambiguous part, are left out.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _of_view(view: View, columns: Sequence[str] | None) -> Origins | None:
     if isinstance(view, TableView):
         return _copies_of(view.table, columns)
     assert isinstance(view, FileView)
-    # Of several places, one may lack the column.
+    # One of several sources may lack the column.
     return _copies_of(before_glob(view.paths[0]), columns) if len(view.paths) == 1 else None
 
 
@@ -140,7 +140,7 @@ def _assigned(texts: Mapping[str, str], table: Origins, seen: Mapping[str, Origi
 def _of_value(text: str, seen: Mapping[str, Origins]) -> frozenset[Field] | None:
     """Return the columns that a value is a copy of; None for one that is computed, or could be another column's."""
     match sql_text(text).expression:
-        # A session may take double quotes for those of a name.
+        # A session may read double quotes as those of a name.
         case Literal() | Parameter() if '"' not in text:
             return frozenset()
         case Name((column,)) if len(seen) == 1:

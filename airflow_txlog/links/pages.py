@@ -76,6 +76,6 @@ def page_url(template: str | None, table_uri: str, version: int | None = None) -
     """Return the address of a page; empty without a template, or with one that is not an address of the web."""
     if not template or not template.startswith(("https://", "http://")):
         return ""
-    # The table last: its URI may hold what stands for the version.
+    # The table last: its URI may contain the version's placeholder.
     numbered = template if version is None else template.replace("{version}", str(version))
     return numbered.replace("{table}", quote(table_uri, safe=""))

@@ -267,7 +267,7 @@ class TxlogOperator(RenderedOperator):
             self._check_rendered()
         hook = self.hook
         table_uri = hook.table_uri(self.table_uri)
-        # Validated once without the transaction: a wrong argument must not cost a number, nor wait for the table.
+        # Validate first without the transaction: a wrong argument must not use up a number, nor wait for the table.
         spec = hook.with_settings(self._spec(table_uri), hook.runner_or(self.runner)).replace(
             annotations=annotations_of(context, is_sensitive=self.sensitive)
         )
@@ -309,7 +309,7 @@ class TxlogOperator(RenderedOperator):
         return self._lineage(self.last_result)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the datasets, without what only a result knows."""
+        """Return the datasets, without the facts that only a result has."""
         return self._lineage(None)
 
     def _lineage(self, result: JobResult | None) -> OperatorLineage[Any, Any]:

@@ -148,7 +148,7 @@ def application_transaction(
             try:
                 earlier = _earlier_work(context, recorded_work)
             except IdempotencyKeyReused:
-                # By this a clear, which changes `max_tries`, is known as one: it is new work, whatever is recorded.
+                # This detects a clear, which changes `max_tries`: it is new work, whatever is recorded.
                 KeptNumber(app_id=asked.app_id, max_tries=max_tries, refused=True).keep(store)
                 raise
         chosen = KeptNumber(
@@ -179,7 +179,7 @@ def _transaction_without_store(context: Mapping[str, Any], clock: Clock) -> Appl
     A transaction that was recorded before this run began does not count as this task's.
     """
     ti, started = context["ti"], _run_started(context)
-    # When a later try's first one was is not kept anywhere; it was not before the run began.
+    # The time of a later try's first one is not kept; it was not before the run began.
     not_before_ms = _epoch_ms(started)
     return ApplicationTransaction(
         # Every try must compute the same app id, so it names the deployment by the moment that its run began.

@@ -1,1 +1,1 @@
-"""How Airflow judges what a job raised."""
+"""Airflow's handling of a job's errors."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import RetryDecision, RetryPolicy
 else:
-    # By feature, not by version: the class came with Airflow 3.3, and a backport would do as well.
+    # By feature, not by version: Airflow 3.3 added the class, and a backport would work, too.
     RetryPolicy = getattr(sdk, "RetryPolicy", object)
 
 HAS_RETRY_POLICY = hasattr(sdk, "RetryPolicy")

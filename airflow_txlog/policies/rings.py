@@ -1,4 +1,4 @@
-"""Who retries what: the table of error classes, each with the ring that retries it and the reason.
+"""The table of error classes, each with the ring that retries it and the reason.
 
 The rings are the job itself, `TxlogRetryPolicy`, and Airflow's own `retries`; docs/decisions/retries.md describes them,
 and docs/errors.md prints this table. The invariant: the table agrees with each class's `retryable` and with `ring_of`.
@@ -13,7 +13,7 @@ from airflow_txlog.errors import TxlogError
 
 
 class Ring(enum.StrEnum):
-    """Who tries again after an error; documents call it by the value."""
+    """The ring that tries again after an error; documents use the value as its name."""
 
     JOB = "the job, then the policy"
     POLICY = "the policy"

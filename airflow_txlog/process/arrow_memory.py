@@ -1,6 +1,6 @@
 """Arrow in a process that is ours from start to end: a job's, or a command's.
 
-In a process of other people these settings would change what their code gets from Arrow.
+In a process with other code these settings would change the results that it gets from Arrow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _NoPandas:
 
 
 def spare_memory() -> None:
-    """Let Arrow take less memory. Call it before anything is read.
+    """Make Arrow use less memory. Call it before anything is read.
 
     pyarrow imports an installed pandas with the first array that it makes of a list: a third of a second and 40 MB, for
     nothing. It looks for pandas once; later uses find it. jemalloc keeps less freed memory than Arrow's own choice: a

@@ -1,6 +1,6 @@
-"""Folders that are this user's alone, below one that all users of a machine may write to.
+"""Folders that only this user can use, below one that all users of a machine may write to.
 
-`make_own_folder` makes one of a known name; `temporary_folder` belongs to this process, and goes with it.
+`make_own_folder` makes one of a known name; `temporary_folder` belongs to this process, and is deleted with it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def make_own_folder(path: Path) -> str | None:
     return f"It has mode {stat.filemode(found.st_mode)} and belongs to user {found.st_uid}."
 
 
-# By the process that made it: one that is forked neither uses nor deletes its parent's.
+# By the process that made it: a forked child neither uses nor deletes its parent's.
 _folders: dict[int, str] = {}
 
 

@@ -80,7 +80,7 @@ class Turn:
         except FileNotFoundError:
             return False
         try:
-            # Shared, so that two processes that look at the same time do not see each other's lock.
+            # Shared, so that two processes that check at the same time do not see each other's lock.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)  # its process was killed
             return False

@@ -171,9 +171,9 @@ def check_stays_here(spec: JobSpec) -> None:
 
 
 def run_unless_done(runner: Runner, spec: JobSpec, *, log: Log) -> JobResult:
-    """Return the result of `runner.run`, or of an earlier try that has done the work by the table's log.
+    """Return the result of `runner.run`, or of an earlier try that has done the work according to the table's log.
 
-    The lookup needs no Spark. The first try of a task is not looked up. If the log does not answer, the job finds out.
+    The lookup needs no Spark. The first try of a task skips this check. If the log does not answer, the job finds out.
     """
     if spec.operation.needs_spark and spec.annotations.get("try_number") != 1:
         with contextlib.suppress(Exception):
@@ -220,13 +220,13 @@ def result_of_done(spec: JobSpec) -> JobResult | None:
     done = find_done(spec)
     if done is not None:
         with contextlib.suppress(Exception):
-            # The job itself did not get this far. A VACUUM deletes what is left.
+            # The job itself did not get this far. A VACUUM deletes the rest.
             forget_saved_work(spec)
     return done
 
 
 def forget_saved_work(spec: JobSpec) -> None:
-    """Delete the work that the tries of this job have saved for each other. Raises what the store raises."""
+    """Delete the work that the tries of this job have saved for each other. Raises the store's errors."""
     from airflow_txlog.exactly_once import exchange
 
     exchange.forget_saved_work(spec)

@@ -38,13 +38,13 @@ WITHOUT_SPARK = (*JOB, "--session", "none")
 SPARK_HERE = "--spark-here"
 TERMINATION_GRACE_S = 5.0
 STOP_POLL_S = 0.05
-# More than nearly every result takes.
+# Larger than nearly every result.
 RESULT_BYTES = 65_536
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ChildProcessRunner:
-    """One child process per job. The default: a Spark that dies takes nothing of Airflow with it."""
+    """One child process per job. The default: a crash of Spark does not affect Airflow's processes."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ChildProcessRunner:
         if result is not None:
             return result_or_error(spec, result)
         lost = _lost(spec, "was stopped" if self._killed else _how_it_ended(exit_code), exit_code, tail)
-        # A job that was stopped too: its commit may have been on its way.
+        # Also for a stopped job: its commit may have been in progress.
         return result_of_lost(spec, lost)
 
     @property
@@ -213,7 +213,7 @@ class RunsChildren:
 
 
 def follow_output(process: subprocess.Popen[bytes], log: Log, *, has_own_lines: bool = True) -> tuple[str, int]:
-    """Log what may be shown of a process's output until its end. Return the last of these lines, and how many were not.
+    """Log the displayable lines of a process's output until its end; return their tail and the number of hidden ones.
 
     `has_own_lines`: its standard output is the job's own lines, which hold no value.
     """
@@ -239,12 +239,12 @@ def _path_of(file: IO[bytes]) -> str:
 
 @contextlib.contextmanager
 def temporary_file(*, named: bool) -> Iterator[IO[bytes]]:
-    """Open a file of this user's alone, with or without a name. It is gone at the end."""
+    """Open a file that only this user can read, with or without a name. It is deleted at the end."""
     file = tempfile.NamedTemporaryFile(prefix="txlog-") if named else tempfile.TemporaryFile()  # noqa: SIM115 - below
     try:
         yield file
     finally:
-        # Closing flushes, and a full disk says so again.
+        # Closing flushes, and a full disk raises again.
         with contextlib.suppress(OSError):
             file.close()
 
@@ -255,7 +255,7 @@ def _take_room(result_file: IO[bytes]) -> None:
         try:
             os.posix_fallocate(result_file.fileno(), 0, RESULT_BYTES)
         except OSError as error:
-            # Some file systems cannot take room in advance.
+            # Some file systems cannot reserve space.
             if error.errno in _NO_SPACE:
                 raise
 

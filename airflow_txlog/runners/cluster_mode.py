@@ -2,8 +2,8 @@
 process.
 
 The job's description and its result are files in the table's folder (`exchange`). Invariants: every later try of the
-work finds the job, because its name is written down before it is submitted; so no try submits work that an earlier one
-has running. A job counts as cancelled or lost only after the table's log was searched for its commit.
+work finds the job, because its name is saved before it is submitted; so no try submits work while an earlier one's job
+runs. A job counts as cancelled or lost only after the table's log was searched for its commit.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class ClusterModeRunner(SubmitRunner):
             )
         is_shared = application is not None and application.check_digest
         if job.task != _task_of(spec) and not (is_alive and is_shared):
-            # A result of that time, such as "nothing to do", is none of now. Another writer may have put it back.
+            # A result of that time, such as "nothing to do", may be wrong now: another writer may have restored rows.
             log(f"{job.name} was submitted before the task was cleared, or by another task: it does not count")
             if is_alive:
                 self._end(spec, job, log)
@@ -258,7 +258,7 @@ class ClusterModeRunner(SubmitRunner):
                 (*command, "--properties-file", path, "--load-spark-defaults", *words), files, log
             )
         if self._is_killed:
-            # It may have got there after all.
+            # It may have arrived after all.
             with contextlib.suppress(Exception):
                 self._applications.cancel(name)
         elif exit_code:
@@ -305,7 +305,7 @@ class ClusterModeRunner(SubmitRunner):
         killed_s: float | None = None
         while True:
             try:
-                # Looked at after the application has ended, too: the result is its last word.
+                # Checked after the application has ended, too: writing the result is its last step.
                 result = self._result_of(job)
                 if result is None and (found is None or found.is_alive):
                     watched.look_for_driver()

@@ -80,7 +80,7 @@ class _Server(socketserver.ThreadingTCPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no event of the task, and a traceback is not for its log."""
+        """A client that disconnects is no event of the task: its log gets no traceback."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -105,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK, body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        # Any other method, or what is no request at all.
+        # Any other method, or an invalid request.
         self._answer(HTTPStatus.NOT_FOUND)
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -1,8 +1,7 @@
 """Runs a job in the task's own process, in a Spark session that later jobs of the process share.
 
-For tests, demos and `airflow dags test`: one warm session saves about ten seconds per task. A Spark that dies takes the
-task with it, so the child process is the default everywhere else. Invariant: this runner never stops a session that it
-did not start.
+For tests, demos and `airflow dags test`: one warm session saves about ten seconds per task. A crash of Spark ends the
+task too, so the default is the child process. Invariant: this runner never stops a session that it did not start.
 
 A Spark that is started here finds this process's credentials endpoint in its environment, and so do its Python workers.
 """
@@ -78,11 +77,11 @@ class InProcessRunner:
             yield
         finally:
             self._interrupt = None
-            with contextlib.suppress(Exception):  # a session that broke cannot be tidied, and the cause is on its way
+            with contextlib.suppress(Exception):  # a broken session cannot be tidied, and its cause is being raised
                 remove(tag)
 
     def kill(self) -> None:
-        """Cancel the Spark jobs of the running job until it has ended in an error; a commit that is on its way stays.
+        """Cancel the Spark jobs of the running job until it has ended in an error; a commit in progress stays.
 
         A kill between two Spark jobs must cancel the next one.
         """
@@ -93,7 +92,7 @@ class InProcessRunner:
 
         def interrupt() -> None:
             while self._interrupt is running:
-                with contextlib.suppress(Exception):  # a session that broke has nothing left to cancel
+                with contextlib.suppress(Exception):  # a broken session has nothing to cancel
                     running()
                 interrupted.set()
                 SYSTEM_CLOCK.sleep(INTERRUPT_EVERY_S)

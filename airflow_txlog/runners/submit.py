@@ -1,6 +1,6 @@
 """Runs a job on a cluster by `spark-submit` in client mode: its driver is a process below the task, on this machine.
 
-It is a child process as any other (`child_process`), with `spark-submit` in between. Invariants: settings are in a file
+It is a child process like any other (`child_process`), started by `spark-submit`. Invariants: settings are in a file
 that only this user can read, and the command line holds what the connection's hook puts there and nothing of a job; the
 driver is gone when `run` returns.
 """
@@ -160,7 +160,7 @@ def settings_file(spec: JobSpec, settings: Mapping[str, str]) -> Iterator[tuple[
     """Yield the path of a file with the settings for this user alone, and the files that a child must inherit to open
     it.
     """
-    # Without a name, nothing is left of it even after SIGKILL. By inheritance: Airflow forbids others of this user to
+    # Without a name, nothing of it remains even after SIGKILL. By inheritance: Airflow forbids others of this user to
     # open what a task has open. Other systems than Linux let an inherited file be read once, and Spark reads it twice.
     is_linux = sys.platform == "linux"
     with contextlib.ExitStack() as files:

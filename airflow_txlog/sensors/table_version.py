@@ -115,7 +115,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
             )
         self._given = [name for name, value in given.items() if value is not None]
         condition_of(**{name: _STANDS_FOR[name] if has_template(value) else value for name, value in given.items()})
-        # A log that is corrupt, or a condition that means nothing, is not worth another try.
+        # A corrupt log or an invalid condition is not worth another try.
         if HAS_RETRY_POLICY and self.retry_policy is None:
             self.retry_policy = TxlogRetryPolicy(otherwise="default")
 

@@ -1,8 +1,8 @@
 """Containers of Azure Blob Storage, which are also those of Data Lake Storage Gen2, over Azure's own SDK.
 
-One request a call, without the client's own repeating. Put-if-absent is one Put Blob with `If-None-Match: *`. Both
-services hold the same blobs, and have one root here, the one of Data Lake Storage. An account with a hierarchical
-namespace lists its directories among the blobs: they are left out.
+One request per call, without the client's own retries. Put-if-absent is one Put Blob with `If-None-Match: *`. Both
+services hold the same blobs; their root here is that of Data Lake Storage. An account with a hierarchical namespace
+lists its directories among the blobs; they are skipped.
 Source: docs/decisions/put-if-absent.md; Blob service REST API, "Put Blob", "Put Block List", "List Blobs".
 """
 
@@ -67,7 +67,7 @@ OPTIONS: dict[str, type] = {
 _REQUESTS_LOGGER = logging.getLogger(f"{__name__}.requests")
 _REQUESTS_LOGGER.setLevel(logging.WARNING)
 _IDENTITY_LOGGER = logging.getLogger("azure.identity")
-# One try a call, as ours are counted against one deadline.
+# One try per call: our retries count against one deadline.
 _CALL = {
     "retry_total": 0,
     "connection_timeout": CONNECT_S,
@@ -105,7 +105,7 @@ def open_at(uri: str, access: Access) -> Store:
     client = _connection(place, options, credentials_of(access, AZURE))
 
     def bucket_of(text: str) -> tuple[AzureBucket, str]:
-        # A token or a key goes to no host but that of the table's own account, whatever a log names.
+        # A token or a key is sent only to the host of the table's own account, whatever a log names.
         other = _place(text, options)
         if (other.account, other.cloud) != (place.account, place.cloud):
             raise UnsupportedStore(
@@ -181,7 +181,7 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> BlobSer
             sas = f"?{secrets['sas_token'].removeprefix('?')}" if credential is None and "sas_token" in secrets else ""
             client = BlobServiceClient(given["_server"] + sas, credential, transport=transport, **_ONE_PUT)
     except ValueError:
-        # Its text may hold what was given.
+        # Its text may quote the credentials.
         why = f"the key, the SAS or the connection string for the storage account {account} is malformed; copy it again"
         if credentials is not None:
             raise unavailable(credentials.connection, why) from None
@@ -197,7 +197,7 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> BlobSer
 
 
 class _InPieces(HTTPAdapter):
-    """Sends a body as a stream. Bytes would be sent in one piece, all of it within CONNECT_S."""
+    """Sends a body as a stream. Plain bytes would be sent in one piece, within CONNECT_S."""
 
     def send(self, request: requests.PreparedRequest, *args: Any, **given: Any) -> requests.Response:
         body = request.body
@@ -213,7 +213,7 @@ def _session() -> requests.Session:
     session = requests.Session()
     for scheme in ("http://", "https://"):
         session.mount(scheme, _InPieces(pool_maxsize=CONNECTIONS))
-    # Else requests would replace the client's own header by a password that ~/.netrc has for the host.
+    # Otherwise requests would replace the client's own header by a password for the host in ~/.netrc.
     session.auth = lambda request: request
     return session
 
@@ -231,7 +231,7 @@ def _credential(account: str, given: Mapping[str, Any], secrets: Mapping[str, An
         return secrets["credential"]
     if key := secrets.get("account_key"):
         b64decode(key, validate=True)
-        # At a host that does not name it, the client has to be given the account.
+        # The client needs the account if the host does not name it.
         return {"account_name": account, "account_key": key}
     if "sas_token" in secrets:
         return None
@@ -285,7 +285,7 @@ class AzureBucket(Bucket):
         return self._asked("GET", key, read)
 
     def get_tail(self, key: str, length: int) -> Content:
-        # The service knows no range from the end.
+        # The service has no suffix ranges.
         found = self.head(key)
         if found is None:
             raise answer_error(404, "", "HEAD", self._where(key))
@@ -355,7 +355,7 @@ class AzureBucket(Bucket):
 
     def _page(self, prefix: str, token: Any, is_deep: bool, keys: int) -> tuple[list[Any], Any, Mapping[str, str]]:
         """Return a page's blobs and prefixes without directories, the next page's token, and the answer's headers."""
-        # Kept as they come: their names are in any case.
+        # Kept in the SDK's mapping, whose names ignore case.
         headers: Mapping[str, str] = {}
 
         def keep(answer: Any) -> None:

@@ -1,4 +1,4 @@
-"""A store of bytes: what it does, how its paths are spelled, what may be read, and a file that is being written.
+"""A store of bytes: its interface, the spelling of paths, the check of paths to read, and a file being written.
 
 A store is rooted at one table. Paths are relative to that root, use "/" and are already decoded: they are the names in
 the file system. A data file or deletion vector that a log names elsewhere is an absolute URI, and can only be read.
@@ -116,7 +116,7 @@ class Store(ABC):
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the object; a reader sees the old or the new content, never a part.
 
-        Raises ValueError for a path that leaves the root, OutsideTable for one that leads through a link.
+        Raises ValueError for a path that leaves the root, OutsideTable for one through a link.
         """
 
     @abstractmethod
@@ -248,7 +248,7 @@ def side_by_side(ask: Callable[[_Asked], _Answer], about: Sequence[_Asked]) -> I
     try:
         yield from pool.map(ask, about)
     finally:
-        # A task that is interrupted does not wait for answers that it no longer wants.
+        # An interrupted task does not wait for answers that it no longer needs.
         pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -79,12 +79,12 @@ class Connection:
         """`caller` and `server` name in errors whose credentials are sent where."""
         self._make = make
         self._caller, self._server = caller, server
-        # By process: a lock that another thread held when this process was forked would never be released here.
+        # By process: a lock held by another thread during a fork would never be released in the child.
         self._made: dict[int, Any] = {}
         self._locks: dict[int, threading.Lock] = {}
 
     def client(self) -> Any:
-        """Return the client. The first call makes it, and raises what the client raises."""
+        """Return the client. The first call makes it, and raises the client's errors."""
         process = os.getpid()
         if process not in self._made:
             with self._locks.setdefault(process, threading.Lock()):
@@ -183,7 +183,7 @@ def body_of(read: Callable[[int], bytes], size_bytes: int | None = None) -> byte
 def answer_error(status: int | None, code: str, method: str, where: str) -> Exception:
     """Return the error of a request by the HTTP status of its answer, None if there was none.
 
-    `code` is the server's word for it, or the class of the client's error.
+    `code` is the server's error code, or the class of the client's error.
     """
     if status == 412:
         return NameTaken(where)

@@ -47,7 +47,7 @@ AWS, GOOGLE, AZURE = "aws", "google", "azure"
 _KEPT_MS = 15 * 60_000
 # Credentials are renewed when a quarter of their life is left, and five minutes before their end at the earliest.
 _MARGIN_MS = 5 * 60_000
-# How soon a failed renewal is tried again, while the kept credentials are good.
+# How soon a failed renewal is tried again, while the current credentials are valid.
 _AGAIN_MS = 1_000
 # The holder of the connection may have to query a secrets backend and then a token service.
 _ANSWER_S = 30.0
@@ -104,7 +104,7 @@ class KeptCredentials:
         self._held: Credentials | None = None
         self._renew_ms = 0
         self._make_lock()
-        # One that another thread held when this process was forked would never be released here.
+        # One held by another thread during a fork would never be released in the child.
         os.register_at_fork(after_in_child=self._make_lock)
 
     def _make_lock(self) -> None:
@@ -159,7 +159,7 @@ def _fetched(connection: str) -> Credentials:
     except CredentialsUnavailable:
         raise
     except Exception as error:
-        # Not its text, which may quote what it was given.
+        # Not its text, which may quote the credentials.
         raise unavailable(connection, f"asking for them raised {_named(error)}") from None
 
 
@@ -243,7 +243,7 @@ def _asked(connection: str) -> Credentials:
             f"environment. Executors on other machines have an identity of their own: say so there with {OWN}=own",
         )
     for url, token in endpoints[:-1]:
-        # Of several tasks any that holds the connection will do; one may be ending, or have been killed.
+        # Any task that holds the connection is enough; one may be ending, or have been killed.
         with contextlib.suppress(CredentialsUnavailable):
             return _asked_at(url, token, connection)
     return _asked_at(*endpoints[-1], connection)
@@ -271,7 +271,7 @@ def _asked_at(url: str, token: str, connection: str) -> Credentials:
     import http.client  # noqa: PLC0415 - it brings much, and few jobs need it
 
     place = urlsplit(url)
-    # Not urllib, which would send the token to a proxy that the environment names.
+    # Not urllib, which would send the token to a proxy from the environment.
     client = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_S)
     try:
         client.request("GET", path_of(connection), headers={"Authorization": token})

@@ -61,7 +61,7 @@ OPTIONS: dict[str, type] = {
     "requester_pays": bool,
     "token": str,
 }
-# One try a call, as ours are counted against one deadline.
+# One try per call: our retries count against one deadline.
 _CALL: dict[str, Any] = {
     "timeout": Timeout(connect=CONNECT_S, read=READ_S),
     **dict.fromkeys(("retries", "redirect", "preload_content"), False),
@@ -110,12 +110,12 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> _Client
         try:
             found, _ = google.auth.load_credentials_from_file(token, scopes=_SCOPES)  # type: ignore[no-untyped-call]
         except (GoogleAuthError, ValueError, AttributeError):
-            # Its text may hold what was given.
+            # Its text may quote the credentials.
             why = "the token of storage_options names a file that holds no key"
             raise PermissionError(errno.EACCES, why) from None
     else:
         found = AccessToken(token)  # type: ignore[no-untyped-call]
-    # A request that is refused is not sent again, as ours are counted.
+    # A refused request is not sent again here: our retries are counted.
     http = AuthorizedHttp(found, _Pools(), max_refresh_attempts=0)  # type: ignore[no-untyped-call]
     server = given.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST")
     if not server:
@@ -169,7 +169,7 @@ def _proxy(scheme: str, url: str, given: Mapping[str, Any]) -> ProxyManager:
 
 
 def _is_direct(host: str, port: int | None) -> bool:
-    """Return whether no proxy comes between: for this machine and its metadata server, which sends tokens in clear."""
+    """Return whether to bypass proxies: for this machine and its metadata server, which sends tokens in clear text."""
     if host == "localhost" or host.endswith(".localhost") or host.rstrip(".") == _METADATA:
         return True
     with suppress(ValueError):
@@ -261,11 +261,11 @@ class GcsBucket(RangedBucket):
 
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
         if len(data) != self.part_bytes:
-            # The last one: the object is made when it has come, which is for `complete`.
+            # The last part, which creates the object: `complete` sends it.
             return data
         start = (number - 1) * self.part_bytes
         end = start + len(data)
-        # An earlier try may have brought all of it, or the beginning: the rest is sent.
+        # An earlier try may have sent all of it, or the beginning: send the rest.
         stored = self._stored(upload) if upload.tried == number else start
         upload.tried = number
         while stored < end:

@@ -36,7 +36,7 @@ class Limit:
         return int(text)
 
     def check(self, found: int, what: str, table: str | None = None, path: str | None = None) -> None:
-        """Raise LimitExceeded if `found` bytes, those of `what`, are too many."""
+        """Raise LimitExceeded if `found`, the bytes of `what`, exceeds the limit."""
         allowed = self.allowed
         if found > allowed:
             where = what if table is None else f"{what} of {table}"
@@ -195,6 +195,6 @@ REMOTE_FILE_BYTES = 256 * 1024
 
 
 def weight_of(sizes: Iterable[int | None], *, is_remote: bool) -> int:
-    """Return what it costs to read files whose rows cost so much, in bytes."""
+    """Return the cost, in bytes, of reading files whose rows have these costs."""
     least = REMOTE_FILE_BYTES if is_remote else LOCAL_FILE_BYTES
     return sum(max(size or 0, least) for size in sizes)

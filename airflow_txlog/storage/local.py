@@ -34,7 +34,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LocalStore(Store):
-    """Files under one directory. The directory need not exist before something is put into it."""
+    """Files under one directory. The directory need not exist before the first put."""
 
     def __init__(self, directory: str, access: Access = PLAIN) -> None:
         """`directory` is a literal path of the file system; a relative one counts from the working directory."""
@@ -103,12 +103,12 @@ class LocalStore(Store):
         return Output(temporary.file, publish=publish, discard=temporary.close)
 
     def open_new(self, path: str) -> Output:
-        # No temporary name: what is not finished is in no commit. No sync: the commit's own does not wait for data.
+        # No temporary name: no commit names an unfinished file. No sync: a commit's sync does not wait for data.
         is_private = path.startswith(PRIVATE_PREFIX)
         sink = local_files.arrow_file(local_files.open_to_write(self._directory, path, is_private=is_private), "w")
 
         def discard() -> None:
-            # Closing flushes, and a full disk says so again: what counts here is that nothing is left.
+            # Closing flushes, and a full disk raises again. Only the deletion matters here.
             with suppress(OSError):
                 sink.close()
             self.delete(path)
@@ -239,7 +239,7 @@ class _Temporary:
 
     def close(self) -> None:
         """Close, and delete the file if it has no name. Call it once."""
-        # Closing flushes, and a full disk says so again: what counts here is that nothing is left.
+        # Closing flushes, and a full disk raises again. Only the deletion matters here.
         with suppress(OSError):
             self.file.close()
         try:

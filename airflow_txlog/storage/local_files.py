@@ -117,10 +117,10 @@ def create(
 ) -> tuple[int, int]:
     """Return descriptors of the folder `directories` below `root`, made if it is missing, and of a new file in it.
 
-    `lists` as in `open_folder`. With `is_private`, only this user can read what is made. Raises OutsideTable for a
+    `lists` as in `open_folder`. With `is_private`, only this user can read the file. Raises OutsideTable for a
     directory that is a link, FileExistsError if the name is taken, even by a link.
     """
-    # A vacuum may delete the empty folder between our making it and our writing into it: then make it again.
+    # A vacuum may delete the new, empty folder before the file is made: make it again.
     for _ in range(_DIRECTORY_RETRIES):
         with suppress(FileNotFoundError):
             return _create(root, directories, name, lists=lists, is_private=is_private)
@@ -155,7 +155,7 @@ def stat_of(root: str, path: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        # No file can have such a name, and a log may hold it all the same.
+        # No file can have such a name, but a log may hold it.
         if error.errno == errno.ENAMETOOLONG:
             return None
         raise
@@ -197,7 +197,7 @@ _COUNTED = frozenset(("_metadata", "_common_metadata", "_spark_metadata"))
 def holds_nothing(path: str, *, may_be_empty: bool) -> bool:
     """Return whether nothing is at an absolute path, or, unless `may_be_empty`, only an empty folder.
 
-    As for Spark, names that begin with "_" or "." do not count unless they name a value. False if it is not certain.
+    As in Spark, names that begin with "_" or "." do not count unless they contain "=". False if it is not certain.
     """
     try:
         os.stat(path)

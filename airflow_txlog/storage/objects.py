@@ -193,7 +193,7 @@ class ObjectStore(Store):
         except OSError as error:
             if error.errno != errno.EREMOTEIO or len(keys) == 1:
                 raise
-        # Not as a batch: the server knows none, or one of the names cannot be written in it.
+        # Not as a batch: the server supports none, or a name cannot be written in one.
         failures: dict[str, Exception] = {}
         for number, key in enumerate(keys):
             try:
@@ -289,7 +289,7 @@ Repeat = Callable[[Callable[[], Any]], Any]
 
 
 class RangeFile(io.RawIOBase):
-    """A file to read by ranges. One request, made at once, brings its size and its end.
+    """A file to read by ranges. One request, made immediately, gets its size and its end.
 
     Raises FileNotFoundError when it is made, and OSError (ESTALE) if the object is replaced while it is read.
     """
@@ -379,7 +379,7 @@ class Upload:
                 self._send(len(self._buffer))
                 made_ms = self._repeat(lambda: self._bucket.complete(self._upload, self._parts))
         except (NameTaken, FileNotFoundError):
-            # A try whose answer was lost has made it already: no other file has this name, so its size is proof enough.
+            # A try whose answer was lost has created it: no other file has this name, so its size proves that.
             found = self._repeat(lambda: self._bucket.head(self._key))
             if found is None or found.size_bytes != self._size or not self._is_ours():
                 raise

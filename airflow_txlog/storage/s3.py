@@ -82,7 +82,7 @@ OPTIONS: dict[str, type] = {
     "token": str,
 }
 _STYLES = ("path", "virtual", "auto")
-# One try a call, as ours are counted against one deadline.
+# One try per call: our retries count against one deadline.
 _CLIENT: dict[str, Any] = {
     "retries": {"total_max_attempts": 1},
     "connect_timeout": CONNECT_S,
@@ -241,7 +241,7 @@ class S3Bucket(RangedBucket):
         return self._connection.error(error, error, _RIGHTS["delete_objects"])
 
     def start_upload(self, key: str, *, if_absent: bool) -> Any:
-        # Some servers do not know the condition here: of use against a mistake, never what a commit rests on.
+        # Some servers ignore the condition here: it may catch a mistake, but no commit relies on it.
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         return key, self._request("create_multipart_upload", Key=key)["UploadId"], condition
 
@@ -280,7 +280,7 @@ class S3Bucket(RangedBucket):
 
     def unproved_server(self) -> str | None:
         client = self._asked("connect", "", self._connection.client)
-        # An older description of the service lacks the condition, and then the put fails on it obscurely.
+        # An older description of the service lacks the condition, and a put would fail with an obscure error.
         if "IfNoneMatch" not in client.meta.service_model.operation_model("PutObject").input_shape.members:
             raise UnsupportedStore(
                 f"UnsupportedStore: botocore {botocore.__version__}, which is installed on {os.uname().nodename}, does "

@@ -69,7 +69,7 @@ class UnprovenStore(Store):
         if not folder.strip("/") and not authority:
             raise UnsupportedStore(f"UnsupportedStore: {uri!r} names no folder.", uri=uri, filesystem=scheme)
         super().__init__(f"{scheme}://{authority}{folder}", access)
-        # By process: a client is of no use in a process that was forked from its own.
+        # By process: a client is unusable in a forked child.
         self._clients: dict[int, tuple[Any, str]] = {}
 
     def read(self, path: str) -> bytes:
@@ -142,7 +142,7 @@ class UnprovenStore(Store):
             fs.mv(temporary, name)
 
         def discard() -> None:
-            # Closing is what fsspec's files have to end them: the temporary name appears, and is deleted.
+            # fsspec's files can only be closed: the temporary file appears, and is then deleted.
             with suppress(FileNotFoundError):
                 sink.close()
                 fs.rm_file(temporary)
@@ -181,7 +181,7 @@ class UnprovenStore(Store):
         return self._clients[process]
 
     def _at(self, path: str) -> tuple[Any, str]:
-        """Return the file system, without what it had cached, and its name of a file or folder of the table."""
+        """Return the file system, with its cache cleared, and its name of a file or folder of the table."""
         fs, folder = self._client()
         fs.invalidate_cache()
         return fs, f"{folder}/{'/'.join(inner_parts(path))}" if path else folder

@@ -1,1 +1,1 @@
-"""Triggers: what is waited for in the triggerer."""
+"""Triggers: waiting in the triggerer."""

@@ -1,8 +1,8 @@
 """TableVersionTrigger: wait for versions of a table in the triggerer, for one task or for an asset.
 
 All triggers of one table share a stream of looks. A look is one listing by a thread of a small pool, which also
-computes the answers for all that wait; the event loop only hands them on. Invariant: a watching trigger keeps the
-position of its events only after Airflow has stored the event, so a triggerer that dies loses none; one that dies
+computes the answers for all waiting triggers; the event loop only passes them on. Invariant: a watching trigger keeps
+the position of its events only after Airflow has stored the event, so a triggerer that dies loses none; one that dies
 within that moment repeats the event. A serialized trigger holds no secret: connections are named.
 """
 
@@ -119,7 +119,7 @@ class TableVersionTrigger(BaseEventTrigger):
         self.checked = None if checked is None else dict(checked)
         if not once and (version is not None or since is not None or checked is not None):
             raise InvalidInput("version, since and checked are for a trigger that fires once; watch with newer_than.")
-        # Where watching begins is found out in the triggerer: any version that is newer.
+        # The triggerer determines the version at which watching begins.
         self._begins_where_it_stands = not once and newer_than is None
         self.condition = condition_of(
             version=version,
@@ -211,8 +211,8 @@ class TableVersionTrigger(BaseEventTrigger):
                     await keep()
 
     def _is_final(self, error: Exception) -> TypeGuard[TxlogError]:
-        """Return whether the waiting task has to fail: looking again finds the same. A watching trigger always
-        continues.
+        """Return whether the waiting task must fail, because another look would find the same. A watching trigger
+        always continues.
         """
         if self.once and ring_of(error) is Ring.NONE:
             return True

@@ -70,7 +70,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return False
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        """Return whether it is worth starting a process to try without Spark.
+        """Return whether a process that tries without Spark is worth its start.
 
         A guess from the texts and the kind of the source. `is_spark_here`: Spark reads this machine's disk.
         """

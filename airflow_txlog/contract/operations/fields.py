@@ -73,7 +73,7 @@ Paths = Annotated[
 
 
 class TableView(Part, frozen=True, kw_only=True):
-    """One of our tables, at a version or at its latest one."""
+    """A Delta table, at a version or at its latest one."""
 
     table: Location
     version: Version | None = None
@@ -102,7 +102,7 @@ class FileView(Part, frozen=True, kw_only=True):
 
     @property
     def may_be_plain(self) -> bool:
-        """Whether Arrow may read what Spark would: Parquet with the types of its files, or CSV with a schema."""
+        """Whether Arrow may replace Spark as the reader: Parquet with the types of its files, or CSV with a schema."""
         return self.schema is None if self.format == "parquet" else self.format == "csv" and self.schema is not None
 
 
@@ -181,7 +181,7 @@ class UpdateClause(Part, frozen=True, kw_only=True):
         return given.get("then") == "update" and given.get("when") in ("matched", "not_matched_by_source")
 
     def check(self, place: str) -> None:
-        possible = self.set != "*" or self.when == "matched"  # else there is no source row to take columns from
+        possible = self.set != "*" or self.when == "matched"  # otherwise no source row supplies the columns
         want(f"{place}.set", possible, "a mapping of columns to SQL", self.set)
 
 

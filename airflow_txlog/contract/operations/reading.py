@@ -174,7 +174,7 @@ def expectation(kind: Any) -> str:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-    """Return whether the value has the shape of this type, so that a refusal can name what is wrong inside it."""
+    """Return whether the value has the shape of this type, so that an error can name the invalid part."""
     inner, _ = _parts_of(kind)
     if isinstance(inner, type) and issubclass(inner, Part):
         return isinstance(value, inner) or (isinstance(value, Mapping) and inner.fits(value))

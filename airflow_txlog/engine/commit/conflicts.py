@@ -165,7 +165,7 @@ def _added_file_may_matter(attempt: Attempt, add: Add) -> bool:
 
 
 def check_deleted_against_read(attempt: Attempt, winner: Commit) -> None:
-    """No file that we read may leave, whatever the isolation level and even if its rows only moved."""
+    """No file that we read may be removed, at any isolation level and even if its rows only moved."""
     for remove in winner.removes:
         if attempt.reads.whole_table or attempt.canonical(remove) in attempt.reads.paths:
             raise conflict(
@@ -293,17 +293,17 @@ def _schema(metadata: Metadata) -> object:
     try:
         return without_identity_marks(msgspec.json.decode(text))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        # No schema at all: then it is the same only where its text is.
+        # No schema: it is equal only if its text is.
         return text
 
 
 def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
     """Return whether the winner only moved rows out of files in which we had looked and found nothing.
 
-    Its added files hold rows that we have read and that did not concern us, so it counts neither as an append nor as a
-    delete. True only if every file action has dataChange = false; there is no change file, metadata or protocol; we
-    scanned every removed file and found no row that the operation is about; and as many rows were added as removed,
-    since any writer may claim dataChange = false. An unknown row count, or a read of the whole table, makes it False.
+    Its added files hold rows that we read without a match, so it counts neither as an append nor as a delete. True only
+    if every file action has dataChange = false; there is no change file, metadata or protocol; we scanned every removed
+    file and found no match; and as many rows were added as removed, since any writer may claim dataChange = false. An
+    unknown row count, or a read of the whole table, makes it False.
     """
     if winner.cdc or winner.metadata or winner.protocol or not winner.removes or attempt.reads.whole_table:
         return False

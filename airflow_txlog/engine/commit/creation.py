@@ -175,7 +175,7 @@ def _files_of_others(store: Store, partition_columns: Iterable[str], now_ms: int
     visibility = Visibility(partition_columns)
     unreadable: list[str] = []
     for info in store.walk(unreadable.append, lazily=True):
-        # A try may stage files and die. Its retry comes within days; older files are orphans to any VACUUM too.
+        # A try may stage files and die. Its retry follows within days; older files are orphans to any VACUUM, too.
         is_leftover = is_staged_name(info.path) and info.modified_ms > now_ms - ORPHAN_RETENTION_MS
         if visibility.is_visible(info.path) and not is_leftover and not info.path.startswith(PRIVATE_PREFIX):
             # A name that is not UTF-8 must not break the log that shows it.

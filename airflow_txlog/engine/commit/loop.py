@@ -45,7 +45,7 @@ from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
 
-# How much of the winners is kept for the next look at the log.
+# The bytes of winners that are kept for the next refresh of the log.
 _KEPT_BYTES = 4 * 1024 * 1024
 
 
@@ -103,7 +103,7 @@ class _Course:
     def check_same_log(self) -> None:
         """Raise unless the log that we are about to extend is the one that we read (soundness A20).
 
-        A table may be dropped and made again. And if log cleanup has passed the read version, the names after it are
+        A table may be dropped and recreated. And if log cleanup has passed the read version, the names after it are
         free: a put would land beneath a checkpoint, and no reader would ever see it.
         """
         if self.anchor is not None:
@@ -114,7 +114,7 @@ class _Course:
     def rebase(self, theirs: bytes | None = None) -> None:
         """Move the attempt behind the commits that have landed from the next version on.
 
-        `theirs` are the bytes that the put met at that version: that commit exists, whatever a listing shows. Without
+        `theirs` are the bytes that the put found at that version: that commit exists, whatever a listing shows. Without
         them, if the anchor is a commit, there may be no winner. Raises CommitConflict, TableReplaced,
         ConcurrentLogCleanup.
         """
@@ -125,9 +125,9 @@ class _Course:
     def _winners(self, theirs: bytes | None) -> list[Commit]:
         """Return the commits from the next version on, ascending; the file of the last one becomes the anchor.
 
-        One listing, from the version that was checked last, shows whether it is still the same log, and who else has
-        landed. It may lag behind, so a file that it lacks is looked up by its name. Small winners that the listing
-        proves are kept in `contents`. What cannot be read is never taken for "no conflict".
+        One listing, from the version that was checked last, shows whether it is still the same log, and which commits
+        have landed. It may lag behind, so a file that it lacks is looked up by its name. Small winners that the listing
+        proves are kept in `contents`. An unreadable commit never counts as "no conflict".
         """
         store, version, anchor = self.store, self.next_version, self.anchor
         is_commit = _is_commit(anchor, version - 1)
@@ -215,7 +215,7 @@ def _is_commit(anchor: FileInfo | None, version: int) -> bool:
 
 
 def _moved(store: Store, attempt: Attempt, anchor: FileInfo, found: FileInfo | None) -> TxlogError:
-    """Return why the anchor is not there any more: the log was cleaned, or the table made again."""
+    """Return why the anchor no longer exists: the log was cleaned, or the table was recreated."""
     if found is None and attempt.current_metadata is not None:
         with suppress(TableNotFound):
             head = load_snapshot(store)
@@ -279,15 +279,15 @@ _REFUSALS = frozenset(
 
 
 def _is_refusal(failure: Exception) -> bool:
-    """Return whether the put made nothing and nothing can still land; a read-back must confirm it."""
+    """Return whether the put created nothing and cannot land later; a read-back must confirm it."""
     return isinstance(failure, UnsupportedStore) or (isinstance(failure, OSError) and failure.errno in _REFUSALS)
 
 
 def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: CommitPolicy) -> bytes | None:
-    """Put a commit, and read it back unless the put plainly succeeds. Return None for our bytes, else the bytes there.
+    """Put a commit, and read it back unless the put succeeds. Return None for our bytes, else the bytes there.
 
     Raises CommitStateUnknown if neither is known, also if the anchor is gone: a repeated put must follow the log that
-    was read. Raises TableReplaced if the version was taken and then vanished. Raises what the store raised
+    was read. Raises TableReplaced if the version was taken and then vanished. Raises the store's error
     (UnsupportedStore, an OSError) if every put so far was refused and nothing is at `path`.
     """
     store, attempt = course.store, course.attempt
@@ -301,8 +301,8 @@ def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: C
     while True:
         tries += 1
         try:
-            # A name that was taken once is never put again: if it is free now, the log was dropped or cleaned
-            # since, and these bytes belong to the log that was.
+            # A name that was once taken is never put again: if it is free now, the log was dropped or cleaned since,
+            # and these bytes belong to the earlier log.
             if not is_taken and is_same_log:
                 if store.put_if_absent(path, data):
                     return None
@@ -315,7 +315,7 @@ def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: C
             is_refused = is_refused and _is_refusal(error)
             if tries == 1 and not is_refused:
                 log.warning("%s: the put of %s was not answered; it is read back", attempt.table, path)
-        # A refused put is not repeated: reading it back may take the store's own deadline.
+        # A refused put is not repeated: reading it back may last until the store's own deadline.
         outcome, found = _read_back(store if failure is not None and is_refused else once, path, data)
         if outcome is _Put.OURS:
             return None

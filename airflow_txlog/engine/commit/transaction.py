@@ -119,7 +119,7 @@ class Transaction:
         """The table's protocol as this transaction leaves it; None for a new table without any yet."""
         return self._protocol or (None if self.snapshot is None else self.snapshot.protocol)
 
-    # --- what was read ----------------------------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------------------------
 
     def read(
         self,
@@ -175,7 +175,7 @@ class Transaction:
         self._reads = self._reads.with_application(app_id)
         return None if self.snapshot is None else self.snapshot.application_version(app_id)
 
-    # --- what shall change ------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------------------------
 
     def add(self, actions: Add | Iterable[Add] = (), /, **fields: Any) -> None:
         """Add staged files to the table: Add actions, or the fields of one.
@@ -228,14 +228,14 @@ class Transaction:
     def evolve_schema(
         self, rows: StructType | pa.Schema, *, fixed: Collection[str] = (), new_name: Callable[[int], str] | None = None
     ) -> Evolution:
-        """Let the table take rows of this schema: add missing columns, widen narrower ones if the table allows it.
+        """Make the table accept rows of this schema: add missing columns, widen narrower ones if the table allows it.
 
         The commit then carries the new metadata, if anything changes. `fixed`: columns whose type stays. `new_name`
         makes the physical name of a new column from its id, in tables with column mapping; it must be repeatable if
         staged files outlive this transaction. See `table.schema.evolution` for the limits.
 
         Raises SchemaMismatch for a name that the table may not have, UnsupportedFeature for a type that its protocol
-        does not allow. Not for a table that does not exist yet.
+        does not allow. Not for a new table.
         """
         if self.snapshot is None:
             raise InvalidCommit(f"{self._store.root}: a new table gets its schema when it is created.")
@@ -274,9 +274,9 @@ class Transaction:
     ) -> int:
         """Make the changes the next version of the table, and return that version.
 
-        Without anything to record, if the isolation level allows it, no version is made: `outcome.committed` is False
-        and the read version is returned. `record_empty` makes one all the same. `never_rebases`: any commit that lands
-        first is a ConcurrentWrite.
+        If there is nothing to record and the isolation level allows it, no version is made: `outcome.committed` is
+        False and the read version is returned. `record_empty` makes one all the same. `never_rebases`: any commit that
+        lands first is a ConcurrentWrite.
 
         Raises InvalidCommit and its siblings before anything is written; CommitConflict if a commit that landed first
         forbids this one; CommitStateUnknown, CommitContention, TableReplaced.
@@ -314,7 +314,7 @@ class Transaction:
         return landed.version
 
     def _has_nothing_to_record(self, attempt: Attempt) -> bool:
-        """Return whether the commit may be left out. An application transaction alone is nothing to record."""
+        """Return whether the commit may be skipped. An application transaction alone is nothing to record."""
         changes = [action for action in attempt.actions() if not isinstance(action, SetTransaction)]
         return self.snapshot is not None and not changes and may_skip_empty(attempt.operation, attempt.isolation)
 

@@ -1,8 +1,8 @@
 """Turns among the writers of one machine: a few at a time try to commit to a table on an object store.
 
-A lost race costs a writer four requests and helps no other writer. So eight that all try commit less than two of them
-do, and the lucky ones commit most. A turn is a courtesy and no lock: put-if-absent alone decides who commits, writers
-on other machines know nothing of turns, and a writer that gets none in time continues without.
+A lost race costs a writer four requests and helps no other writer. So eight concurrent writers commit less than two
+would, and a few of them commit most. A turn is a courtesy and no lock: put-if-absent alone decides which writer
+commits, writers on other machines ignore turns, and a writer that gets none in time continues without.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def commit_turn(store: Store, clock: Clock) -> Iterator[bool]:
             places = [_opened(path, stack) for path in (_files(store) if store.is_remote else [])]
             is_waiting = bool(places) and not _take_one(places, stack)
         except OSError:
-            # Also a file system without such locks: what is refused always is not worth the wait.
+            # Also a file system without such locks: do not wait for a lock that is always refused.
             is_waiting = False
         waited_s = 0.0
         while is_waiting and waited_s < _LONGEST_WAIT_S:
@@ -68,7 +68,7 @@ def _opened(path: Path, stack: ExitStack) -> int:
 
 
 def _take_one(places: Sequence[int], stack: ExitStack) -> bool:
-    """Return whether a place was free; the stack leaves it. Raises OSError if places cannot be locked."""
+    """Return whether a place was free; the stack releases it. Raises OSError if places cannot be locked."""
     for place in places:
         with suppress(BlockingIOError):
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)

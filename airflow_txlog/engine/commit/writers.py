@@ -25,8 +25,8 @@ COMMITS_ASKED = 5
 def overwriting_engine(kind: str, engines: Iterable[str | None]) -> str | None:
     """Return the first of these engines whose commits replace others on this kind of store, or None.
 
-    On S3 that is Delta Lake for Spark: its default log store looks and then puts, and the one over DynamoDB keeps
-    commits where we cannot see them. An engine that does not name itself is not suspected.
+    On S3 that is Delta Lake for Spark: its default log store checks and then puts, and the one over DynamoDB keeps
+    commits in a table that we cannot see. An engine that does not name itself is not suspected.
     """
     if kind != "s3":
         return None

@@ -64,7 +64,7 @@ class Add(_Action, frozen=True):
 
 
 class Remove(_Action, frozen=True):
-    """A data file leaves the table; the tombstone stays until the retention has passed."""
+    """A data file was removed from the table; the tombstone stays until the retention has passed."""
 
     path: str
     data_change: bool
@@ -123,7 +123,7 @@ class Protocol(_Action, frozen=True):
 
 
 class SetTransaction(_Action, frozen=True):
-    """The application transaction: how far `app_id` has come."""
+    """The application transaction: the progress of `app_id`."""
 
     app_id: str
     version: Int64
@@ -294,7 +294,7 @@ def encode_commit(info: dict[str, Any] | None, actions: Iterable[Action]) -> byt
 def check_text(data: bytes, path: str) -> None:
     """Raise UnicodeDecodeError if the bytes are no UTF-8, LimitExceeded for a line beyond `limits.LOG_LINE`."""
     LOG_LINE.check_lines(data, path)
-    # The decoder does not look into the strings that it skips; a file that is not UTF-8 is corrupt all the same.
+    # The decoder does not validate the strings that it skips; a file that is not UTF-8 is still corrupt.
     if not data.isascii():
         data.decode("utf-8")
 

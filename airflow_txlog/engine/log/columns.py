@@ -2,8 +2,8 @@
 
 The columns are the wire's fields as written: paths stay encoded, partition values stay strings, statistics stay JSON.
 Typed forms are derived elsewhere, on demand, so that the next checkpoint or remove repeats the log without loss
-(soundness B8). Conversions go column by column: never a dict a row. Statistics of a large table are most of its memory
-and few questions need them, so they can be packed; unpacked they are the same to the byte.
+(soundness B8). Conversions go column by column: never a dict per row. Statistics of a large table are most of its
+memory and few questions need them, so they can be packed; unpacked they are the same to the byte.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ _PACKED = pa.schema([FILES.field(_STATS)])
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PackedBatch:
-    """Rows of a FILES table with packed statistics, or of any table as it is. Equal to itself alone."""
+    """Rows of a FILES table with packed statistics, or of any table as it is. Equal only to itself."""
 
     light: pa.RecordBatch
     """All columns; but null for the statistics where these are packed."""
@@ -227,7 +227,7 @@ def pack(batch: pa.RecordBatch, least_bytes: int = USUAL.packed_bytes) -> Packed
     if stats.nbytes < least_bytes or not pa.Codec.is_available("lz4"):
         return PackedBatch(batch)
     sink = pa.BufferOutputStream()
-    # One thread: a process that opens many tables uses the others.
+    # One thread: a process that opens many tables uses the other cores.
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pa.ipc.new_stream(sink, _PACKED, options=options) as writer:
         writer.write_batch(pa.record_batch([stats], schema=_PACKED))

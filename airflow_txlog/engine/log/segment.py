@@ -132,7 +132,7 @@ class Listing:
     """The files that one listing of the log names. Nothing was opened.
 
     Checkpoints that are incomplete by their names (a missing part, no bytes) are left out; all others of a version are
-    here: only reading shows which of them is sound.
+    included: only reading shows which of them is valid.
     """
 
     commits: dict[int, FileInfo] = field(default_factory=dict)
@@ -341,7 +341,7 @@ def _shortest(first: int, last: int, compactions: Iterable[CompactedFile]) -> li
 def _read_compacted(store: Store, compaction: CompactedFile) -> Commit | None:
     """Return the actions of a compaction as one commit, None if it cannot be read or breaks the protocol.
 
-    Then the commits that it stands for are read: they are all listed, or there is no segment.
+    Then the commits that it replaces are read: they are all listed, or there is no segment.
     """
     path = compaction.info.path
     try:

@@ -76,7 +76,7 @@ def _look(store: Store, start: int) -> LogTail:
             continue
         if name.kind is LogKind.COMMIT:
             commits[name.version] = info
-        # An empty checkpoint is what a writer leaves on a store where half a file can be seen.
+        # A writer leaves an empty checkpoint on a store that shows unfinished files.
         elif name.kind not in _CHECKPOINTS or info.size_bytes == 0:
             continue
         latest = max(latest, name.version)
@@ -85,7 +85,7 @@ def _look(store: Store, start: int) -> LogTail:
 
 # --- commits that are read together ---------------------------------------------------------------------------------
 
-# How many requests are under way at a time, and how much they may bring together.
+# Concurrent requests, and the bytes that they may return together.
 _READ_AT_ONCE, _READ_BYTES = 8, 16 * 1024 * 1024
 
 

@@ -54,7 +54,7 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
         return None
     if storage_type == "p" and path_or_inline_dv:
         return canonical_path(path_or_inline_dv, root)
-    # A checkpoint may have lost what every descriptor has.
+    # A checkpoint may have lost fields that every descriptor needs.
     place = path_or_inline_dv or ""
     prefix, encoded = place[:-UUID_CHARACTERS], place[-UUID_CHARACTERS:]
     name = _decode_z85(encoded) if storage_type == "u" and len(encoded) == UUID_CHARACTERS else None

@@ -1,1 +1,1 @@
-"""One version of a table, read: replay, snapshot, schema, partitions, predicates, statistics, time travel."""
+"""Reading one version of a table: replay, snapshot, schema, partitions, predicates, statistics, time travel."""

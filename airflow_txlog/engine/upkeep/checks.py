@@ -1,7 +1,7 @@
 """Findings about the health of a table, each with advice, ordered by cost.
 
-Nothing is changed: a finding is a threshold that was passed, with the numbers. The invariant: a table that this engine
-can open can be checked; an unreadable part is itself a finding.
+Nothing is changed: a finding is an exceeded threshold, with the numbers. The invariant: a table that this engine can
+open can be checked; an unreadable part is itself a finding.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Healthy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that should be looked at."""
+    """One problem that needs attention."""
 
     code: str
     """Stable, for programs: `checkpoint_unreadable`, `too_many_tombstones`, …"""
@@ -55,7 +55,7 @@ class Finding:
 def check(store: Store, snapshot: Snapshot, healthy: Healthy = Healthy()) -> list[Finding]:
     """Return the findings about the table, of which `snapshot` is the latest version; empty if it is healthy.
 
-    Reads the newest checkpoint and lists the log. Raises what the store raises at a listing.
+    Reads the newest checkpoint and lists the log. Raises the store's errors for a listing.
     """
     listed = store.list(LOG_DIRECTORY)
     return [

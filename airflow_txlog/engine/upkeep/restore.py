@@ -145,7 +145,7 @@ def _metadata(head: Metadata, target: Metadata, table: str) -> Metadata:
     )
     restored = keep_furthest(head, restored, table)
     if restored.configuration == head.configuration:
-        # Order means nothing in a map; where nothing changed, nothing shall look changed.
+        # Order means nothing in a map, so an unchanged map must not look changed.
         restored = msgspec.structs.replace(restored, configuration=head.configuration)
     return restored
 

@@ -78,7 +78,7 @@ class VacuumResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Times:
-    """The moments before which files go, in milliseconds since the epoch."""
+    """The moments before which files are deleted, in milliseconds since the epoch."""
 
     now_ms: int
     delete_before_ms: int
@@ -102,7 +102,7 @@ def vacuum(
     may fail without stopping the others; then END is recorded as FAILED, with the files that are gone. On a full disk
     files are deleted although START cannot be recorded. A dry run writes nothing, and uses this machine's clock.
 
-    Raises what `check_request` raises; CannotVacuumLite; the first error of a delete.
+    Raises the errors of `check_request`; CannotVacuumLite; the first error of a delete.
     """
     check_request(store.root, request, state)
     times = _times(store, state, request, clock)
@@ -172,7 +172,7 @@ def vacuum_table(
 
 
 def _abort_unfinished(store: Store, times: _Times) -> None:
-    """Drop the unfinished uploads of killed writers. A refusal is no failure: no reader sees them."""
+    """Drop the unfinished uploads of killed writers. A refused delete is no failure: no reader sees these files."""
     try:
         aborted = store.abort_unfinished(times.orphan_before_ms)
     except OSError as error:
@@ -199,8 +199,8 @@ def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Cloc
 # --- the candidates -------------------------------------------------------------------------------------------------
 # A checkpoint drops the tombstones that are past the table's retention, so two cases need the commits themselves. A
 # file that was removed after `delete_before` must stay, if the requested retention is longer than the table's. And a
-# young file that no action of the state names may not be one being staged, but one that was committed and removed again
-# (or holds change rows). Then the requested retention applies, or "forget this person now" would wait for a week.
+# young file that no action of the state names need not be one being staged: it may have been committed and removed
+# again, or hold change rows. Then the requested retention applies, or "forget this person now" would wait for a week.
 
 
 def _full_plan(store: Store, state: VacuumState, request: VacuumRequest, times: _Times, clock: Clock) -> VacuumPlan:
@@ -260,7 +260,7 @@ def _named(store: Store, state: VacuumState, times: _Times, removes: Sequence[Re
 def _looked_up(store: Store, plan: VacuumPlan, named: NamedFiles, times: _Times, parallelism: int) -> VacuumPlan:
     """Return the plan without files that the store shows to be gone already, or younger than listed.
 
-    A removed file that this user may not look at stays in the plan: deleting it fails by name.
+    A removed file that this user may not stat stays in the plan: deleting it fails by name.
     """
     unreadable: list[str] = []
     paths = [info.path for info in plan.files]

@@ -90,7 +90,7 @@ class VacuumRequest:
 def milliseconds(duration: timedelta | float) -> int:
     """Return the duration in milliseconds; a plain number is hours, as in VACUUM … RETAIN 168 HOURS.
 
-    Raises InvalidInput for one that is no length of time.
+    Raises InvalidInput if it is not a duration.
     """
     try:
         whole = duration if isinstance(duration, timedelta) else timedelta(hours=duration)
@@ -176,8 +176,8 @@ def files_named(live: pa.Table, tombstones: pa.Table, root: str, delete_before_m
             if is_inside(path):
                 named.needed.add(path)
             else:
-                # By its letters the path leaves the table, as a shallow clone's do, and then nothing here is meant. It
-                # may still lead back through a symlink or another name of the store, so its name is spared.
+                # The path's text leaves the table, as in a shallow clone, and then it means no file here. It may still
+                # lead back through a symlink or another name of the store, so keep files of its name.
                 named.needed_elsewhere.add(path.rsplit("/", 1)[-1])
     named.expired.update(_paths(tombstones.filter(pc.invert(is_needed)), root))
     return named
@@ -193,8 +193,8 @@ def plan_vacuum(
     """Return which of the listed files and directories to delete; a pure function.
 
     `files` are the visible files with their times by the store's clock. `directories` come deepest first; one above an
-    `occupied` path or a needed file, listed or not, stays. A directory that this vacuum empties goes next time: a
-    writer that has just made it puts its file there first.
+    `occupied` path or a needed file, listed or not, stays. The next vacuum deletes a directory that this one empties: a
+    writer that has just made it needs time to add a file.
     """
     doomed = [info for info in files if may_go(info, named, orphan_before_ms)]
     parents: set[str] = set()

@@ -53,7 +53,7 @@ def hidden(name: str, value: Any) -> Any:
 
 
 def revealed(value: Any) -> Any:
-    """Return what `hidden` was given."""
+    """Return the value given to `hidden`."""
     if isinstance(value, Mapping):
         return {name: revealed(item) for name, item in value.items()}
     # Also within a list: a text that the keys have too was hidden as if it were them.

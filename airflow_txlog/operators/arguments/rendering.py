@@ -49,7 +49,7 @@ class TemplatedOperator(BaseOperator):
         seen_oids: set[int] | None = None,
     ) -> Any:
         """Airflow's method, without reading texts as literals."""
-        # Airflow puts values there that are rendered already: what a mapped task was given by another one.
+        # Airflow puts rendered values there: those that a mapped task gets from another task.
         if not isinstance(content, str) or (seen_oids is not None and id(content) in seen_oids):
             return super().render_template(content, context, jinja_env, seen_oids)
         return self.render_text(content, context, jinja_env or self.get_template_env())
@@ -146,7 +146,7 @@ class RenderedOperator(TemplatedOperator):
         # Equal texts of one file are one object to Python: a name that is shown anyway must not become asterisks.
         fields = [name for name in self.template_fields if content is getattr(self, name, None)]
         for field in fields:
-            # Of a mapped task, whose arguments are not there when the DAG is parsed.
+            # A mapped task has no arguments yet when the DAG is parsed.
             if self._read_file(field, lambda: jinja_env or self.get_template_env()):
                 content = getattr(self, field)
         name = next(iter(fields), None) if _PERSONAL.issuperset(fields) else None
@@ -173,7 +173,7 @@ class RenderedOperator(TemplatedOperator):
             nonlocal is_null
             is_undefined = isinstance(value, env.undefined)
             is_null = is_null or value is None or is_undefined
-            # An undefined name raises when it becomes a text, without a word on the argument.
+            # An undefined name raises when it becomes a text; the error does not name the argument.
             return "" if is_undefined else value
 
         rendered = self.render_text(content, context, env, look)

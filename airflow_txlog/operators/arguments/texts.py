@@ -1,7 +1,7 @@
 """Checks of an author's SQL texts by their tokens alone, when the DAG is parsed, without a table or Spark.
 
-They refuse only what is wrong on every table. The job checks a text that cannot be cut into tokens with certainty, and
-whatever needs a grammar or a schema. Invariant: an error names arguments and parameters, and never a value.
+They refuse only texts that are wrong for every table. The job checks a text that cannot be cut into tokens with
+certainty, and all that needs a grammar or a schema. Invariant: an error names arguments and parameters, never a value.
 """
 
 from __future__ import annotations

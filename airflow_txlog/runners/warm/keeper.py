@@ -104,7 +104,7 @@ def _dies_with_parent() -> None:
 
 def _port_of(java: subprocess.Popen[str]) -> int | None:
     """Return the port from the server's output; None if it ends first, after printing why."""
-    # One that hangs is ended, and with it its output.
+    # A process that hangs is ended, which closes its output.
     hung = threading.Timer(_START_S, java.kill)
     hung.daemon = True
     hung.start()
@@ -113,7 +113,7 @@ def _port_of(java: subprocess.Popen[str]) -> int | None:
         for line in java.stdout:
             found = _PORT.search(line)
             if found is not None:
-                # Read on, or it would wait; and forget: what a Python worker prints may quote rows.
+                # Keep reading, or the process would block, and discard: output of a Python worker may quote rows.
                 threading.Thread(target=_drain, args=(java,), daemon=True).start()
                 return int(found[1])
             print(line, end="", flush=True)
@@ -163,7 +163,7 @@ def _withdraw(place: Place, folder: str) -> None:
 
 
 def _is_idle(folder: str) -> bool:
-    """Return whether no session was taken or given back for long."""
+    """Return whether no session was leased or returned for a long time."""
     used_ms = [path.stat().st_mtime_ns // 1_000_000 for path in (Path(folder, "server.json"), *slot_paths(folder))]
     return SYSTEM_CLOCK.now_ms() - max(used_ms) > 1000 * _number(IDLE_S, _IDLE_S)
 

@@ -29,8 +29,8 @@ class WarmRunner(RunsChildren):
         self._is_killed = False
         check_stays_here(spec)
         lines = LinesOnce(log)
-        # The server is of this machine, and of this user. Before one starts, which takes long, a job is tried without,
-        # for whatever it is: that finds mistakes of its author's.
+        # The server is of this machine, and of this user. Before a slow start, every job is first tried without Spark,
+        # which finds its author's mistakes.
         always = not is_started(spec.spark_conf)
         done = self._without_spark(spec, lines.begin, log, is_spark_here=True, always=always)
         if done is not None:

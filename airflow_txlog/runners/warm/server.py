@@ -99,7 +99,7 @@ class Lease:
 def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], None] = lambda: None) -> Lease:
     """Return a session of a server with these static settings; start a server if there is none.
 
-    `check` is called again and again while it waits, and may raise.
+    `check` is called repeatedly during the wait, and may raise.
     """
     check_one_version()
     check_has_jvm_side()
@@ -338,7 +338,7 @@ def _make_folder(folder: Path, static: Mapping[str, str]) -> None:
     _write_private(folder / "settings", properties_of({**LOCAL_DEFAULTS, **defaults, **static, **own}))
 
 
-# Nothing but the line with the port: what Spark logs of a failed task quotes values.
+# Only the line with the port: Spark's log of a failed task quotes values.
 _LOGGED = """
 rootLogger.level = off
 rootLogger.appenderRef.console.ref = console

@@ -88,7 +88,7 @@ def _moves_no_row(action: Action) -> bool:
 
 
 def may_skip_empty(operation: str, level: IsolationLevel) -> bool:
-    """Return whether a commit of this operation that records nothing is left out.
+    """Return whether a commit of this operation is skipped if it records nothing.
 
     Under WriteSerializable an empty data-changing commit is recorded: it marks the operation's place in the order.
     """
@@ -122,7 +122,7 @@ class ReadSet:
 
     def with_unmatched(self, row_counts: Mapping[str, int | None]) -> ReadSet:
         unmatched = {**self.unmatched, **row_counts} if self.unmatched else row_counts
-        # Of a large table a set of all paths is a hundred megabytes: no second one is made of the same.
+        # For a large table a set of all paths takes a hundred megabytes: never build it twice.
         paths = self.paths if row_counts.keys() <= self.paths else self.paths | row_counts.keys()
         return replace(self, paths=paths, unmatched=unmatched)
 
@@ -135,7 +135,7 @@ class ReadSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A transaction at the moment it wants to commit, seen from the version it last was checked against."""
+    """A transaction that is about to commit, relative to the version that it was last checked against."""
 
     table: str
     """The table's URI, for messages and for canonical paths."""

@@ -136,7 +136,7 @@ def new_vector_file(
 
     `prefix_chars`: the length of the random directory that it lies in, 0 for the table's own folder.
     """
-    # Letters and digits of another uuid: the name of the file must not be known from its folder.
+    # Letters and digits of another UUID: the folder's name must not reveal the file's.
     prefix = clock.unique_id().replace("-", "")[:prefix_chars] if prefix_chars else ""
     return VectorFile(place=prefix + _encoded(clock.unique_id()), bitmaps=tuple(bitmaps))
 

@@ -1,7 +1,7 @@
 """commitInfo: what a commit states about itself for history, operators and the next writer; and in-commit timestamps.
 
-The invariant: in a table with in-commit timestamps every commit's is greater than that of the version before it, and
-the time that another writer owed is never guessed (soundness C3). A commit that switches them on for an existing table
+The invariant: in a table with in-commit timestamps every commit's is greater than that of the version before it, and a
+time that another writer left out is never guessed (soundness C3). A commit that switches them on for an existing table
 records from which version and moment they hold, because earlier versions use their files' times.
 Source: protocol, "Commit Provenance Information" and "In-Commit Timestamps"; delta-spark, CommitInfo.
 """
@@ -84,7 +84,7 @@ def with_in_commit_timestamp(attempt: Attempt, before: Snapshot | None) -> Attem
 def after_winner(attempt: Attempt, winner: Commit) -> Attempt:
     """Return the attempt with a time later than the winner's, whose metadata is adopted already.
 
-    Raises CorruptTable if the winner owed a time and has none.
+    Raises CorruptTable if the winner lacks a required time.
     """
     if not _is_timed(attempt):
         # The winner, or this commit itself, switched them off.

@@ -67,7 +67,7 @@ def evolve(
     fixed: Collection[str],
     new_name: Callable[[int], str],
 ) -> tuple[Metadata, Evolution]:
-    """Return the metadata under which the table takes rows of this schema; unchanged if it takes them already.
+    """Return the metadata with which the table accepts rows of this schema; unchanged if it already does.
 
     Raises SchemaMismatch or UnsupportedFeature, which names the column or the feature, before anything is staged.
     """

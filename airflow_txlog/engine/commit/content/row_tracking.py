@@ -94,7 +94,7 @@ def _mark_of(snapshot: Snapshot) -> int:
 def number_rows(attempt: Attempt, mark: int, version: int) -> Attempt:
     """Return the attempt with ids above `mark` for each file without an id of an earlier commit, as `version`.
 
-    An id above the mark of the last check was handed out by this attempt, and is handed out again.
+    This attempt has assigned every id above the mark of the last check, and assigns them anew.
     """
     assert attempt.row_id_high_water is not None
     next_id = mark + 1
@@ -112,7 +112,7 @@ def number_rows(attempt: Attempt, mark: int, version: int) -> Attempt:
 
 
 def high_water_mark(domains: Iterable[DomainMetadata], table: str) -> int | None:
-    """Return the highest row id handed out, from the row-tracking domain; None without one."""
+    """Return the highest assigned row id, from the row-tracking domain; None without one."""
     for domain in domains:
         if domain.domain == ROW_TRACKING_DOMAIN and not domain.removed:
             try:

@@ -201,7 +201,7 @@ def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
 def check_new_files(attempt: Attempt, snapshot: Snapshot | None) -> None:
     """Raise UnsupportedFeature if the commit adds new data files that this engine cannot write correctly.
 
-    Files that are live already, and those that a RESTORE brings back, were written by an engine that can.
+    Files that are already live, or that a RESTORE adds again, were written by an engine that can.
     """
     protocol = attempt.resulting_protocol
     if protocol is None or not attempt.adds or attempt.operation == "RESTORE":
@@ -215,7 +215,7 @@ def check_new_files(attempt: Attempt, snapshot: Snapshot | None) -> None:
 
 
 def check_paths_against_winner(attempt: Attempt, winner: Commit) -> None:
-    """Check as `check_paths_are_free` against a commit that landed first. Not retryable: the file is another's."""
+    """Check as `check_paths_are_free` against a commit that landed first. Not retryable: it is another's file."""
     if not attempt.adds:
         return
     keys = [
@@ -285,7 +285,7 @@ def _check_partitions(attempt: Attempt) -> None:
             )
 
 
-# Operations of which a new file holds rows that were there before: what changed cannot be derived from whole files.
+# Operations whose new files also hold existing rows: the changes cannot be derived from whole files.
 _COPYING = frozenset({"DELETE", "UPDATE", "MERGE"})
 
 
@@ -329,7 +329,7 @@ def _is_on(attempt: Attempt) -> bool:
 
 
 def _copies_rows(attempt: Attempt) -> bool:
-    """Return whether files go and new files come; another vector of a file shows its own changes."""
+    """Return whether files are both removed and added; another vector of a file shows its own changes."""
     removed = {attempt.canonical(remove) for remove in attempt.removes if remove.data_change}
     added = {attempt.canonical(add) for add in attempt.adds if add.data_change}
     return bool(removed) and not added <= removed

@@ -109,7 +109,7 @@ def _text_bytes(file: pq.ParquetFile, names: Collection[str]) -> Iterator[int]:
 
 
 def _most_bytes(source: Any, texts: Sequence[_Chunk]) -> int | None:
-    """Return the most that these can take: each row the longest entry of the dictionary, or a text outside of it."""
+    """Return the largest possible size: each row takes the longest entry of the dictionary, or a text outside of it."""
     longest = longest_texts(source, [each.chunk for each in texts])
     if None in longest:
         return None

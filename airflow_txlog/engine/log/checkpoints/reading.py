@@ -60,7 +60,7 @@ def _check_top_level(store: Store, checkpoint: CheckpointFiles, found: Gathered)
     for action, count in needed.items():
         if count != 1:
             why = f"it holds {count} {action} actions, and every such checkpoint holds one"
-            # JSON that was cut between two lines reads well too.
+            # JSON that was cut between two lines is readable, too.
             raise _corrupt(store, checkpoint.path, why, damaged=checkpoint.path.endswith(".json"))
     for each in found.checkpoint_metadata:
         if each.version != checkpoint.version:
@@ -70,7 +70,7 @@ def _check_top_level(store: Store, checkpoint: CheckpointFiles, found: Gathered)
 def _content_of(store: Store, checkpoint: CheckpointFiles, found: Gathered) -> CheckpointContent:
     """Return the gathered actions as the state of a version. Raises CorruptCheckpoint if they cannot be one."""
     adds = pa.Table.from_batches(found.adds, FILES)
-    # Files of one writer cannot overlap; parts or sidecars of two that were taken for one set can.
+    # Files of one writer cannot overlap; parts or sidecars of two writers that form one set can.
     if len(checkpoint.files) + len(found.sidecars) > 1:
         twice = _added_twice(adds)
         if twice is not None:
@@ -121,7 +121,7 @@ def holds_twice(texts: pa.ChunkedArray, at_once: int = 1_048_576) -> bool:
 
 
 def _corrupt(store: Store, path: str, why: str, *, damaged: bool = True) -> CorruptCheckpoint:
-    """Return the error of an unusable file; one that is not `damaged` reads well and breaks the protocol."""
+    """Return the error of an unusable file; one that is not `damaged` is readable but breaks the protocol."""
     return CorruptCheckpoint(
         f"CorruptCheckpoint: {path} of {store.root} cannot be read: {why}. Nothing was changed. Where the commits "
         "before it or an older checkpoint still exist, deleting the file lets the table be read from them.",

@@ -92,8 +92,8 @@ class CheckpointState:
 def write_checkpoint(store: Store, state: CheckpointState, form: AddForm = AddForm()) -> None:
     """Write the classic checkpoint of the state's version, whose commit exists, and then the hint to it.
 
-    If two writers write one version at the same time, both write the same state, and one file stays. Raises what the
-    store raises; then the log is unchanged.
+    If two writers write one version at the same time, both write the same state, and one file stays. Raises the store's
+    errors; then the log is unchanged.
     """
     path = checkpoint_name(state.version)
     small = _small_actions(state)

@@ -123,7 +123,7 @@ class LogFollower:
     def _look_at_all(self) -> None:
         listing = look(self._store, 0)
         if _missing(listing) is not None:
-            # A gap is believed when it is seen twice, as in `list_segment`.
+            # A gap counts if it is seen twice, as in `list_segment`.
             listing = look(self._store, 0)
         missing = _missing(listing)
         if missing is not None:
@@ -175,7 +175,7 @@ class LogFollower:
             self._metadata = None
         moment_ms = None
         if "inCommitTimestamp" in info:
-            # Only now, because it takes the table's metadata to know whether it counts.
+            # Only now, because that needs the table's metadata.
             properties = TableProperties(self.metadata().configuration, self._store.root)
             moment_ms = in_commit_ms(properties, commit.version, info)
         tags, operation = info.get("tags"), info.get("operation")

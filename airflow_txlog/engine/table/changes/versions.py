@@ -97,7 +97,7 @@ def changes_since(snapshot: Snapshot, start: int) -> Iterator[VersionChanges]:
 
 
 def _check_complete(tail: LogTail, start: int, end: int) -> None:
-    # By the commits that are there: a file of the log may claim a version that is billions away.
+    # By the existing commits: the name of a file of the log may hold a version that is billions away.
     held = sorted(version for version in tail.commits if start < version <= end)
     if len(held) == end - start:
         return
@@ -184,7 +184,7 @@ def change_rows(
     commits = list(changes_since(last, start - 1))
     changed = [(commit.version, commit.metadata) for commit in commits if commit.metadata is not None]
     if commits[0].metadata is None:
-        # Unless the metadata changed since, there is no need to rebuild the old version.
+        # If the metadata has not changed since, the old version need not be rebuilt.
         changed.insert(0, (start, snapshot_of(start).metadata if changed else last.metadata))
     wanted = pa.schema([*selected(last, columns), CHANGE_TYPE_FIELD])
     for version, metadata in changed:

@@ -27,7 +27,7 @@ Instants: TypeAlias = Callable[[Sequence[int]], Sequence[int | None]]
 
 @dataclass(frozen=True, slots=True)
 class PartitionValues:
-    """One value a file, null if null or not known; `known` (never null) distinguishes the two."""
+    """One value per file, null if null or not known; `known` (never null) distinguishes the two."""
 
     values: pa.Array
     known: pa.BooleanArray

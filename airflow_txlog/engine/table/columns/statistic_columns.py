@@ -41,7 +41,7 @@ Keys: TypeAlias = tuple[str, ...]
 _FLOATS = (Primitive.FLOAT, Primitive.DOUBLE)
 _IN_QUOTES = (Primitive.STRING, Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)
 _READ_TOGETHER = (*INTEGERS, *_FLOATS, *_IN_QUOTES)
-# No reader believes a number with such an exponent.
+# No reader trusts a number with such an exponent.
 _LONG_EXPONENT = re.compile(rb"[eE][+-]?\d{5}")
 _MAX_COUNT_DIGITS = 18
 _BLOCK_BYTES = 2 << 20
@@ -51,7 +51,7 @@ _ABSENT = (b"", b"null")
 
 @dataclass(frozen=True, slots=True)
 class AskedColumn:
-    """A column whose statistics are wanted. `reader`: None if no bound is believed."""
+    """A column whose statistics are wanted. `reader`: None if no bound is trusted."""
 
     keys: Keys
     type: DataType
@@ -388,7 +388,7 @@ class _Leaf:
         """Return both sides' bounds; null for strings of the files in `pythons`, and if a side is not trusted."""
         doubtful: set[bytes] = set()
         if self._reader is not None:
-            # Texts that a reader of the log does not believe; without a reader it believes none anyway.
+            # Texts that a reader of the log does not trust; without a reader it trusts none anyway.
             stated = [text for text in {*lower, *upper} if text not in _ABSENT]
             doubtful = {text for text, bound in zip(stated, self._reader(stated), strict=True) if bound is None}
         is_none = [one in doubtful or other in doubtful for one, other in zip(lower, upper, strict=True)]

@@ -57,10 +57,10 @@ _REPLACEMENT = "\ufffd"
 
 
 def bound_reader(member: StructField) -> Reader | None:
-    """Return the reader of this column's statistics, or None if none is believed.
+    """Return the reader of this column's statistics, or None if none is trusted.
 
-    None is believed of boolean, binary, void and nested columns; of char and collated columns, which do not compare by
-    bytes; and of columns with an unknown change of type. Source: soundness, A5 and A4.
+    None is trusted for boolean, binary, void and nested columns; for char and collated columns, which do not compare by
+    bytes; and for columns with an unknown change of type. Source: soundness, A5 and A4.
     """
     if member.is_char or member.is_collated:
         return None
@@ -70,8 +70,8 @@ def bound_reader(member: StructField) -> Reader | None:
     older = _older_types(member)
     if older is None:
         return None
-    # Texts of old files are of the old type, which they do not show. Only 32-bit floats mean another value by the same
-    # digits, so these are read as both types and the wider bounds are taken.
+    # Texts of old files are of the old type, which they do not show. Only in 32-bit floats do the same digits mean
+    # another value, so these are read as both types and the wider bounds are used.
     single = _reader_of(Primitive.FLOAT)
     if Primitive.FLOAT not in older or single is None:
         return reader
@@ -166,7 +166,7 @@ def value_reader(data_type: DataType) -> Callable[[bytes], Any] | None:
 
 def _floats(texts: list[bytes], arrow: pa.DataType) -> list[Bound | None]:
     # Arrow reads the digits as the column's own width: a 32-bit 0.1 written as 0.1 or as 0.10000000149011612 is one
-    # value, which no double is. What overflows becomes infinite, and that, like NaN, bounds nothing.
+    # value, which no double is. A value that overflows becomes infinite, and that, like NaN, bounds nothing.
     numbers = pa.array([text if _NUMBER.fullmatch(text) else None for text in texts], pa.string()).cast(arrow)
     infinite = float("inf")
     return [None if value is None or abs(value) == infinite else (value, value) for value in numbers.to_pylist()]
@@ -226,14 +226,14 @@ def first_after(prefix: str) -> str | None:
     if not kept:
         return None
     after = ord(kept[-1]) + 1
-    # The surrogates are no characters.
+    # Surrogates are not characters.
     return kept[:-1] + chr(0xE000 if after == 0xD800 else after)
 
 
 def _timestamp(text: bytes, *, has_zone: bool) -> Bound | None:
     value = _json_string(text)
     parsed = None if value is None else parse_timestamp(value)
-    # A text with a zone in a column without, or the other way round: which clock was meant cannot be known.
+    # A text with a zone in a column without one, or the reverse: the intended clock is unknown.
     if parsed is None or (parsed[1] is None) == has_zone:
         return None
     lower = parsed[0] - (parsed[1] or 0) * SECOND_US

@@ -1,4 +1,4 @@
-"""Statistics of files as defended bounds, for pruning and for conflicts; and bounds kept between questions.
+"""Statistics of files as defended bounds, for pruning and for conflicts; and a cache of bounds.
 
 The invariant: whatever known writer wrote the statistics, no value of a file lies outside the bounds given for it. A
 bound that cannot be defended is null, which means not known. Statistics of one file never affect another's.
@@ -86,7 +86,7 @@ def bounds(
 
     Paths name columns in any case. Everything is null for a file without statistics, for statistics that violate the
     protocol, and for an absent key. `lower` and `upper` are null for types and columns whose statistics cannot be
-    believed (see `bound_reader`); `null_count` for members of structs, which writers count differently. Partition
+    trusted (see `bound_reader`); `null_count` for members of structs, which writers count differently. Partition
     columns have no statistics; see `partitions`. Raises UnknownColumn for a path that the schema lacks.
     """
     members = {path: _members(schema, path) for path in column_paths}
@@ -227,7 +227,7 @@ class KeptBounds:
     def _keep(
         self, parsed: list[tuple[PackedBatch, dict[str, ColumnBounds]]], schema: StructType, names: Sequence[str]
     ) -> None:
-        """Keep what fits; columns of earlier questions make room."""
+        """Keep the bounds that fit; drop the columns that were used longest ago."""
         allowed = STATISTICS.allowed
         with self._lock:
             columns = {name: self._column(name, schema) for name in names}

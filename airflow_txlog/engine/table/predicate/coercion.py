@@ -1,7 +1,7 @@
 """A comparison of a column with constants, in the column's own type.
 
-Spark brings both sides to a common type. The invariant: a leaf is made only if the common type orders the column's
-values exactly as the column's own type does, with ANSI mode on or off. Then only the constant has to move; if it lies
+Spark converts both sides to a common type. The invariant: a leaf is made only if the common type orders the column's
+values exactly as the column's own type does, with ANSI mode on or off. Then only the constant is converted; if it lies
 between two values of the column, the operator is adjusted. If the column's own order or equality would change (a string
 compared with a number, a date with a timestamp), reading raises `OutsideGrammar`.
 Source: soundness A4; Spark 4.2, AnsiTypeCoercion, TypeCoercion, DecimalPrecisionTypeCoercion.
@@ -91,7 +91,7 @@ def null_safe(column: Operand, constant: Constant, time_zone: str, negated: bool
 def membership(column: Operand, constants: list[Constant], time_zone: str, negated: bool) -> Expression:
     """Return `column IN (constants)` or its negation. Raises OutsideGrammar.
 
-    Spark brings the column and the whole list to one type, so all members must be of one kind.
+    Spark converts the column and the whole list to one type, so all members must be of one kind.
     """
     given = [constant for constant in constants if constant.type is not Primitive.VOID]
     if negated and len(given) < len(constants):
@@ -102,7 +102,7 @@ def membership(column: Operand, constants: list[Constant], time_zone: str, negat
         moments = [_in_domain(column.type, constant, time_zone) for constant in given]
         if any(isinstance(moment, Constant) for moment in moments):
             return _within_a_day(column, operator, moments)
-    # Each member alone: values that the column cannot hold are dropped, the others converted to its type.
+    # Each member separately: values that the column cannot hold are dropped, the others converted to its type.
     members = [_moved(column, operator, constant, time_zone) for constant in given]
     exact = [member[1] for member in members if isinstance(member, tuple)]
     if any(isinstance(value, float) and (value == 0 or math.isnan(value)) for value in exact):

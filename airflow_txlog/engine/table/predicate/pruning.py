@@ -71,7 +71,7 @@ def may_hold_match(
     kept = question.by_partitions(files)
     if not question.columns or not kept.true_count:
         return kept
-    # Statistics are JSON and expensive to read, so only those of files that the partitions leave.
+    # Statistics are JSON and expensive to read, so read only those of files that the partitions leave.
     if kept.true_count == len(kept):
         return question.by_statistics(files)
     return pc.replace_with_mask(kept, kept, question.by_statistics(files.filter(kept)))
@@ -178,7 +178,7 @@ class _Facts:
         asked = {
             name: parse_partition_values(texts, self.types[name]) for name, texts in _columns(node) if name in values
         }
-        # A text that is no value of its column's type may be any.
+        # A text that is no value of its column's type may mean any value.
         if len(values) < len(columns_of(node)) or not all(each.known.false_count == 0 for each in asked.values()):
             return _everywhere(self.count)
         known = reduce(pc.and_, (each.known for each in values.values()))

@@ -2,9 +2,9 @@
 
 Evolution adds columns that the table lacks behind its own, nullable, at every depth; gives a void column a type; and,
 if the table allows it, widens a type by a change that loses nothing in older files. It never drops, renames, reorders
-or narrows: the writer of the rows refuses what does not fit. `datafiles/parquet/conversion` reads files in the current
-type and allows the same changes. The invariant: every file of the table is read right under the new schema, value for
-value. Source: protocol, "Type Widening", "Column Mapping"; delta-spark, SchemaMergingUtils.mergeSchemas.
+or narrows: the writer of the rows refuses rows that do not fit. `datafiles/parquet/conversion` reads files in the
+current type and allows the same changes. The invariant: every file of the table is read right under the new schema,
+value for value. Source: protocol, "Type Widening", "Column Mapping"; delta-spark, SchemaMergingUtils.mergeSchemas.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LONG_DIGITS, _OTHER_DIGITS = 20, 10
 
 
 def check_type_changes(schema: StructType, table: str) -> None:
-    """Raise UnsupportedFeature for a change that the protocol does not list, CorruptTable if it is no change."""
+    """Raise UnsupportedFeature for a change that the protocol does not list, CorruptTable for a malformed one."""
     for member in walk_fields(schema):
         for change in _changes(member):
             try:

@@ -42,8 +42,8 @@ READABLE = _names(
     "variantShredding variantShredding-preview variantType variantType-preview"
 )
 
-# Deletion vectors and V2 checkpoints are optional for a writer even if the table allows them. The jobs keep the rules
-# for rows (`rules`), because a commit moves files and knows no row.
+# Deletion vectors and V2 checkpoints are optional for a writer even if the table allows them. The jobs enforce the
+# rules for rows (`rules`), because a commit handles files and reads no row.
 WRITABLE = _names(
     "allowColumnDefaults appendOnly changeDataFeed checkConstraints checkpointProtection clustering columnMapping "
     "deletionVectors domainMetadata generatedColumns identityColumns inCommitTimestamp invariants rowTracking "
@@ -140,8 +140,8 @@ def check_files_writable(
 def check_rows_have_place(schema: StructType, partition_columns: Iterable[str], table: str) -> None:
     """Raise UnsupportedFeature, naming the column, if a new data file could not hold the table's rows.
 
-    Void columns are left out of files, so of a value with nothing but void inside, whether it is null and how long it
-    is would be lost. Source: protocol RFC "Void Type".
+    Void columns are left out of files, so a value with only void inside would lose whether it is null and its length.
+    Source: protocol RFC "Void Type".
     """
     partitions = {name.lower() for name in partition_columns}
     in_files = [field for field in schema if field.name.lower() not in partitions]

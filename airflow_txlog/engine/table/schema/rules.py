@@ -50,7 +50,7 @@ class Length:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRules:
-    """The rules of one table but NOT NULL, by top-level column; `identities`: whether a row may bring its own value."""
+    """The rules of one table except NOT NULL, by top-level column; `identities`: whether rows may supply values."""
 
     checks: tuple[Check, ...] = ()
     generated: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class RowRules:
 def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
     """Return the rules in the metadata of a table with this schema.
 
-    Raises CorruptTable for an invariant that is not of the protocol's form; UnsupportedFeature, naming the feature and
+    Raises CorruptTable for an invariant that is not in the protocol's form; UnsupportedFeature, naming the feature and
     the column, for a rule inside a struct, an array or a map, which cannot be enforced.
     """
     _check_top_level(schema, table)

@@ -22,7 +22,7 @@ from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_same_log, 
 from airflow_txlog.errors import CommitOverwritten, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 
-# How long our commits are watched. An overwrite happens between the look and the put of its writer.
+# How long our commits are watched. An overwrite happens between its writer's check and put.
 WATCHED_VERSIONS = 20
 WATCHED_COMMITS = 16
 
@@ -86,7 +86,7 @@ class RecentTable:
                 tail = list_tail(self._store, min(commit.version for commit in own))
                 verify_own_commits(self._store, up_to_own_commits(self._store, tail, own), own)
         except CommitOverwritten:
-            # A table that was dropped and created again has other bytes at every version: a new table.
+            # A table that was dropped and recreated has other bytes at every version: it is a new table.
             if load_snapshot(self._store).metadata.id == self._own_table_id:
                 raise
             with self._lock:

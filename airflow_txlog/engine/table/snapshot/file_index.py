@@ -241,7 +241,7 @@ class FileIndex:
 
     @property
     def table(self) -> pa.Table:
-        """All files, with their statistics, put together when used and kept only while someone holds it."""
+        """All files, with their statistics, built on use and kept only while it is referenced."""
         known = None if self._last_table is None else self._last_table()
         if known is None:
             known = pa.Table.from_batches([each for chunk in self._chunks() for each in chunk.full()], self._schema)
@@ -258,9 +258,9 @@ class FileIndex:
     def where(self, question: FileQuestion, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the files that may hold a match, in no order, with these columns (None: all).
 
-        The question is put to groups of some 100,000 files, to their partition values first. If these leave at least
-        half of a group, the bounds of the whole group are parsed and kept for the next question; otherwise only those
-        of the files left.
+        The predicate is applied to groups of about 100,000 files, first to their partition values. If these leave at
+        least half of a group, the bounds of the whole group are parsed and kept for the next predicate; otherwise only
+        those of the files left.
         """
         needs_statistics = columns is None or "stats" in columns
         found = [self._schema.empty_table()]

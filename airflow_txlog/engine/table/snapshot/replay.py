@@ -26,7 +26,7 @@ from airflow_txlog.errors import CorruptTable
 
 _Action = TypeVar("_Action", Add, Remove)
 
-# Actions that become columns at once (as Python objects they take five times the room), and rows of a chunk.
+# Actions that become columns at once (as Python objects they take five times the memory), and rows of a chunk.
 _ACTIONS_AT_ONCE = 2048
 _CHUNK_ROWS = 32_768
 
@@ -59,12 +59,12 @@ class TableState(ReplayBase):
 
     @property
     def live(self) -> pa.Table:
-        """One row a live file, schema `FILES`, in no order. Put together when first used."""
+        """One row per live file, schema `FILES`, in no order. Put together when first used."""
         return self.files.table
 
     @property
     def tombstones(self) -> pa.Table:
-        """One row a removed file, schema `TOMBSTONES`, expired ones included. Put together when first used."""
+        """One row per removed file, schema `TOMBSTONES`, expired ones included. Put together when first used."""
         return self.removed_files.table
 
 
@@ -85,7 +85,7 @@ class _Columns(Generic[_Action]):
             self._pack()
 
     def chunks(self) -> list[PackedBatch]:
-        """Return all actions, in the order in which they came."""
+        """Return all actions, in the order in which they were added."""
         if self._waiting:
             self._tabulate()
         if self._tables:

@@ -1,7 +1,7 @@
 """The rows of a snapshot, read in this process: the result of `Table.to_arrow`.
 
-It serves people who look at a table, sensors and tests; jobs read with Spark. A predicate must lie in the engine's
-closed grammar; anything else is refused by name, so rows are never chosen by a guess.
+It serves interactive use, sensors and tests; jobs read with Spark. A predicate must be in the engine's closed grammar;
+anything else is refused by name, so rows are never chosen by a guess.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ Keep = Callable[[int, int], pa.BooleanArray | None]
 def read_file(
     rows: FileRows, keep: Keep | None = None, deleted: RowPositions | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one file that `keep` wants (None: all), in order, with every column nullable."""
+    """Yield the rows of one file that `keep` selects (None: all), in order, with every column nullable."""
     target = nullable_schema(rows.schema)
     stored = [field for field in rows.schema if field.name not in rows.constants]
     with open_data_file(rows.file) as parquet:

@@ -196,7 +196,7 @@ class Snapshot:
         """Return the latest version, or `version` (not before this one), reading only the new commits.
 
         If nothing is new, it returns itself after one listing. If the log was cleaned past this version or is another
-        log (the table was created again), the table is read afresh.
+        log (the table was recreated), the table is read anew.
 
         `own`: commits that were acknowledged to this process; CommitOverwritten is raised if one is gone. `contents`:
         bytes of commits that were read before, by their files. Raises as `load_snapshot`.
@@ -234,7 +234,7 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
     A checkpoint that cannot be read is replaced, with a warning, by another one of its version, an earlier one or the
     first commit, never by an earlier version of the table. If nothing else leads to the version, the error of the
     newest checkpoint is raised. It is also raised if a checkpoint is readable and lacks something that the protocol
-    demands, because its writer cannot be trusted with the rest of the log.
+    demands, because then nothing that its writer wrote can be trusted.
 
     Raises TableNotFound, VersionNotFound, CorruptTable (also LogGap), UnsupportedFeature.
     """
@@ -343,7 +343,7 @@ def _build(
     commit_file = segment.commit_file
     state = replay_newest_first(base, commits, root=store.root, version=segment.version)
     if not segment.commits and commit_file is not None:
-        # Only the commit file has the time of a version that comes whole from a checkpoint.
+        # Only the commit file has the time of a version that is read entirely from a checkpoint.
         properties = TableProperties(state.metadata.configuration, store.root)
         if properties.in_commit_start is not None:
             info = decode_commit(state.version, store.read(commit_file.path), commit_file.path).info
