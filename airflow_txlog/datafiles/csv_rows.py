@@ -19,7 +19,7 @@ DELIMITERS = (",", ";", "|", "\t")
 # Arrow drops a byte order mark at the start of its input, which can be any line here.
 _ODD = r"[\x00-\x08\x0b-\x1f\\]|^\x{FEFF}"
 _WHOLE = r"-?[0-9]{1,19}"
-# With at most so many digits before the point and so small an exponent, no value overflows.
+# With at most 20 digits before the point and an exponent of one digit, no value overflows.
 _FLOATING = r"-?[0-9]{1,20}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9])?"
 _PATTERNS: dict[pa.DataType, str] = {
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), _WHOLE),

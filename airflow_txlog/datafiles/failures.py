@@ -97,7 +97,7 @@ def trace_of(error: BaseException) -> list[str]:
 def is_own_source(filename: str) -> str | None:
     """Return the path inside this package of one of its source files in a traceback, else None."""
     found = _OURS.search(filename)
-    # Looked up, so that a text that only resembles a path of ours is rejected. In an executor the package is in a zip.
+    # Looked up, to reject a text that only resembles one of our paths. In an executor the package is in a zip.
     return found[1] if found is not None and ((_PACKAGE / found[1]).is_file() or ".zip" in str(_PACKAGE)) else None
 
 

@@ -1,12 +1,12 @@
 """A job in a separate process: `python -m airflow_txlog.jobs [--session KIND] SPEC_FILE`.
 
-The description comes from a file and the result goes to `result_uri`; the command line contains neither. `--session`
-names the Spark, which is used only if the job needs it: `local` (the default) is started by this process, `connect` is
-a server's, and `submitted` was started by `spark-submit` together with this process (`submitted_main`). With `none`, a
-job that needs Spark does nothing and fails with the fact `needs_spark`. `--spark-here`: the job's Spark reads this
-machine's disk, as a local one does. Standard output has only lines of the job; other output, such as that of Spark's
-JVM, goes to standard error. The process ends with its standard input, so that it dies with its parent, and on SIGTERM.
-Exit codes: 0 done, 75 failed and worth a retry (EX_TEMPFAIL), 1 failed; the result has the details.
+The description is read from a file and the result written to `result_uri`; the command line contains neither.
+`--session` names the Spark, which is used only if the job needs it: this process starts `local` (the default),
+`connect` is a server's, and `spark-submit` started `submitted` together with this process (`submitted_main`). With
+`none`, a job that needs Spark does nothing and fails with the fact `needs_spark`. `--spark-here`: the job's Spark reads
+this machine's disk, as a local one does. Standard output has only the job's lines; other output, such as that of
+Spark's JVM, goes to standard error. The process ends with its standard input, so that it dies with its parent, and on
+SIGTERM. Exit codes: 0 done, 75 failed and worth a retry (EX_TEMPFAIL), 1 failed; the result has the details.
 """
 
 from __future__ import annotations

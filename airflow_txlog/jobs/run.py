@@ -1,7 +1,7 @@
-"""One job, from its description to its result. The way in for every runner.
+"""One job, from its description to its result. The entry point for every runner.
 
-The invariant: a job that fails leaves nothing that a commit names, and a result that says why. Its temporary views, its
-settings and its materialized inputs are gone when `run_job` returns.
+The invariant: a job that fails leaves no file that a commit names, and its result has the reason. Its temporary views,
+its settings and its materialized inputs are gone when `run_job` returns.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def run_job(
 ) -> JobResult:
     """Run the job, and put its result at `spec.result_uri` if there is one.
 
-    `spark` is a session that runs nothing else meanwhile, best one of `session.local_session`. Without it a job that
-    may spare Spark is tried without, and if it needs Spark, `start` returns the session; without that too, the
+    `spark` is a session that runs nothing else at that time, ideally one of `session.local_session`. Without it, a job
+    that may spare Spark is tried without, and if it needs Spark, `start` returns the session; without that too, the
     result is an error with the fact `needs_spark`, and nothing was staged. `always_starts`: a job that may need Spark
     starts it in any case. `is_spark_here`: that session reads this machine's disk, so a path means the same without it.
     `log` gets lines for people on what the job does; the process that reads the result sums it up
     (`wording.summary_lines`).
 
-    Raises only when the result cannot be put where it belongs: a failure of the job is the result's `error`.
+    Raises only if the result cannot be put at its URI: a failure of the job is the result's `error`.
     """
     say = log or (lambda line: None)
     say(f"{spec.operation.name} {spec.table_uri}")
@@ -49,7 +49,7 @@ def run_job(
     try:
         table = DeltaTable.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
         if spec.operation.needs_spark:
-            # A job on the log alone need not load what plans, and what drives Spark.
+            # A job on the log alone need not load the modules that plan and that drive Spark.
             from airflow_txlog.jobs.planner import Sparks, run_planned  # noqa: PLC0415
 
             sparks = Sparks(start, False, is_spark_here, always_starts)
@@ -76,7 +76,7 @@ def _job_of(spec: JobSpec) -> Callable[[Any], JobResult]:
 def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Log) -> JobResult:
     failure = failure_of(spec, error)
     if failure is not error and isinstance(failure, JobError):
-        # Not foreseen: the places that it went through help to mend it.
+        # An unforeseen error: the places that it passed help to fix it.
         for line in trace_of(error):
             say(line)
     return JobResult(

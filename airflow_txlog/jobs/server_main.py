@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-# Python looks beside a script first, and the modules there are no top-level ones.
+# Python searches a script's folder first, whose modules are not top-level modules.
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.path.dirname(os.path.abspath(__file__))]
 
 from py4j.java_gateway import GatewayParameters, JavaGateway  # noqa: E402
@@ -29,14 +29,14 @@ def main() -> int:
     except Py4JJavaError as error:
         print(error.java_exception.toString(), flush=True)
         return 1
-    # A pipe of the JVM's, which ends with it.
+    # A pipe of the JVM, which ends with it.
     sys.stdin.buffer.read()
     return 0
 
 
 def _started(jvm: Any) -> int:
     system = jvm.java.lang.System
-    # With those that `spark-submit` has found for spark.jars.packages.
+    # Including those that `spark-submit` has found for spark.jars.packages.
     jars = system.getProperty(JARS)
     if jars:
         system.setProperty(JARS, jars_in_place(jars))

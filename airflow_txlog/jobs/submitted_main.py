@@ -12,7 +12,7 @@ import stat
 import sys
 import threading
 
-# Python looks beside a script first, and the modules there are no top-level ones.
+# Python searches a script's folder first, whose modules are not top-level modules.
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.path.dirname(os.path.abspath(__file__))]
 
 from airflow_txlog.contract.job import OPEN_FILES  # noqa: E402
@@ -38,14 +38,14 @@ def take_from_parent() -> None:
 
 
 def opened(path: str) -> str:
-    """Return an open file of the parent's as one of this process, which outlives it; any other path as it is."""
+    """Return a copy of an open file of the parent, which outlives it; return any other path unchanged."""
     if not path.startswith(OPEN_FILES):
         return path
     return f"{OPEN_FILES}{os.open(f'/proc/{os.getppid()}/fd/{path.removeprefix(OPEN_FILES)}', os.O_RDWR)}"
 
 
 if __name__ == "__main__":
-    # Submitted by hand, it has what a driver has anywhere: a pipe at the JVM's input may end at once.
+    # Submitted by hand, it has the usual streams of a driver: a pipe at the JVM's input may end at once.
     if sys.argv[-1].startswith(OPEN_FILES):
         take_from_parent()
     sys.exit(main(["--session", "submitted", *sys.argv[1:]], opened))

@@ -80,7 +80,7 @@ def check_tokens(text: SqlText) -> None:
 
 
 def invalid(sql: str, what: str) -> InvalidPredicate:
-    """Return the error for a text that is not one boolean expression; `what` describes where it fails to be one."""
+    """Return the error for a text that is not one boolean expression; `what` describes the fault."""
     return InvalidPredicate(
         f"The predicate {sql!r} is not one boolean SQL expression: {what}. Write a single condition such as "
         "day = :day AND name = :name; values belong in the parameters. Nothing was read.",

@@ -255,7 +255,7 @@ class Compact:
             self._at += length
         else:
             raise ValueError("its footer has a field of no type that Thrift knows")
-        # A list claims its number of items: without this check, so many would be skipped beyond the end.
+        # A list claims its number of items: without this check, all of them would be skipped beyond the end.
         if self._at > len(self._data):
             raise ValueError("its footer ends within a field")
 

@@ -26,7 +26,7 @@ _PREFIX = re.compile("[0-9A-Za-z]+")
 def confined(file: StagedFile, folder: str = "") -> StagedFile:
     """Return a file of saved work, if jobs stage files with its path in this folder of the table.
 
-    Raises ValueError for a path that leaves the folder or that no job of ours would use.
+    Raises ValueError for a path that leaves the folder or that our jobs would not use.
     """
     path = file.store_path
     if encode_add_path(path) != file.path:

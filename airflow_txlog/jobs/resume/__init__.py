@@ -1,1 +1,1 @@
-"""What is kept over conflicts, retries and deaths of the driver: attempts, saved work, and the commit itself."""
+"""State that survives conflicts, retries and deaths of the driver: attempts, saved work, and the commit itself."""

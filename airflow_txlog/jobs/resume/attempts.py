@@ -1,10 +1,10 @@
-"""Attempts: a job that lost to another commit continues with what still holds, until it commits or its time is over.
+"""Attempts: a job that lost to another commit continues with its valid work until it commits or runs out of time.
 
 An attempt opens a transaction on the newest snapshot, reads the application transaction first, plans, stages and
-commits. What earlier attempts found and staged is the job's memory; the plan decides how much of it holds. The
-invariants: what a commit removes and adds is exactly what the plan found and the stage wrote, and the application
-transaction rides on it, never alone. A staged file is deleted only when no version of the table holds it, and none ever
-will: not before its commit's fate is known, and not while another try of the same work may know of it.
+commits. The findings and staged files of earlier attempts are the job's memory; the plan decides how much of it holds.
+The invariants: a commit removes and adds exactly the files that the plan found and the stage wrote, and the application
+transaction is part of it, never committed alone. A staged file is deleted only when no version of the table holds it,
+and none ever will: not before its commit's fate is known, and not while another try of the same work may know of it.
 Source: docs/decisions/retries.md; soundness A10, A11, A17, B5; delta-spark, DeltaOperations.
 """
 
@@ -72,10 +72,10 @@ _WORTH_ANOTHER_ATTEMPT = (CommitConflict, CommitContention, TableAlreadyExists)
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a job wants to commit.
+    """The change that a job wants to commit.
 
-    `staged` are new files, including those of change rows. `removed` are rows of a table `FILES`. `adds` come besides
-    `staged`: files of the table with another deletion vector, which lies in one of the staged `vector_files`.
+    `staged` are new files, including those of change rows. `removed` are rows of a table `FILES`. `adds`, in addition
+    to `staged`, are files of the table with another deletion vector, which is in one of the staged `vector_files`.
     `parameters` and `metrics` are the commit's operationParameters and operationMetrics, as delta-spark spells them.
     `files` are the result's counts of files. Without `data_change`, rows only moved to other files.
     """
@@ -93,7 +93,7 @@ class Change:
 
     @property
     def all_staged(self) -> list[StagedFile]:
-        """Every file that was staged for the commit."""
+        """All files that were staged for the commit."""
         return [*self.staged, *self.vector_files]
 
     @property
@@ -116,9 +116,9 @@ def run_attempts(
 ) -> JobResult:
     """Plan and commit until it succeeds, for at most `conflict_deadline_s` after the first conflict.
 
-    `plan` reads through the transaction, stages into `memory`, and returns what to commit; on an error it has deleted
-    what it staged and had not yet put there. `saved_work` is where the memory is saved. `begin_absent` begins the
-    transaction that creates the table if there is none; without it, TableNotFound.
+    `plan` reads through the transaction, stages into `memory`, and returns the change to commit; on an error it has
+    deleted the files that it staged and had not yet put there. `saved_work` saves the memory. `begin_absent` begins
+    the transaction that creates the table if there is none; without it, TableNotFound.
     Work that counts from its first try is planned on the version that this try met, and any conflict ends it for good.
     Raises the last attempt's conflict when the time is over, and every other error at once.
     """
@@ -158,14 +158,14 @@ class _Attempts:
 
     def run(self) -> JobResult:
         context, clock = self._context, self._clock
-        # From the first conflict on: the work before it may have taken longer than the whole time allowed.
+        # Counts from the first conflict: the work before it may have taken longer than the whole time allowed.
         deadline_ms: int | None = None
         number = 1
         while True:
             try:
                 return self._round(number)
             except _WORTH_ANOTHER_ATTEMPT as error:
-                # A source may have lost files too, which says nothing about the rows that the author meant.
+                # A source may have lost files too, which does not concern the rows that the author meant.
                 if self._counts_from_first_try and isinstance(error, CommitConflict) and error.table == context.root:
                     return self._done_by_another_copy(error)
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(number - 1, 10)) * (0.5 + clock.random())
@@ -208,7 +208,7 @@ class _Attempts:
 
     @contextlib.contextmanager
     def _missing_files_are_conflicts(self) -> Iterator[None]:
-        """Inside, a file that is gone because another commit removed it raises ConcurrentDeleteRead."""
+        """Inside the block, a file that another commit has removed raises ConcurrentDeleteRead."""
         read = self._context.tables_read
         read.clear()
         try:
@@ -227,7 +227,7 @@ class _Attempts:
                 if self._begin_absent is None:
                     raise
         if self._counts_from_first_try and self._first is None:
-            # Before the source is evaluated, which may take long.
+            # Before the evaluation of the source, which may take long.
             self._first = first_version(self._context, None)
         return self._begin_absent()
 
@@ -244,7 +244,7 @@ class _Attempts:
             try:
                 earlier = self._table.begin(self._first)
             except VersionNotFound as error:
-                # What landed cannot be compared any more.
+                # The commits since then cannot be compared any more.
                 raise landed_since(context, self._first, tx.read_version) from error
         context.log(f"on version {self._first}, which the first try met: what has landed since is a conflict")
         if context.spec.application is not None:
@@ -283,12 +283,12 @@ class _Attempts:
         try:
             is_committed = commit_change(self._context, tx, change)
         except BaseException as error:
-            # The files at paths that are live already may be the very ones that we staged: another copy's commit.
+            # Files at paths that are live already may be the files that we staged, in another copy's commit.
             if isinstance(error, DuplicateActions) or not isinstance(error, _PROVES_UNCOMMITTED):
                 self.fate_is_known = False
             raise
         if is_committed:
-            # Whatever fails from here on, a log line among it: the staged files are the table's.
+            # Whatever fails from here on, even a log line: the staged files belong to the table.
             self.fate_is_known = False
         return is_committed
 
@@ -298,7 +298,7 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
 
     Under Serializable a change of nothing makes no commit and records no application transaction: a retry may find
     rows that arrived later. Under WriteSerializable the empty commit carries it (soundness B5).
-    Raises what `Transaction.commit` raises.
+    Raises the errors of `Transaction.commit`.
     """
     snapshot = tx.snapshot
     is_serializable = snapshot is not None and snapshot.table_properties.isolation_level == SERIALIZABLE
@@ -335,7 +335,7 @@ def predicate_parameter(texts: Sequence[str]) -> str:
 
 
 def _removed_meanwhile(error: CorruptTable, read: Iterable[tuple[DeltaTable, Snapshot]]) -> ConcurrentDeleteRead | None:
-    """Return the conflict that a missing file amounts to if its table no longer names it.
+    """Return the conflict that explains a missing file, if its table no longer names it.
 
     `read` are the tables that the job reads, each with the version that it planned on.
     """

@@ -1,11 +1,11 @@
-"""The version that the first try of a job met, for work that must never undo unseen what has landed since.
+"""The version that the first try of a job met, for work that must never undo a later commit unseen.
 
-A try that is killed cannot report what it met. So the first one notes the version, beside the saved work of other jobs,
-and every later try counts from there. `Operation.counts_from_first_try` asks for it.
+A killed try cannot report the version that it met. So the first one notes it, next to the saved work of other jobs, and
+every later try counts from there. `Operation.counts_from_first_try` requires it.
 
 The invariant: no note permits what the log forbids. Any process that writes the table may replace or delete the note.
-So it is signed; one that is not forbids the work; and without a signed one the times of the commits decide: none may
-have landed since the work was first tried. Source: soundness A23, B11.
+So it is signed. An unsigned note forbids the work; without a signed one the times of the commits decide: none may have
+landed since the work was first tried. Source: soundness A23, B11.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.storage import Store
 
 NO_TABLE = -1
-"""The version that a try meets where there is no table."""
+"""The version that a try meets if there is no table."""
 
 _EXAMPLES = 5
 _LARGEST_NOTE_BYTES = 1024
@@ -37,9 +37,9 @@ _TICK_MS = 50
 def first_version(context: LogContext, head: Snapshot | None) -> int:
     """Return the version that the first try of this work met, or NO_TABLE, and note it if this is the first try.
 
-    Never later than `head`, the version that this try met; None if it met no table. Raises ConcurrentWrite, not
-    retryable, where commits may have landed since and the first version is not known, and TableReplaced if the table
-    was dropped since.
+    It is never later than `head`, the version that this try met; None if it met no table. Raises ConcurrentWrite, not
+    retryable, if commits may have landed since and the first version is not known, and TableReplaced if the table was
+    dropped since.
     """
     met = _Met(table="", version=NO_TABLE) if head is None else _Met(table=head.metadata.id, version=head.version)
     application = context.spec.application
@@ -50,11 +50,11 @@ def first_version(context: LogContext, head: Snapshot | None) -> int:
     try:
         first = _noted(store, path, seal)
     except FileNotFoundError:
-        # Before it is noted again: a note that somebody has deleted must not come back with a later version.
+        # Before it is noted again: a deleted note must not come back with a later version.
         _check_times(context, application, head)
         first, is_known = met, False
         if not store.put_if_absent(path, first.to_note(seal)):
-            # Another copy of this work has just noted what it met.
+            # Another copy of this work has just noted the version that it met.
             first = _note_of_other_copy(context, application)
     if first is None:
         what = (
@@ -74,14 +74,14 @@ def first_version(context: LogContext, head: Snapshot | None) -> int:
 
 
 def landed_since(context: LogContext, first: int, head: int) -> ConcurrentWrite:
-    """Return the error of work that cannot be done on `head`, as its first try met the version `first`."""
+    """Return the error for work that cannot be done on `head`, because its first try met the version `first`."""
     met = "no table" if first == NO_TABLE else f"version {first}"
     what = f"met {met} when it was first tried, and since then landed: {_versions(range(first + 1, head + 1))}"
     return _landed(context, context.spec.application, what, read_version=first, winning_version=first + 1)
 
 
 def forget_first_version(context: LogContext) -> None:
-    """Delete the note, as the work is done. What cannot be deleted is left to a VACUUM."""
+    """Delete the note, because the work is done. If that fails, VACUUM sweeps it."""
     if context.spec.application is not None:
         with contextlib.suppress(Exception):
             remove_first_version_note(context.store, context.spec.application)
@@ -89,7 +89,7 @@ def forget_first_version(context: LogContext) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Met:
-    """What a note holds: the id and the version of the table that the first try met; "" and NO_TABLE for none."""
+    """The content of a note: the id and the version of the table that the first try met; "" and NO_TABLE for none."""
 
     table: str
     version: int
@@ -107,7 +107,7 @@ class _Met:
 
 
 def _noted(store: Store, path: str, seal: Seal | None) -> _Met | None:
-    """Return what a note says; None if it is no note, or not signed by this work. Raises FileNotFoundError."""
+    """Return the content of a note; None if it is no note, or not signed by this work. Raises FileNotFoundError."""
     info = store.stat(path)
     if info is not None and info.size_bytes > _LARGEST_NOTE_BYTES:
         return None
@@ -127,13 +127,13 @@ def _noted(store: Store, path: str, seal: Seal | None) -> _Met | None:
 def _check_times(context: LogContext, application: ApplicationTransaction, head: Snapshot | None) -> None:
     """Raise ConcurrentWrite if, by the times of the store, a commit has landed since this work was first tried.
 
-    A first try has nothing to compare, nor has work that does not say when it began.
+    The check passes for a first try and for work that does not record when it began: they have no time to compare.
     """
     if head is None or application.first_tried_ms is None or application.is_first_try:
         return
     store = context.store
     before_ms, store_ms, now_ms = SYSTEM_CLOCK.now_ms(), store.now_ms(), SYSTEM_CLOCK.now_ms()
-    # A disk's clock is this machine's, a tick late.
+    # A disk uses this machine's clock, one tick late.
     is_one_clock = before_ms - _TICK_MS <= store_ms <= now_ms
     first_ms = application.first_tried_ms - (0 if is_one_clock else now_ms - store_ms)
     landed: list[int] = []

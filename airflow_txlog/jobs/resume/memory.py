@@ -1,15 +1,15 @@
-"""What a job has found and staged so far, and what of it still holds on a newer version of the table.
+"""The findings and staged files of a job so far, and the part of them that still holds on a newer version of the table.
 
-A *scan* is remembered for every file that was looked at, touched or not, with all matches in its rows. Everything
-global (which source rows matched nothing, counts, ambiguity) is derived again from the scans of the files that are live
-now, never patched. A *segment* is files that were staged together from some inputs, kept or dropped as a whole.
+A *scan* is remembered for every examined file, touched or not, with all matches in its rows. Everything global (which
+source rows matched nothing, counts, ambiguity) is derived again from the scans of the files that are now live, never
+patched. A *segment* is files that were staged together from some inputs, kept or dropped as a whole.
 
-The invariants: what is kept is what a run from the start on the new version, with the same materialized inputs, would
-find and stage again, row for row. So a segment lives by path *and deletion vector* of each of its inputs. A scan, whose
+The invariants: a run from the start on the new version, with the same materialized inputs, would find and stage every
+kept part again, row for row. So a segment lives by path *and deletion vector* of each of its inputs. A scan, whose
 positions belong to the immutable file, survives a vector that only grew, less the rows that it now deletes. And two
-versions have the same `TableRules` unless their only differences are listed as harmless, as rows were checked,
-computed and laid out under the rules of their version. Pure: no Spark, no store. Source: soundness, section 0, A1, A17,
-A18, B2.
+versions have the same `TableRules` unless their only differences are listed as harmless, because rows were
+checked, computed and laid out under the rules of their version. Pure: no Spark, no store. Source: soundness, section 0,
+A1, A17, A18, B2.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ JOINED = "joined"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFile:
-    """A data file of the version that is worked on.
+    """A data file of the version on which the job works.
 
     `path` is canonical; `vector` is the id of its deletion vector, and `deleted` the serialized set of rows that it
     deletes.
@@ -60,7 +60,7 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMatches:
-    """Everything that one look at a file found.
+    """All matches that one scan of a file found.
 
     `rows`: for each clause, the rows on which it acts and that met no source row. `pairs`: those that met one, as
     `pack_pairs` packs them.
@@ -76,7 +76,7 @@ NOTHING = FileMatches()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """One look at a file that had this deletion vector, and what it found."""
+    """One scan of a file that had this deletion vector, and its matches."""
 
     vector: str | None = None
     deleted: bytes | None = None
@@ -84,9 +84,9 @@ class Scan:
 
     @classmethod
     def of(cls, file: LiveFile, matches: FileMatches) -> Scan:
-        """Return what was found in a file as it is now."""
+        """Return the scan of a file as it is now."""
         if file.vector is None and matches is NOTHING:
-            # Most looks at a large table: one object.
+            # Most scans of a large table share this object.
             return _FOUND_NOTHING
         return cls(vector=file.vector, deleted=file.deleted, matches=matches)
 
@@ -99,8 +99,8 @@ class Segment:
     """Files that were staged together.
 
     `inputs` are the keys (`file_key`: canonical path and deletion vector) of the files whose rows are in it.
-    `fingerprint` is whatever else decided what is in it, "" for nothing. A segment without files had inputs that gave
-    no row.
+    `fingerprint` is everything else that decided about the rows, "" for nothing. A segment without files had inputs
+    that gave no row.
     """
 
     kind: str
@@ -122,14 +122,14 @@ class Memory:
     """By canonical path."""
     segments: list[Segment] = field(default_factory=list)
     dropped: list[StagedFile] = field(default_factory=list)
-    """Staged once, and not to be committed any more. No process may delete them before the fate of every commit that
-    may name them is known.
+    """Staged once, and no longer to be committed. No process may delete them before the fate of every commit that may
+    name them is known.
     """
     parts: list[StagedFile] = field(default_factory=list)
     """Files of segments that this attempt commits joined into one. Another attempt may join others."""
 
     def begin(self, rules: TableRules) -> bool:
-        """Start an attempt on a version with these rules; return whether what was remembered still holds.
+        """Start an attempt on a version with these rules; return whether the memory still holds.
 
         If not, everything is forgotten: rows were never checked against the new rules (soundness A18).
         """
@@ -145,18 +145,18 @@ class Memory:
         self.segments = []
 
     def remember(self, file: LiveFile, matches: FileMatches) -> None:
-        """Remember what a look at the whole file found, without the rows that its vector deletes."""
+        """Remember the matches of a scan of the whole file, without the rows that its vector deletes."""
         self.scans[file.path] = Scan.of(file, matches)
 
     def recall(self, file: LiveFile) -> FileMatches | None:
-        """Return what a look at the file would find now; None if it must be looked at again."""
+        """Return the matches that a scan of the file would find now; None if it must be scanned again."""
         scan = self.scans.get(file.path)
         if scan is None:
             return None
         if scan.vector == file.vector:
             return scan.matches
         if not _covers(file.deleted, scan.deleted):
-            # Rows came back, about which nothing is known.
+            # Rows came back that no scan has covered.
             return None
         return _without(scan.matches, file.deleted)
 
@@ -187,7 +187,7 @@ class Memory:
         return [*(file for segment in self.segments for file in segment.files), *self.dropped]
 
     def leftovers(self) -> list[StagedFile]:
-        """Return what was staged and is not in the commit, once this attempt has committed."""
+        """Return the staged files that are not in the commit, once this attempt has committed."""
         return [*self.dropped, *self.parts]
 
     def _drop(self, segments: Iterable[Segment]) -> None:
@@ -197,7 +197,7 @@ class Memory:
 def log_reuse(
     context: LogContext, memory: Memory, earlier: Collection[Segment], unused: Collection[StagedFile]
 ) -> None:
-    """Log what of the earlier segments an attempt uses, and how much of their files it does not.
+    """Log which earlier segments an attempt uses, and how much of their files it does not use.
 
     `earlier`: the segments before the attempt staged anything; `unused`: the files that it has dropped.
     """
@@ -234,7 +234,7 @@ def _without(matches: FileMatches, deleted: bytes | None) -> FileMatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRules:
-    """What of a version's protocol and metadata applies to rows. `still_holds` compares two."""
+    """The parts of a version's protocol and metadata that apply to rows. `still_holds` compares two."""
 
     table_id: str
     reader_features: frozenset[str]
@@ -254,7 +254,7 @@ def rules_at(snapshot: Snapshot) -> TableRules:
 
 
 def rules_of(protocol: Protocol, metadata: Metadata) -> TableRules:
-    """Return the rules that the protocol and the metadata of a version make; `rules_at` also knows its domains."""
+    """Return the rules that the protocol and the metadata of a version define; `rules_at` also knows its domains."""
     return TableRules(
         table_id=metadata.id,
         reader_features=reader_features(protocol),

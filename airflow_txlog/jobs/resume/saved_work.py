@@ -1,10 +1,10 @@
-"""The memory of a job written down, so that a retry or a restarted worker continues where the last try ended.
+"""The memory of a job in files, so that a retry or a restarted worker continues where the last try ended.
 
-It lies in the job's inputs folder inside the table, beside the materialized inputs that it names, and is written after
-every staging and before the commit that may use it. A file's name holds the size and the digest of its bytes and is
+It is in the job's inputs folder inside the table, next to the materialized inputs that it names. It is written after
+every staging and before the commit that may use it. A file's name contains the size and the digest of its bytes and is
 signed with the work's key (`seal`), so a file that is torn, too large or another process's is never read. The newest
-signed file counts. Only work with an application transaction and a key has one: the transaction makes two tries the
-same work.
+signed file counts. Only work with an application transaction and a key has such files: the transaction makes two tries
+the same work.
 
 The invariant: what is resumed was found and staged for the same spec, transaction and table, by the same release and in
 the same SQL dialect, and every path in it is confined again. No process deletes a file that saved work names before its
@@ -46,14 +46,14 @@ _NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{
 _KIND = "memory"
 _DIGESTS_AT_ONCE = 8
 _SCANS_AT_ONCE = 16_384
-# What decoding raises for content of another form than ours.
+# The errors of decoding content that is not in our form.
 _MALFORMED = (
     *(ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError),
     *(msgspec.MsgspecError, pa.ArrowException, CorruptDeletionVector),
 )
 _HEADER = b"txlog"
 
-# One row a scanned file. Beside each of its `clauses` stands the bitmap of the rows; the pairs are packed.
+# One row per scanned file. `rows` has the bitmap of the rows for each of its `clauses`; the pairs are packed.
 _SCANS = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -68,7 +68,7 @@ _SCANS = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What must be equal for the memory of another process to be this job's."""
+    """The facts that must be equal for the memory of another process to be this job's."""
 
     app_id: str
     version: int
@@ -79,7 +79,7 @@ class Identity:
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a memory holds besides its scans."""
+    """The content of a memory except its scans."""
 
     format: int
     identity: Identity
@@ -91,7 +91,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class SavedWork:
-    """Where the memory of one job is kept. Does nothing for work without an application transaction or a key."""
+    """The place of one job's memory. Does nothing for work without an application transaction or a key."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
@@ -101,7 +101,7 @@ class SavedWork:
         self._seal = context.seal
         self._has_passed_over = False
         self.is_published = False
-        """Whether another try may know of what this job has staged."""
+        """Whether another try may know of the files that this job has staged."""
 
     def load(self) -> Memory:
         """Return the memory of an earlier try of the same work, or an empty one.
@@ -140,7 +140,7 @@ class SavedWork:
         self._context.log(why)
 
     def _log_lost(self) -> None:
-        """Log what an earlier try has left that this one cannot use, and why, unless that was logged already."""
+        """Log the work of an earlier try that this one cannot use, and why, unless that was logged already."""
         context = self._context
         if context.is_continued or self._has_passed_over:
             return
@@ -161,7 +161,7 @@ class SavedWork:
             )
 
     def save(self, memory: Memory) -> None:
-        """Write the memory down and delete earlier writings. A failure is logged: a retry would start over."""
+        """Write the memory and delete earlier files of it. A failure is logged: a retry would start over."""
         seal = self._seal
         if seal is None or self._context.saved_inputs.reads_target:
             return
@@ -181,7 +181,7 @@ class SavedWork:
         try:
             with self._store.open_new(f"{self._folder}/{name}") as output:
                 output.write(data)
-        except Exception as error:  # the clients of stores raise classes of their own
+        except Exception as error:  # the clients of stores raise their own classes
             self._context.log(f"what was staged could not be written down ({text_of(error)}): a retry would start over")
             return
         earlier, self._saved = self._saved, [f"{self._folder}/{name}"]
@@ -219,7 +219,7 @@ class SavedWork:
         return self._seal.is_signed(_KIND, name[1].encode(), name[4])
 
     def _read(self, path: str) -> _Saved | None:
-        """Return what a saved file holds; None if it is not for this job, or was changed. Raises FileNotFoundError."""
+        """Return a saved file's content; None if it is not for this job, or was changed. Raises FileNotFoundError."""
         data = self._store.read(path)
         name = _NAME.fullmatch(path.rsplit("/", 1)[-1])
         if name is None or hashlib.sha256(data).hexdigest() != name[3]:
@@ -251,8 +251,8 @@ class SavedWork:
         return Identity(
             app_id=spec.application.app_id,
             version=spec.application.version,
-            # A clear before anything was committed gets the same number, and is to read its source anew. Without a
-            # state store the number itself is another one after a clear, and when the work began is not known.
+            # A task cleared before any commit gets the same number, and must read its source anew. Without a state
+            # store the number changes after a clear, and the time when the work began is not known.
             began_ms=None if spec.application.not_before_ms is not None else spec.application.first_tried_ms,
             digest=spec.digest(),
             release=airflow_txlog.__version__,
@@ -260,7 +260,7 @@ class SavedWork:
         )
 
     def _is_usable(self, saved: _Saved) -> bool:
-        """Return whether all files are there, and too young for a VACUUM (soundness A16), and the source's unchanged.
+        """Return whether all files exist, are too young for a VACUUM (soundness A16), and the source's are unchanged.
 
         Reads each file of the source's rows whole.
         """
@@ -292,7 +292,7 @@ def _resuming(found: _Saved) -> str:
 
 
 def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict[str, Any]) -> pa.Buffer:
-    """Return the memory, and what belongs to it, as one Arrow file."""
+    """Return the memory, with the facts that belong to it, as one Arrow file."""
     header = Header(
         format=_FORMAT,
         identity=identity,
@@ -325,7 +325,7 @@ def _scan_rows(scans: Sequence[tuple[str, Scan]], schema: pa.Schema) -> pa.Recor
 
 
 def decode(data: bytes) -> tuple[Header, pa.Table]:
-    """Return the header and the scans of what `encode` gave. Raises one of `_MALFORMED` for anything else."""
+    """Return the header and the scans that `encode` wrote. Raises one of `_MALFORMED` for anything else."""
     table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
     return msgspec.json.decode((table.schema.metadata or {})[_HEADER], type=Header), table
 

@@ -1,1 +1,1 @@
-"""How rows are found, and how they leave and enter files: shared by DELETE, UPDATE, MERGE and replace_where."""
+"""Finding rows, and moving them out of and into files: shared by DELETE, UPDATE, MERGE and replace_where."""

@@ -1,7 +1,7 @@
 """Operations on the rows for which one text is TRUE: DELETE, UPDATE, and an overwrite with `replace_where`.
 
-The invariant: a row is found exactly if Spark evaluates the author's text to TRUE. Of a plain text (`predicate.plain`)
-the engine computes that; of any other it only leaves out files and rows for which it cannot be TRUE. Source: soundness
+The invariant: a row is found exactly if Spark evaluates the author's text to TRUE. For a plain text (`predicate.plain`)
+the engine computes that; for any other text it only skips files and rows for which it cannot be TRUE. Source: soundness
 A2, A9.
 """
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _DOING = "find the matching rows"
-# Estimates for values whose type does not say how many bytes they take.
+# Estimated bytes of values whose type does not bound their size.
 _WIDTH_OF_TEXT, _WIDTH_OF_NESTED = 16, 64
 
 ONLY_CLAUSE = 0
-"""The number of the clause that acts on every row that is found: there is no other."""
+"""The number of the only clause, which acts on every row that is found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class ByCondition(RowOperation[C]):
         self._alias = alias
 
     def _accepted(self, snapshot: Snapshot, in_spark: Callable[[], dict[str, Any]]) -> Predicate:
-        """Return the accepted condition as the engine reads it: a plain one is accepted, any other is by `in_spark`.
+        """Return the accepted condition as the engine reads it. A plain one is accepted here, any other by `in_spark`.
 
         `in_spark` returns the parameters that the condition uses. Raises NeedsSpark.
         """
@@ -82,8 +82,8 @@ class ByCondition(RowOperation[C]):
         return plain[0]
 
     def _plain(self, snapshot: Snapshot) -> tuple[Predicate, Expression] | str:
-        """Return the condition as the engine reads it, and the filter that exactly its rows pass; or why it is not
-        plain.
+        """Return the condition as the engine reads it, and the filter that passes exactly its rows; or the reason why
+        it is not plain.
         """
         condition, schema = self._condition, snapshot.delta_schema
         used = self._gate.parameters_in(condition)
@@ -95,7 +95,7 @@ class ByCondition(RowOperation[C]):
         return "what the engine cannot evaluate" if exact is None else (read, exact)
 
     def find(self, prepared: C, plan: FilePlan) -> Matches:
-        """Return every row of which the condition is TRUE, with the only clause there is. Raises NeedsSpark."""
+        """Return every row for which the condition is TRUE, with the only clause. Raises NeedsSpark."""
         context, columns = self._context, columns_named(self._condition, prepared.snapshot.delta_schema)
         plain = self._plain(prepared.snapshot)
         if isinstance(plain, str):
@@ -105,7 +105,7 @@ class ByCondition(RowOperation[C]):
         return Matches.of_clause(ONLY_CLAUSE, found)
 
     def _find_by_spark(self, plan: FilePlan, columns: frozenset[str], read: Predicate) -> Mapping[int, RowPositions]:
-        """Return the rows of which the accepted condition is TRUE, by the plan's numbers of the files.
+        """Return the rows for which the accepted condition is TRUE, by the plan's numbers of the files.
 
         The condition names only `columns`. The tasks drop rows that cannot match, by `read`, before they
         reach Spark, and pack the addresses into bitmaps, so that the driver collects no rows. It sends few rows itself.
@@ -124,14 +124,14 @@ class ByCondition(RowOperation[C]):
         return united(collect(through(rows, rows_packed, PACKED_SCHEMA), _DOING))
 
     def _where(self, rows: DataFrame, column: str) -> DataFrame:
-        """Return one column of the rows of which the condition is TRUE."""
+        """Return one column of the rows for which the condition is TRUE."""
         view = self._context.view_name()
         rows.createOrReplaceTempView(view)
         query = f"SELECT {quoted(column)} FROM {aliased(view, self._alias)} WHERE (\n{self._condition}\n)"
         return self._gate.run(query)
 
     def _filter_by_value(self, plan: FilePlan, addressed: FileScan) -> Expression | None:
-        """Return a filter that passes exactly the rows of which the condition is TRUE, by the values of the one column
+        """Return a filter that passes exactly the rows for which the condition is TRUE, by the values of the one column
         that `addressed` scans.
 
         Spark evaluates the condition once for each distinct value: a condition is deterministic and depends on one row

@@ -1,6 +1,6 @@
 """Deletion vectors instead of copies: rows are deleted, and their file stays.
 
-The rows that leave join those that are deleted already; a file without rows is removed instead. The vectors of an
+The rows that leave join the rows that are already deleted; a file without rows is removed instead. The vectors of an
 attempt share few files, staged by the driver and remembered as segments. The invariant: a vector deletes the rows of
 the file's live vector and the rows that this attempt matched, and no others; so it is made again whenever either
 changes. Source: protocol, "Deletion Vectors"; soundness A1, A17.
@@ -44,7 +44,7 @@ _FOOTERS_AT_ONCE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class NewVectors:
-    """Files that come again with a new vector (`num_updated` had one before), and the files of their vectors."""
+    """Files that are added again with a new vector (`num_updated` had one before), and the files of their vectors."""
 
     adds: Sequence[Add] = ()
     files: Sequence[StagedFile] = ()
@@ -152,7 +152,7 @@ def _staged(
 
 def _record(context: JobContext, file: VectorFile) -> StagedFile:
     """Return a file of vectors as a staged file without rows."""
-    # By the store's clock, like every staged file: its age decides whether a VACUUM may have taken it.
+    # By the store's clock, like that of every staged file: the age decides whether a VACUUM may have taken it.
     found = context.store.stat(file.path)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), readable(context.root, file.path))

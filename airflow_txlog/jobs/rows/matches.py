@@ -1,8 +1,8 @@
 """Matches in the rows of a plan's files: the source row that each row met, and the clause that acts on it.
 
-They stay as the tasks have packed them, and are unpacked for one file at a time: the driver holds a few bytes of each
-pair. The invariant: these are *all* raw matches, also those on which no clause acts, because they decide what is
-ambiguous and what is inserted. Everything that an operation counts or stages is derived from them. Source: soundness,
+They stay packed as the tasks sent them, and are unpacked for one file at a time: the driver holds a few bytes of each
+pair. The invariant: these are *all* raw matches, also those on which no clause acts, because they decide about
+ambiguity and inserts. All counts and staged files of an operation are derived from them. Source: soundness,
 section 0, A1.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     pass
 
 _DOING = "find the matching rows"
-# What is taken for the bytes of a value that may have any number of them.
+# Estimated bytes of a value whose type does not bound its size.
 _WIDTH_OF_TEXT, _WIDTH_OF_NESTED = 16, 64
 
 
@@ -98,7 +98,7 @@ def united(packed: pa.Table) -> dict[int, RowPositions]:
     }
 
 
-# So many numbers of source rows are sorted at once.
+# The numbers of source rows that are sorted at once.
 _AT_ONCE = 1_000_000
 
 
@@ -113,7 +113,7 @@ class SourceRowSet:
         return sum(rows.num_rows for rows in self.parts.values())
 
     def fingerprints(self, buckets: int) -> list[str]:
-        """Return for each of so many buckets of source rows a digest of its rows in the set."""
+        """Return a digest of the set's rows in each of `buckets` buckets of source rows."""
         digests = [hashlib.sha256() for _ in range(buckets)]
         for part, rows in sorted(self.parts.items()):
             digests[part % buckets].update(f"{part}\n{len(rows.data)}\n".encode() + rows.data)
@@ -210,7 +210,7 @@ def _acting(pairs: pa.Table, numbers: Collection[int] | None) -> pa.Table:
         clauses.is_valid() if numbers is None else pc.is_in(clauses, pa.array(list(numbers), pa.int32()))
     )
     positions = whole(chosen.column(POSITION))
-    # Only a merge that tolerates many matches has a row twice: any of its pairs says the same.
+    # A row occurs twice only in a merge that tolerates many matches, and all of its pairs have the same effect.
     is_first = pa.concat_arrays(
         [pa.array([True] * min(len(positions), 1), pa.bool_()), pc.not_equal(positions[1:], positions[:-1])]
     )

@@ -1,4 +1,4 @@
-"""What an operation on rows defines, so that the pipeline does the rest; and the counts that such operations share.
+"""The steps that an operation on rows defines for the pipeline, and the counts that such operations share.
 
 The invariants: `prepare` checks every text and registers every read before anything is read or staged; `find` judges a
 row by that row and the materialized inputs alone; every figure is of this commit, whichever attempt or try did the
@@ -48,7 +48,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """All matches of an attempt: the rows that leave their files (`removed`), and those of them that come back
+    """All matches of an attempt: the rows that leave their files (`removed`), and those of them with a new image
     (`updated`).
     """
 
@@ -65,7 +65,7 @@ class RowOperation(ABC, Generic[P]):
     """A DELETE, UPDATE or MERGE, generic over what it prepares, which every other step gets."""
 
     name: ClassVar[str]
-    """The operation as its commit names it, by delta-spark's word."""
+    """The operation's name in its commit, as delta-spark writes it."""
 
     writes_rows = True
     """Whether each of its changes has new rows. One that only removes rows may write no Parquet file, so that it also
@@ -116,7 +116,7 @@ class RowOperation(ABC, Generic[P]):
 class StagedWork:
     """All files that are staged for this attempt's commit, by kind, and the files that leave for it.
 
-    `removed` (rows of a table `FILES`) includes those that come again with one of the new `vectors`. `changes` are
+    `removed` (rows of a table `FILES`) includes those that are added again with one of the new `vectors`. `changes` are
     files of change rows, which are no files of the table. `joined` are committed instead of the files at the paths
     `parts`.
     """

@@ -1,7 +1,7 @@
 """One attempt of DELETE, UPDATE or MERGE, over the memory of the attempts before it.
 
-New files are scanned; the matches of files that an earlier attempt has scanned are recalled. From all matches together
-follows what leaves, comes back and is inserted, and only the missing part of it is staged. The invariant: the change of
+New files are scanned; the matches of files that an earlier attempt has scanned are recalled. All matches together
+decide which rows leave, change and are inserted; only the missing part is staged. The invariant: the change of
 an attempt is that of a run from the start on its snapshot, with the same materialized inputs. Source: soundness,
 section 0.
 """
@@ -29,7 +29,7 @@ from airflow_txlog.jobs.rows.staging import stage_work
 from airflow_txlog.jobs.sql.columns import check_names_are_free
 
 _FILES_AT_ONCE = 16_384
-# What is read of so many bytes takes long enough to be announced.
+# Reading more bytes than this takes long enough to be announced.
 _MANY_BYTES = 100 * 1024 * 1024
 
 
@@ -57,7 +57,7 @@ class RowAttempts(Generic[P]):
         """Find and stage; return the change to commit."""
         context, memory, snapshot = self._context, self._memory, tx.snapshot
         assert snapshot is not None
-        # A scan has columns of such names beside the table's.
+        # A scan adds columns with such names to the table's.
         check_names_are_free(snapshot.schema.names, f"Table {context.root}")
         if self._operation.writes_rows:
             # A table whose files cannot be written here is refused before the source's rows are staged.
@@ -95,7 +95,7 @@ class RowAttempts(Generic[P]):
         )
 
     def _find(self, prepared: P) -> Found:
-        """Return the matches in all candidates: recalled, or found by looking."""
+        """Return the matches in all candidates: recalled, or found by a scan."""
         context, memory = self._context, self._memory
         plan = plan_files(prepared.snapshot, prepared.candidates, context.spec.time_zone, context.executor.instants)
         matches: dict[int, FileMatches] = {}

@@ -3,9 +3,9 @@
 A touched file is copied without the rows that leave it, or stays and gets a deletion vector. New images are staged in
 segments of a few input files, so that a later attempt drops little; inserts in segments by bucket of source rows. With
 a change data feed, either every change of the attempt is in change files, or none is and no staged file holds a row
-that was there before: a reader derives the changes of whole files. The invariant: after `stage_work` the memory's
-segments hold exactly the rows that this attempt matched. Source: soundness B2; protocol, "Add CDC File"; delta-spark,
-DeleteCommand, UpdateCommand, MergeIntoCommand.
+that was in the table before: a reader derives the changes of whole files. The invariant: after `stage_work` the
+memory's segments hold exactly the rows that this attempt matched. Source: soundness B2; protocol, "Add CDC File";
+delta-spark, DeleteCommand, UpdateCommand, MergeIntoCommand.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def without_change_rows(fingerprint: str) -> str:
 def stage_work(
     context: JobContext, operation: RowOperation[P], prepared: P, found: Found, memory: Memory
 ) -> StagedWork:
-    """Stage what is missing.
+    """Stage the missing files.
 
-    Raises PartitionMismatch for a new row outside of the scope, after deleting what was staged just now; and as
-    `stage`.
+    Raises PartitionMismatch for a new row outside of the scope, after deleting the files that it has just staged; and
+    as `stage`.
     """
     return _Staging(context, operation, prepared, found, memory).run()
 
@@ -149,7 +149,7 @@ class _Staging(Generic[P]):
         leaving = None
         if self._needs_change_rows(copies_rows=bool(copies), inserts_rows=bool(wanted)):
             leaving = self._leaving_rows()
-            # Inserts with change rows are others than those without.
+            # Inserts with change rows differ from those without.
             wanted = {bucket: fingerprint + _CHANGE_ROWS for bucket, fingerprint in wanted.items()}
         inserted = {segment.fingerprint for segment in memory.keep(INSERTS, (), set(wanted.values()))}
         changed = _inputs(memory.keep(CHANGES, () if leaving is None else leaving.keys))
@@ -193,7 +193,7 @@ class _Staging(Generic[P]):
         """
         if not rows:
             return []
-        # As many for each task: a segment is the work of one.
+        # As many groups for each task, because a segment is the work of one.
         parallelism = self._context.parallelism
         turns = -(-len(rows) // (self._context.limits.segment_files * parallelism))
         most = -(-len(rows) // (turns * parallelism))
@@ -252,7 +252,7 @@ class _Staging(Generic[P]):
         if missing.images:
             segment_of = _numbered(missing.images, missing.first_image)
             rows = sorted(segment_of)
-            # Large files are copied by several tasks, so not by the one that reads them for images.
+            # Large files are copied by several tasks, and therefore not by the one that reads them for images.
             sizes = [found.plan.table.column("size_bytes")[row].as_py() or 0 for row in missing.copies]
             parts = zip(missing.copies, parts_of(self._context.parallelism, sizes), strict=True)
             copied = frozenset(row for row, count in parts if count == 1 and row in segment_of)
@@ -264,7 +264,7 @@ class _Staging(Generic[P]):
         return new, copied
 
     def _segments(self, missing: _Missing, staged: Sequence[StagedFile]) -> list[Segment]:
-        """Return the staged files as segments; also those without a file, so that they are not staged again."""
+        """Return the staged files as segments, also segments without a file, so that they are not staged again."""
         copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
         new: dict[int, list[StagedFile]] = {}
         for file in staged:

@@ -1,10 +1,10 @@
 """Tiny staged files of one partition become few: those of a write, and those of a change and its change files.
 
-How many rows a task will write is not known before it ran. If it was many tiny files, a second job reads them again,
-which costs little. What an attempt has staged stays in segments by its inputs, so that the next attempt keeps what
-still holds; a joined file is made of segments for one commit, and is kept only for the very same parts. The invariants:
-joined files hold exactly the rows of their parts, and either a part or the joined file is in the commit. Source:
-soundness A17, B2.
+The number of rows that a task will write is known only after it ran. If the result was many tiny files, a second job
+reads them again, which costs little. The files of an attempt stay in segments by their inputs, so that the next attempt
+keeps the valid ones; a joined file is made of segments for one commit, and is kept only for the very same parts. The
+invariants: joined files hold exactly the rows of their parts, and either a part or the joined file is in the commit.
+Source: soundness A17, B2.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def joined_bins(context: JobContext, layout: Layout, bins: Sequence[Sequence[Sta
             f"Of {wanted} rows in {plan.num_rows} tiny files {found} came out when they were joined. Nothing was "
             "committed; this is a fault of this engine, please report it."
         )
-    # A task numbers its files by the bin; what the rows belong to is as it was.
+    # A task numbers its files by the bin; the rows' own segments are unchanged.
     made.sort(key=lambda file: file.segment or 0)
     return [
         replace(file, segment=files[0].segment, is_change=layout.is_change)
@@ -129,7 +129,7 @@ def _plan(files: Sequence[tuple[StagedFile, int]]) -> pa.Table:
     )
 
 
-# So much is read and written once more for a commit, at most: about 10 ms a mebibyte. A larger bound slows down a
+# The most bytes that are read and written once more for a commit: about 10 ms a mebibyte. A larger bound slows down a
 # change that takes a few tenths of a second by half.
 MOST_BYTES = 4 * 1024 * 1024
 
@@ -173,7 +173,7 @@ def joined_files(context: JobContext, snapshot: Snapshot, work: StagedWork, memo
 def _bins(context: JobContext, snapshot: Snapshot, work: StagedWork) -> list[tuple[Layout, list[StagedFile]]]:
     """Return the files to join, and how the joined file is written; the smallest first, up to MOST_BYTES."""
     new = {file.path for file in (*work.images, *work.inserts)}
-    # Rows of a copy have ids that a joined file would not keep.
+    # Rows of a copy have ids that a joined file would lose.
     if not (new or work.changes) or "rowTracking" in writer_features(snapshot.protocol):
         return []
     layout = layout_of(context, snapshot)

@@ -2,7 +2,7 @@
 
 Spark takes the columns from one file, and fails at another one that has a column in a wider type. Here each column gets
 the type in which every file can be read without a loss. The invariant: if Spark can read the source, the rows are those
-that it reads; otherwise they are the values of the files, or the source is refused by the names of a file and a column.
+that it reads; otherwise they are the values of the files, or an error refuses the source and names a file and a column.
 Source: Spark 4.2, ParquetFileFormat.inferSchema, ParquetVectorUpdaterFactory, ResolveDefaultColumns.
 """
 
@@ -51,9 +51,9 @@ from airflow_txlog.storage import Store
 from airflow_txlog.storage.limits import cost_of
 
 MAX_FILES = 4_000
-"""If there are more files, one footer gives the columns, as for Spark, and the others are not read."""
+"""If there are more files, one footer gives the columns, as for Spark, and the other footers are not read."""
 _READERS = 8
-# Spark reads a file of the one as the other, and Arrow does not.
+# Spark reads a file of one type as the other, and Arrow does not.
 _ALIKE_TO_SPARK = (
     frozenset((Primitive.STRING, Primitive.BINARY)),
     frozenset((Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)),
@@ -67,7 +67,7 @@ class _Apart(Exception):
 
 
 class _ForSpark(Exception):
-    """Two types that Spark reads as one in its own way, or may."""
+    """Two types that Spark reads, or may read, as one in its own way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class SourceFooter:
 
     path: str
     name: str
-    """What people call the file."""
+    """The file's name in errors."""
     columns: StructType | None
     why: str | None = None
     error: Exception | None = None
@@ -123,10 +123,10 @@ class SourceColumns:
 def columns_in_footers(found: SourceFiles, besides: Iterable[str] = ()) -> SourceColumns:
     """Return the columns of a source with files that are not empty; folders name the columns `besides`.
 
-    Raises InvalidJobSpec for a type that no column can have, and what the store raises.
+    Raises InvalidJobSpec for a type that no column can have, and the store's errors.
     """
     files = found.sizes
-    # Spark takes the columns from the summary beside the files, or from the first file, as Java orders texts.
+    # Spark takes the columns from a summary file if there is one, or from the first file, as Java orders texts.
     asked = found.summary or min(files, key=lambda path: path.encode("utf-16-be"))
     read = _footers_of(found.store, {**(files if len(files) <= MAX_FILES else {}), asked: files.get(asked)})
     first = next(footer for footer in read if footer.path == asked)
@@ -219,7 +219,7 @@ def _not_certain(name: str) -> str:
 
 
 def _footers_of(store: Store, sizes: Mapping[str, int | None]) -> list[SourceFooter]:
-    """Return the footers of these files, whose sizes may be known, in order. Raises what the store raises."""
+    """Return the footers of these files, whose sizes may be known, in order. Raises the store's errors."""
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(lambda path: _footer_of(store, path, sizes[path]), sizes))
 
@@ -257,7 +257,7 @@ def _why_only_here(footers: Sequence[SourceFooter], columns: StructType) -> str 
             if column.name.lower() in footer.in_nanoseconds:
                 return f"the file {footer.name} has column {column.name!r} in nanoseconds"
             pairs = () if other is None else pairs_of(column.type, other.type)
-            # Spark takes a column of nulls for whole numbers.
+            # Spark reads a column of nulls as whole numbers.
             if any(
                 held is Primitive.VOID and wanted not in (Primitive.INTEGER, Primitive.LONG) for wanted, held in pairs
             ):
@@ -266,7 +266,7 @@ def _why_only_here(footers: Sequence[SourceFooter], columns: StructType) -> str 
 
 
 def _together(one: DataType, other: DataType) -> DataType:
-    """The type in which values of both can be read as they are, by Spark and here. Raises _Apart, _ForSpark."""
+    """Return the type in which both types' values are readable, by Spark and here. Raises _Apart, _ForSpark."""
     if one == other or other is Primitive.VOID:
         return one
     if one is Primitive.VOID:
@@ -283,7 +283,7 @@ def _together(one: DataType, other: DataType) -> DataType:
     if frozenset((one, other)) in _ALIKE_TO_SPARK:
         raise _ForSpark
     for narrow, wide in ((one, other), (other, one)):
-        # Spark and this package read in the wider type what a table may be widened from.
+        # Spark and this package read both in the wider type if a table may be widened so.
         if is_widening(narrow, wide):
             return wide
     if isinstance(one, DecimalType) and isinstance(other, DecimalType):

@@ -39,7 +39,7 @@ from airflow_txlog.errors import CorruptTable, InvalidJobSpec, SchemaMismatch, T
 from airflow_txlog.storage import Store
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-# No Parquet file has the first two, and a column of nulls is of no type of its own.
+# No Parquet file has the first two, and a column of nulls has no type.
 _NOT_SO = frozenset((pa.float16(), pa.date64(), pa.null()))
 # ORC's names of types that differ from the format's.
 _ORC_NAMES: dict[DataType, str] = {
@@ -48,7 +48,7 @@ _ORC_NAMES: dict[DataType, str] = {
     Primitive.INTEGER: "int",
     Primitive.LONG: "bigint",
 }
-# For any other type, known or to come, Arrow may show plain bytes or a number, and Spark something else or nothing.
+# For any other type, known or to come, Arrow may show plain bytes or a number, and Spark a different value or none.
 _KNOWN_LOGICAL_TYPES = frozenset({"NONE", "STRING", "INT", "DECIMAL", "DATE", "TIMESTAMP", "JSON", "UNKNOWN"})
 # Types that neither Spark nor a Delta table has, and the type to write instead.
 _INSTEAD = {"UUID": "text", "FLOAT16": "float32", "TIME": "text or a whole number", "INTERVAL": "a whole number"}
@@ -75,7 +75,7 @@ class NoColumnType(NotSpark):
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Spark's notes of columns beside their types, by their names.
+    """Spark's notes on columns in addition to their types, by the columns' names.
 
     `chars`: the n of a text `char(n)`, which Spark pads on reading. `defaults`: the SQL of a column's value in a file
     that lacks it. `is_any`: there is a note, whether it matters for reading or not.
@@ -98,7 +98,7 @@ def orc_schema(store: Store, path: str, argument: str) -> StructType:
 
 
 def without_void(columns: StructType) -> StructType:
-    """Return the columns with INT for those that hold nothing but null, as Spark reads them."""
+    """Return the columns with INT for those that hold only null, as Spark reads them."""
     return StructType(tuple(replace(field, type=_without_void(field.type)) for field in columns))
 
 
@@ -122,7 +122,7 @@ def is_in_nanoseconds(kind: pa.DataType) -> bool:
 
 
 def columns_of_footer(parquet: pq.ParquetFile) -> StructType:
-    """Return the columns of an open Parquet file, void for those that hold nothing but null. Raises NotSpark."""
+    """Return the columns of an open Parquet file, void for those that hold only null. Raises NotSpark."""
     for index in range(parquet.metadata.num_columns):
         leaf = parquet.schema.column(index)
         kind = leaf.logical_type.type
@@ -140,7 +140,7 @@ def columns_of_footer(parquet: pq.ParquetFile) -> StructType:
     _check_groups(parquet.schema)
     int96 = calendar_of(parquet).int96_columns
     names = set(parquet.schema_arrow.names)
-    # By a leaf's path alone, `a.b` may be the member of column `a` or a column of that name.
+    # By a leaf's path alone, `a.b` may be a member of column `a` or a column with that name.
     for index in range(parquet.metadata.num_columns):
         leaf = parquet.schema.column(index)
         if leaf.physical_type != "INT96":
@@ -170,7 +170,7 @@ def notes_of(parquet: pq.ParquetFile) -> Notes:
 
 
 def notes_in(metadata: Mapping[str, Mapping[str, Any]]) -> Notes:
-    """Return the same of the metadata of columns, by their names. Raises NotSpark."""
+    """Return the same from the metadata of columns, by their names. Raises NotSpark."""
     chars, defaults = {}, {}
     for name, noted in metadata.items():
         mark = str(noted.get(CHAR_VARCHAR_KEY, ""))
@@ -244,7 +244,7 @@ def _close(above: list[_Node], depth: int) -> None:
 
 
 def _is_held(stated: DataType, held: DataType, *, has_int96: bool) -> bool:
-    """Return whether a file holds what Spark's schema states, or less: a later writer may have copied the schema.
+    """Return whether a file holds the types in Spark's schema, or fewer: a later writer may have copied the schema.
 
     A column that the file lacks is null to Spark and to Arrow.
     """

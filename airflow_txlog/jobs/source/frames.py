@@ -61,7 +61,7 @@ from airflow_txlog.storage.local_files import stat_linked
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The author's source as a frame that was not evaluated yet. `reads_target`: a row of it may be the target's.
+    """The author's source as a frame that is not evaluated yet. `reads_target`: a row of it may be the target's.
 
     `size`: of the files, as `Lineage.sizes` has it; empty if it is not known, and for a query. `scan` returns the scan
     of the same columns and rows without Spark; None if only Spark can. `is_read_here`: this package reads the files.
@@ -84,7 +84,7 @@ def build_source(
     """Return a described source (None: the operation's); views of our own tables are read at one version each.
 
     `target` is the version of the job's table that a source reading it sees; errors call the source `argument`. Raises
-    InvalidJobSpec, also for a source that reads a Delta table's files as raw files, and what opening a table raises.
+    InvalidJobSpec, also for a source that reads a Delta table's files as raw files, and the errors of opening a table.
     """
     described = context.record(SourceOperation).source if described is None else described
     lineage = context.lineage
@@ -105,7 +105,7 @@ def build_source(
             context.views.append(name)
         source = Source(frame=gate.query(described.sql), reads_target=reads_target)
     else:
-        # Of keys one column is read, and of any other source all of them.
+        # Of a source of keys one column is read, of any other source all columns.
         source = _view(context, described, argument, target, reads_all=argument == "source")
         lineage.views[""], lineage.sizes[""] = source.frame.columns, dict(source.size)
     reads_target = reads_table(context.spark, source.frame, context.root, argument) or source.reads_target
@@ -123,11 +123,11 @@ def materialize(context: JobContext, source: Source, parameters: Collection[str]
     schema = with_row_id(stored)
     layout = input_layout(context, schema)
     scan = source.scan()
-    # A column that holds nothing but null is in no file of ours.
+    # Our files have no column that holds only null.
     if scan is None or [*scan.schema.names, ROW_ID_COLUMN] != schema.names:
         rows = source.frame.select(*(source.frame[quoted(name)] for name in stored.names))
-        # Twice as many tasks as run at once: more cost more than they bring. The task's number is part of its rows'
-        # numbers, so it comes after that.
+        # Twice as many tasks as run at once: more would cost more than they gain. The task's number is part of its
+        # rows' numbers, so it follows the coalesce.
         rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
         staged = collect_records(context, records_of(rows, layout, numbers_rows=True), WRITING_SOURCE)
     else:
@@ -178,7 +178,7 @@ def _view(
 
 
 def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: bool) -> Source:
-    """Files that Spark reads, or refuses and this package reads."""
+    """Return files that Spark reads, or that it refuses and this package reads."""
     is_plain = view.format == "parquet" and names_this_disk(context.spark)
     known = found_with_columns(context, view, argument) if is_plain and view.schema is None else None
     columns: str | StructType | None = view.schema
@@ -187,7 +187,7 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
         if source.apart is not None:
             if reads_all:
                 raise source.apart
-            # A query may do without that column.
+            # A query may not use that column.
             context.log(f"warning: {source.apart.message.removesuffix(' Nothing was read.')}")
         elif source.only_here is not None and source.left is None:
             context.log(f"{argument}: this package reads the files, and not Spark: {source.only_here}")
@@ -253,7 +253,7 @@ def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -
 
 
 def _columns(frame: DataFrame, names: Collection[str]) -> list[Column]:
-    """Return the columns of a frame over materialized rows; one that holds nothing but null is in no file."""
+    """Return the columns of a frame over materialized rows; a column that holds only null is in no file."""
     have = set(frame.schema.names)
     return [frame[quoted(name)] if name in have else F.lit(None).alias(name) for name in names]
 
@@ -261,11 +261,11 @@ def _columns(frame: DataFrame, names: Collection[str]) -> list[Column]:
 def stored_columns(schema: StructType) -> pa.Schema:
     """Return the columns that files of a source with this schema hold.
 
-    A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.
+    A column without a type holds only null, and Parquet has no such type: reading adds it again.
     """
     kept = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
     try:
-        # The elements of `array()` are NOT NULL and have no type, which no Arrow type is.
+        # The elements of `array()` are NOT NULL and have no type; Arrow has no such type.
         return to_arrow_schema(nullable_columns(kept), timezone="UTC")
     except (PySparkException, TypeError) as error:
         raise SchemaMismatch(

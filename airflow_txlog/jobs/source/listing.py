@@ -1,8 +1,8 @@
 """The files of a source, in any store, found by the source's paths and options as Spark finds them.
 
 A path is a file, a folder or a glob. A folder stands for the files directly in it and those in folders named
-`column=value` below it; names that begin with "_" or "." are hidden. Files on a disk are left to Spark where it may
-find others. Spark does not reach files in another store, so options and globs that may differ there are refused. The
+`column=value` below it; names that begin with "_" or "." are hidden. Files on a disk are left to Spark if it might find
+others. Spark does not reach files in another store, so options and globs that may differ there are refused. The
 invariant: the files are listed once, and every step of the source reads exactly those.
 Source: Spark, InMemoryFileIndex and HadoopFSUtils.
 """
@@ -37,11 +37,11 @@ from airflow_txlog.storage import STORES, Access, Store, open_store
 from airflow_txlog.storage.local_files import holds_nothing, names_below
 
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
-# As Spark's own check of names.
+# The same as Spark's own check of names.
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
-# Files that hold the footers of the files beside them and no rows. Spark prefers the first.
+# Files that hold the footers of their neighbours and no rows. Spark prefers the first.
 _SUMMARIES = ("_common_metadata", "_metadata")
-# Where a stream of Spark's notes which files it has finished: Spark reads these alone, and their columns from there.
+# In this folder a stream of Spark's notes its finished files: Spark reads only these, and their columns from there.
 _STREAM_LOG = "_spark_metadata"
 # Hadoop reads these in its own way in a glob on a disk.
 _ODD_IN_GLOB = frozenset("\\{}[]")
@@ -51,7 +51,7 @@ LOOKUP_OPTIONS = frozenset({"pathglobfilter", "recursivefilelookup", "basepath"}
 _NOT_HONOURED = """columnpruning datetimerebasemode enforceschema ignorecorruptfiles ignoreinvalidpartitionpaths
     ignoremissingfiles int96rebasemode mergeschema modifiedafter modifiedbefore samplingratio singlevariantcolumn
     timeformat useunsaferow"""
-# Options of which these values change nothing here.
+# Options that change nothing here if they have these values.
 WITHOUT_EFFECT = {
     "mergeschema": ("false",),
     "ignorecorruptfiles": ("false",),
@@ -61,7 +61,7 @@ WITHOUT_EFFECT = {
     "datetimerebasemode": ("exception", "corrected"),
     "int96rebasemode": ("exception", "corrected"),
 }
-# Settings of a session of which another value changes what Spark reads.
+# Settings of a session with the values that are honoured: another value changes the rows that Spark reads.
 _SETTINGS: dict[str, dict[str, str]] = {
     "csv": {},
     "json": {},
@@ -77,7 +77,7 @@ _SETTINGS: dict[str, dict[str, str]] = {
         "spark.sql.legacy.parquet.nanosAsLong": "false",
     },
 }
-# A name by which Spark knows one of them, too.
+# An older name by which Spark also knows one of them.
 _FORMER = {"spark.sql.parquet.datetimeRebaseModeInRead": "spark.sql.legacy.parquet.datetimeRebaseModeInRead"}
 
 
@@ -109,8 +109,8 @@ class SourceFile:
 class SourceFiles:
     """The files of a view, and a store that opens each of them by its path. Errors call the source `argument`.
 
-    `roots`: the named files and folders, globs expanded. `table`: the folder of a Delta table that one of the files
-    lies in. `summary`: the file, none of `files`, by whose columns Spark reads all of them where they are Parquet.
+    `roots`: the named files and folders, globs expanded. `table`: the folder of a Delta table that contains one of the
+    files. `summary`: the file, none of `files`, by whose columns Spark reads all of them if they are Parquet.
     """
 
     view: FileView
@@ -123,7 +123,7 @@ class SourceFiles:
 
     @property
     def filled(self) -> list[SourceFile]:
-        """The files that are not empty; Spark passes over empty ones."""
+        """The files that are not empty; Spark skips empty ones."""
         return [file for file in self.files if file.size_bytes]
 
     @property
@@ -147,7 +147,7 @@ class SourceFiles:
 
 
 class _Listed(NamedTuple):
-    """What is in and below a folder, sizes by absolute URI, and which of it one path names."""
+    """The files in and below a folder, with sizes by absolute URI, and those among them that one path names."""
 
     store: Store
     sizes: Mapping[str, int]
@@ -155,7 +155,7 @@ class _Listed(NamedTuple):
 
 
 def is_listed_here(paths: Sequence[str], argument: str) -> bool:
-    """Return whether the paths lie in stores that this package reads by itself, and not in Spark's.
+    """Return whether the paths are in stores that this package reads without Spark.
 
     Raises InvalidJobSpec (`argument`) for a list of both kinds, UnsupportedStore for a process's memory.
     """
@@ -185,7 +185,7 @@ def find_files(context: JobContext, view: FileView, argument: str) -> SourceFile
     """Return the files of a view, or why Spark may find others; no file is read.
 
     Raises SourceNotFound (`argument`) if there is nothing at a path, InvalidJobSpec for options of files in other
-    stores that cannot be honoured, and what the store raises.
+    stores that cannot be honoured, and the store's errors.
     """
     if not context.executor.knows_settings:
         return OnlySpark("Spark is installed with settings of its own, which may say how files are read")
@@ -194,12 +194,12 @@ def find_files(context: JobContext, view: FileView, argument: str) -> SourceFile
     try:
         return _why_spark_finds(context, view) or files_in_store(context, view, argument)
     except (InvalidJobSpec, OSError):
-        # Spark has options of its own for its own files, and words of its own for what it cannot open.
+        # Spark has its own options for its own files, and its own message for files that it cannot open.
         return OnlySpark("an option of the source is for Spark's own reader, or a folder cannot be listed")
 
 
 def _why_spark_finds(context: JobContext, view: FileView) -> OnlySpark | None:
-    """Return why Spark may find other files than this process at paths of which one is on a disk. Raises OSError."""
+    """Return why Spark may find other files than this process at paths, one of which is on a disk. Raises OSError."""
     folders = [local_path(before_glob(path)) if scheme_of(path) == LOCAL else None for path in view.paths]
     if None in folders or not context.is_spark_here:
         return OnlySpark("the source lies on the disk of the machine that Spark runs on")
@@ -218,15 +218,15 @@ def _why_spark_finds(context: JobContext, view: FileView) -> OnlySpark | None:
 
 
 def _reads_other_disks(context: JobContext, view: FileView) -> bool:
-    """Return whether a path without a scheme may be none of this machine's for the Spark of the job."""
+    """Return whether the job's Spark may read a path without a scheme from another machine."""
     is_set = "HADOOP_CONF_DIR" in os.environ or any("defaultfs" in name.lower() for name in context.spec.spark_conf)
     return is_set and any(path.startswith("/") for path in view.paths)
 
 
 def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
-    """Raise SourceNotFound (`argument`) where Spark would certainly find no file at a path of the view.
+    """Raise SourceNotFound (`argument`) if Spark would certainly find no file at a path of the view.
 
-    Nothing is read. A glob is looked for by the folder before its first wildcard.
+    Nothing is read. A glob is checked by the folder before its first wildcard.
     """
     for path in view.paths:
         fixed = before_glob(path)
@@ -245,7 +245,7 @@ def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
 
 
 def _is_nothing_at(path: str, access: Access) -> bool:
-    """Return whether a store has neither a file of this path nor one below it, by one request or two."""
+    """Return whether a store has neither a file at this path nor one below it, by one or two requests."""
     anywhere = replace(access, allow_absolute_paths=True)
     folder, _, name = path.rpartition("/")
     if split(folder).path.strip("/") and open_store(folder, anywhere).stat(name) is not None:
@@ -271,7 +271,7 @@ def is_true(options: Mapping[str, str], name: str) -> bool:
 
 
 def refused(argument: str, what: str, advice: str) -> InvalidJobSpec:
-    """Return the error for what no reader of this package honours."""
+    """Return the error for an option or a path that no reader of this package honours."""
     return InvalidJobSpec(
         f"{argument}: files in an object store are read by this package and not by Spark, and {what} cannot be "
         f"honoured. {advice}, or copy the files to a disk that Spark's workers share. Nothing was read.",
@@ -284,7 +284,7 @@ def _check_honoured(context: JobContext, view: FileView, argument: str) -> None:
     options = options_of(view)
     for name, value in options.items():
         if name in ("compression", "codec"):
-            continue  # of writers
+            continue  # an option of writers
         is_text = view.format in ("csv", "json")
         is_known = name in OPTIONS[view.format] and (name != "timezone" or is_text)
         if not (is_known and name not in _NOT_HONOURED.split()) and value.lower() not in WITHOUT_EFFECT.get(name, ()):
@@ -311,12 +311,12 @@ def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
     """Return the files that the paths and options of a view name.
 
     Raises SourceNotFound (`argument`) if there is nothing at a path, InvalidJobSpec for a base that does not hold
-    them, and what the store raises.
+    them, and the store's errors.
     """
-    # As data files that a log names by their URI: a source may lie in several folders or buckets.
+    # Absolute, like data files that a log names by their URI: a source may span several folders or buckets.
     anywhere, options = replace(access, allow_absolute_paths=True), options_of(view)
     names, recurses = options.get("pathglobfilter"), is_true(options, "recursivefilelookup")
-    # The folder below which folders name partition values; by default each root itself.
+    # Folders below this one name partition values; by default each root itself.
     base = open_store(options["basepath"], anywhere).root if "basepath" in options else None
     odd = [path for path in view.paths if not is_certain_glob(path, is_name=False)]
     odd += [names] if names is not None and not is_certain_glob(names, is_name=True) else []
@@ -338,7 +338,7 @@ def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
         values = {file.values for file in chosen if file.values}
         patterns = [parts[0] for parts in glob_patterns(names) if len(parts) == 1]
         chosen = [file for file in chosen if any(pattern.fullmatch(file.name) for pattern in patterns)]
-        # Spark makes columns of folders before it filters names.
+        # Spark makes columns from folders before it filters names.
         if values - {file.values for file in chosen}:
             raise refused(argument, "a pathGlobFilter that leaves out whole folders of a column", "Name the folders")
     summaries = sorted((_SUMMARIES.index(file.name), file.path) for file in chosen if file.name in _SUMMARIES)
@@ -409,7 +409,7 @@ def _files_of(
 def _values_in(folder: str) -> Values:
     """Return the partition values of files in a folder, by its path below the base.
 
-    `sub` below the last `name=value` is passed over; what stands above a folder without a value is none.
+    A folder `sub` below the last `name=value` is ignored, as are folders above one without a value.
     """
     found: list[tuple[str, str | None]] = []
     for part in reversed(folder.split("/")):

@@ -1,9 +1,9 @@
 """Materialized rows: evaluated once, numbered, written to files of the job's inputs folder, and read back.
 
-Without it a source with rand(), current_timestamp() or a moving table could give the finding and the writing different
-rows. Keys of a DELETE are encrypted, because a killed process leaves its files and the keys may name persons that the
-table is to forget. Rows of other sources are not, as they become data files. The invariant: one task reads the files
-wherever it runs, and detects a file that the job has not written. Source: soundness A2.
+Without it, a source with rand(), current_timestamp() or a moving table could give different rows to the finding and the
+writing. Keys of a DELETE are encrypted, because a killed process leaves its files and the keys may name persons whom
+the table is to forget. Rows of other sources are not, because they become data files. The invariant: one task reads the
+files on any machine, and detects a file that the job has not written. Source: soundness A2.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from airflow_txlog.storage import Store, StoreReference
 
 WRITING_SOURCE = "write down the source's rows"
 
-# A slot in a table that is half full, and the head of the row in its page.
+# A slot in a half-full table, and the head of the row in its page.
 _HASHED_ROW_BYTES = 48
 # Bytes in Arrow of each value, null or not, by its type in the file.
 _HELD_BYTES = {"INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4, "INT64": 8, "DOUBLE": 8, "FIXED_LEN_BYTE_ARRAY": 16}
@@ -54,8 +54,8 @@ _HELD_BYTES = {"INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4, "INT64": 8, "DOUBLE": 8,
 class MaterializedSource:
     """A source's rows in `files` of a store, numbered by ROW_ID_COLUMN.
 
-    `described` is Spark's JSON of the source's own columns. `stored` are those in the files: a column without a type,
-    which holds nothing but null, is in none. `reads_target`: a row may be the target's.
+    `described` is Spark's JSON of the source's own columns. `stored` are the columns of the files, which lack a column
+    without a type, because it holds only null. `reads_target`: a row may be the target's.
     """
 
     files: tuple[StagedFile, ...]
@@ -118,7 +118,7 @@ class MaterializedSource:
         return found
 
     def distinct(self, column: str, most: int) -> tuple[pa.Array, bool]:
-        """Return the distinct values of a column, null too, in no order, and whether these are all.
+        """Return the distinct values of a column, null too, in no order, and whether they are complete.
 
         If there are more than `most`, the least and the greatest are among them.
         """
@@ -155,7 +155,7 @@ class MaterializedSource:
 
 
 def hashed_bytes(rows: int, columns: int) -> int:
-    """Return the bytes of so many rows in a hash table of Spark's, without their texts and nested values."""
+    """Return the bytes of `rows` rows in a hash table of Spark's, without their texts and nested values."""
     return rows * (_HASHED_ROW_BYTES + 8 * columns)
 
 
@@ -176,7 +176,7 @@ def with_row_id(schema: pa.Schema) -> pa.Schema:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise SchemaMismatch for column names of a source that cannot be in a file of ours."""
+    """Raise SchemaMismatch for column names of a source that our files cannot have."""
     check_distinct(names, "The source")
     check_names_are_free(names, "The source")
 
@@ -214,7 +214,7 @@ def saved_source(context: JobContext) -> SavedSource | None:
 
 
 def plain_columns_of(described: Mapping[str, Any]) -> StructType | None:
-    """Return the columns of this JSON of Spark's; None if one has a type that no table can have, or none."""
+    """Return the columns of this JSON of Spark's; None if one has no type, or one that no table can have."""
     try:
         columns = parse_schema(json.dumps(described))
     except TxlogError:
@@ -233,7 +233,7 @@ def scan_of(context: JobContext, source: MaterializedSource, names: Collection[s
 
 
 def stored_of(source: MaterializedSource, names: Collection[str]) -> pa.Schema:
-    """Return those of the columns that the files hold."""
+    """Return the columns among `names` that the files hold."""
     return pa.schema([field for field in source.stored if field.name in names])
 
 
@@ -270,8 +270,8 @@ def input_layout(context: JobContext, schema: pa.Schema) -> Layout:
         partition_columns=(),
         job_id=context.job_id,
         indexed_columns=(),
-        # Read back at once and then deleted: small is not worth slow. Without dictionaries the footers have the bytes
-        # of the values, however often they repeat.
+        # Read back soon and then deleted: small size is not worth slow writing. Without dictionaries the footers have
+        # the bytes of the values, however often they repeat.
         parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
         with_digests=context.seal is not None,
     )

@@ -1,7 +1,7 @@
 """The rows of a source without Spark: Parquet files, or a version of one of our tables.
 
-Rows of files that are read so need not cross the JVM in a job with Spark either. The invariant: the rows are those that
-Spark would read. If that is not certain of every file, Spark reads them all.
+With Spark, the rows of such files need not cross the JVM either. The invariant: the rows are those that Spark would
+read. If that is not certain of every file, Spark reads all of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RowsHere:
     reads_target: bool = False
 
     def scan(self, context: JobContext, *, in_one: bool = False) -> FileScan:
-        """Return the scan of all rows, if asked as the work of one task."""
+        """Return the scan of all rows; with `in_one`, as the work of one task."""
         if in_one:
             bins: Bins = sent_bins(context, self.plan, [list(range(self.plan.num_files))])
         else:
@@ -58,7 +58,7 @@ def rows_here(
 
     `reads_all`: the caller reads every column. `target` is the version of the job's table that a source reading it
     sees. Raises InvalidJobSpec (`argument`) for the files of a Delta table, SourceNotFound, NeedsSpark for too
-    many bytes, and what `snapshot_of_view` raises.
+    many bytes, and the errors of `snapshot_of_view`.
     """
     context.lineage.forget_source()
     if isinstance(described, TableView):
@@ -150,7 +150,7 @@ def _planned(
     in_pieces: bool,
 ) -> RowsHere | OnlySpark:
     files = found.sizes
-    # Spark alone knows the values of folders, and texts with a collation.
+    # Only Spark knows the values of folders and texts with a collation.
     names = {field.name.lower() for field in columns}
     folders = {part for path in files for part in path.split("/")[:-1] if "=" in part}
     of_folders = {unquote(part.partition("=")[0]).lower() for part in folders}

@@ -1,4 +1,4 @@
-"""Files of a source that Spark cannot open by itself, read in its Python workers without a connector of Hadoop's.
+"""Files of a source that Spark itself cannot open, read in its Python workers without a connector of Hadoop's.
 
 Arrow reads Parquet and ORC. For CSV and JSON the workers cut the lines, and Spark's own readers parse them, with their
 options, modes and inference. The invariant: the rows and the schema are those that Spark would read from the same files
@@ -60,7 +60,7 @@ from airflow_txlog.jobs.sql.schemas import as_spark_schema, spark_schema, withou
 
 # Each partition folder of a CSV or JSON source is a part of Spark's plan.
 MAX_TEXT_PARTITIONS = 200
-# Text takes long to parse and can be cut anywhere: a task is worth it for less than a row group.
+# Text takes long to parse and can be cut anywhere: a task is worth starting for less text than a row group.
 TEXT_PIECE_BYTES = 16 * 1024 * 1024
 # The first whose readers take a frame of lines.
 FIRST_SPARK_FOR_TEXT = (4, 2)
@@ -83,19 +83,19 @@ _FILE_FUNCTIONS = re.compile(r"\binput_file_(?:name|block_start|block_length)\b"
 def read_files(
     context: JobContext, found: SourceFiles, source: SourceColumns | None = None
 ) -> tuple[DataFrame, FileScan | None]:
-    """Return the rows of a view's files as a frame that was not evaluated yet, and the scan that gives the same rows.
+    """Return the rows of a view's files as a frame that is not evaluated yet, and the scan that gives the same rows.
 
     There is no scan if Spark computes some of them. `source`: the columns in the files' footers, if they are known.
 
-    Raises InvalidJobSpec for what cannot be read as Spark would read it, SourceNotFound if there is no file to infer a
-    schema from, and PySparkException if Spark refuses an option or the schema.
+    Raises InvalidJobSpec for files that cannot be read as Spark would read them, SourceNotFound if no file can give a
+    schema, and PySparkException if Spark refuses an option or the schema.
     """
     read = _Read(context, found)
     return read.columns(source) if found.view.format in ("parquet", "orc") else (read.texts(), None)
 
 
 def check_no_file_functions(sql: str, argument: str) -> None:
-    """Raise InvalidJobSpec for a query that asks Spark which file a row is of, if this package reads some files."""
+    """Raise InvalidJobSpec for a query that reads a row's file name from Spark, if this package reads some files."""
     found = _FILE_FUNCTIONS.search(sql)
     if found is not None:
         raise InvalidJobSpec(
@@ -116,7 +116,7 @@ def _as_partition(text: Column, field: StructField) -> Column:
 
 
 def _nullable(text: str | None) -> Column:
-    """Return a constant that may be null to Spark, as the values of folders may."""
+    """Return a constant that Spark considers nullable, like the values of folders."""
     return F.nullif(F.lit(text), F.lit(None).cast("string"))
 
 
@@ -144,7 +144,7 @@ class _Read:
             source = self._in_footers() if self._given is None else SourceColumns()
         columns = self._with_partitions(as_spark_schema(source.columns) if self._given is None else self._given)
         of_folders = {field.name: folder for field, folder in columns if folder is not None}
-        # A partition's value comes as the folder has it, and becomes its type by Spark's own cast.
+        # A partition's value has the folder's spelling, and Spark's own cast converts it to its type.
         stored = [StructField(f.name, StringType()) if f.name in of_folders else f for f, _ in columns]
         padded = padded_columns(self._context, source.padded)
         padded = {f.name: padded[f.name] for f, folder in columns if folder is None and f.name in padded}
@@ -195,7 +195,7 @@ class _Read:
             if found is None:
                 columns.append((field, None))
             elif self._given is not None:
-                # Spark takes it out of what was given, and puts it behind that.
+                # Spark removes the column from the given ones, and appends it to them.
                 of_folders[field.name.lower()] = field
             else:
                 columns.append((of_folders.pop(field.name.lower()), folders[field.name.lower()]))
@@ -220,7 +220,7 @@ class _Read:
         schema = self._given
         if schema is None:
             schema = self._parsed(self._reader(), self._lines(files, text)).schema
-        # The header of each file is taken away with its lines: Spark would look for the first one's in all of them.
+        # The workers remove each file's header: Spark would look for the first file's header in all of them.
         has_header = self._view.format == "csv" and is_true(self._options, "header")
         text = replace(text, drops_header=has_header)
         columns = self._with_partitions(schema)
@@ -278,7 +278,7 @@ class _Read:
 
 
 # --- partition columns in the names of folders ------------------------------------------------------------------------
-# Spark's own inference reads a folder's name as the first of a row of types that can take it. Here are the spellings
+# Spark's own inference reads a folder's name as the first type of a sequence that can take it. Here are the spellings
 # that writers use. A name that Spark might read in another way is refused, and the author gives the column's type.
 # Source: Spark, PartitioningUtils.parsePartitions and inferPartitionColumnValue.
 

@@ -1,4 +1,4 @@
-"""The Delta tables of a source: read at one version by their log, and never as the files that lie in their folders.
+"""The Delta tables of a source: read at one version by their log, and never as the raw files in their folders.
 
 Such files hold deleted rows, and rows that this job has staged. A text, a view of the catalog, a glob or a parameter
 may lead to a table's folder, so Spark's analysed plan is examined: the optimised one leaves out subqueries, cached
@@ -43,7 +43,7 @@ def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | No
     """Return the version of a source's table that the job reads, and whether its rows may be the target's.
 
     `target` is the version of the job's table that a source reading it sees. Raises SourceNotFound, and InvalidJobSpec
-    for a source that reads what the job is to create.
+    for a source that reads the table which the job is to create.
     """
     try:
         table = DeltaTable.at(view.table, context.store.access)
@@ -65,7 +65,7 @@ def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | No
 
 
 def check_table_is_there(context: JobContext, view: TableView, target: Snapshot | None) -> None:
-    """Raise SourceNotFound for a source's table that is not there; its log is listed, and not read.
+    """Raise SourceNotFound if a source's table does not exist; its log is listed, and not read.
 
     `target`: the job's table, which a source may read; None if the job is to make it.
     """
@@ -86,7 +86,7 @@ def _not_there(view: TableView) -> SourceNotFound:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesRead:
-    """The paths that one relation of a plan was given, and the folders that its files lie in.
+    """The paths that one relation of a plan was given, and the folders of its files.
 
     `by_log`: an engine that reads Delta tables chose the files.
     """
@@ -112,8 +112,8 @@ def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: st
 def check_view(spark: SparkSession, frame: DataFrame, paths: Sequence[str], target: str, argument: str) -> None:
     """Raise InvalidJobSpec (`argument`) for a view of files, as Spark reads them, that are those of a Delta table.
 
-    Only on Connect, where a query shows neither its relations nor the files of its subqueries; elsewhere the plan of
-    the whole source shows both.
+    Only needed on Connect, whose queries show neither their relations nor the files of their subqueries; in a classic
+    session the plan of the whole source shows both.
     """
     if not is_classic(spark):
         read = FilesRead(roots=_on_server(paths), folders=_on_server(_folders(frame.inputFiles())))
@@ -130,7 +130,7 @@ def check_no_table(found: SourceFiles, target: str) -> None:
     if _overlaps([FilesRead(roots=roots, folders=folders)], target):
         table = target
     elif table is None:
-        # Behind a link of this machine.
+        # Paths behind a symbolic link of this machine.
         above = sorted({folder for path in roots | folders for folder in with_folders_above(path)})
         table = next(filter(_has_log, above), None)
     if table is not None:
@@ -194,7 +194,7 @@ def _listed(spark: SparkSession, index: Any) -> FilesRead:
     if index.getClass().getName().startswith(_DELTA):
         return FilesRead(roots=roots, folders=frozenset(), by_log=True)
     jvm: Any = spark._jvm
-    # One answer with all files: each item of a Java array is a question of its own.
+    # All files in one answer: each item of a Java array would take another call.
     files = json.loads(jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(index.inputFiles()))
     return FilesRead(roots=roots, folders=frozenset(map(_resolved, _folders(files))))
 
@@ -205,13 +205,13 @@ def _folders(files: Iterable[str]) -> set[str]:
 
 
 def _on_server(paths: Iterable[str]) -> frozenset[str]:
-    """Return paths as a Connect server knows them and as they are here, where it may be, without links."""
+    """Return paths as a Connect server knows them, and without links, because it may be on this machine."""
     paths = {path.rstrip("/") for path in paths}
     return frozenset(paths | {local_path(path) or path for path in paths} | set(map(_resolved, paths)))
 
 
 def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> str | None:
-    """Return the folder of the Delta table that these reads of raw files overlap, if there is one."""
+    """Return the folder of the Delta table that these reads of raw files overlap; None if there is none."""
     reads = list(reads)
     if _overlaps(reads, target):
         return target
@@ -219,7 +219,7 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
     folders = sorted({folder for path in paths for folder in with_folders_above(path)})
     if not is_classic(spark):
         return _table_of_server(spark, folders, paths)
-    # A source may have tens of thousands of folders, and each question to the JVM takes most of a millisecond.
+    # A source may have tens of thousands of folders, and each call into the JVM takes most of a millisecond.
     here = next(filter(_has_log, folders), None)
     elsewhere = [folder for folder in folders if not folder.startswith("/")]
     if here is not None or not elsewhere:
@@ -231,7 +231,7 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
     settings, java_path = session.sessionState().newHadoopConf(), jvm.org.apache.hadoop.fs.Path
 
     def has_log(folder: str) -> bool:
-        # As Spark reads the files themselves, with its own connection to their store.
+        # Spark checks it as it reads the files themselves, with its own connection to their store.
         path = java_path(f"{folder}/{LOG_DIRECTORY}")
         try:
             return bool(path.getFileSystem(settings).exists(path))
@@ -262,7 +262,7 @@ def _table_of_server(spark: SparkSession, folders: Sequence[str], read: Collecti
     ]
     while pending:
         store, paths = pending.pop(0)
-        # Hadoop asks for each name of a pattern whose alternatives have folders, and lists none above it.
+        # Hadoop looks up each name of a pattern whose alternatives have folders, and lists no folder above it.
         logs = ",".join(f"{_escaped(path).lstrip('/')}/{LOG_DIRECTORY}".lstrip("/") for path in paths)
         try:
             found = spark.read.format("text").load(f"{store}/{{{logs}}}").inputFiles()
@@ -285,7 +285,7 @@ def _escaped(path: str) -> str:
 
 
 def _has_log(folder: str) -> bool:
-    """Return whether this is a Delta table's folder on this machine, as far as this job may look."""
+    """Return whether this is a Delta table's folder on this machine; False if this job may not look."""
     try:
         return folder.startswith("/") and stat_linked(f"{folder}/{LOG_DIRECTORY}") is not None
     except OSError:
@@ -293,7 +293,7 @@ def _has_log(folder: str) -> bool:
 
 
 def _overlaps(reads: Sequence[FilesRead], target: str) -> bool:
-    """Return whether files are read in the target's folder, or a root may come to hold it."""
+    """Return whether files are read in the target's folder, or a root may later contain it."""
     place, roots = _canonical(target), frozenset[str]().union(*(read.roots for read in reads))
     paths = roots.union(*(read.folders for read in reads))
     # A root is read down to its last folder, now or by the next attempt; of a folder only its own files are read.
@@ -302,12 +302,12 @@ def _overlaps(reads: Sequence[FilesRead], target: str) -> bool:
 
 
 def _canonical(uri: str) -> str:
-    """Return a URI that two names of one folder have in common, symbolic links of this machine included (C7)."""
+    """Return one URI for all names of a folder, symbolic links of this machine included (C7)."""
     return _place_of(_resolved(uri))
 
 
 def _place_of(uri: str) -> str:
-    """Return the canonical form of what `_resolved` gave, without another look at the file system."""
+    """Return the canonical form of a result of `_resolved`, without accessing the file system again."""
     scheme, authority, path = split(uri)
     return path if scheme is None else f"{store_kind(uri)}://{authority}{path}"
 

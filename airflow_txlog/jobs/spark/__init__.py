@@ -1,1 +1,1 @@
-"""How Spark is started, driven, and what its failures are reported as."""
+"""Starting and driving Spark, and reporting its failures."""

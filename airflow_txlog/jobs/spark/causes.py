@@ -1,4 +1,4 @@
-"""The causes of an exception of Spark as reports show them: conditions, classes and places of its chain, and no value.
+"""The causes of a Spark exception as reports show them: conditions, classes and places of its chain, and no value.
 
 Spark's sentences quote the values of rows and parameters. The invariant: no sentence of an exception is copied. A
 report has Spark's name of the condition, those of its facts that are names, types and counts (`FACTS`), the class of
@@ -41,25 +41,25 @@ _FACTS_OF = {
 _ACCESS_DENIED = "java.nio.file.AccessDeniedException"
 _JAVA_CLASS = re.compile(r"(?:[a-z]\w*\.)+[A-Z][\w$]{0,99}")
 _SPARK_EXCEPTIONS = ("org.apache.spark.SparkException", "java.lang.IllegalStateException")
-# How Spark reports a process of its own that died: a Python worker, an executor, the driver's JVM while others wait.
+# How Spark reports that one of its processes died: a Python worker, an executor, the driver's JVM while others wait.
 _DEATH = re.compile(
     r"Python worker exited unexpectedly(?: \(crashed\))?|Python worker failed to connect back|ExecutorLostFailure"
     r"|SparkContext (?:was|has been) shut ?down|Master removed our application|All masters are unresponsive"
 )
-# What is missing on an executor, in names and numbers alone.
+# Things that are missing on an executor, in names and numbers alone.
 _NO_PYTHON = re.compile(r'Cannot run program "([^"\n]{1,300})"')
 _OTHER_PYTHON = re.compile(r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)")
 _NO_MODULE = re.compile(r"No module named '?(pyspark|pyarrow|fsspec|botocore|google|azure|airflow_txlog)\b")
 _ON_HOST = re.compile(r"\(TID \d+\) \(([\w.:-]{1,255}) executor \w+\)")
-# Spark puts this before the text of an exception that it could not bring to the driver.
+# Spark puts this before the text of an exception that it could not send to the driver.
 _OF_A_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \(\S+ executor \S+\): ((?:\w+\.)+\w+)")
-# How Spark Connect gives a stage's failure: one text, with the machine and the exception of its last task.
+# How Spark Connect reports a stage's failure: one text, with the machine and the exception of its last task.
 _OF_A_STAGE = re.compile(
     r"Job aborted due to stage failure: Task \d+ in stage [\d.]+ failed \d+ times, most recent failure: "
     r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \(([\w.:-]{1,255}) executor \w+\): ((?:\w+\.)+\w+)(?:: )?"
 )
 _NO_CONNECTOR = re.compile(r'No FileSystem for scheme "([A-Za-z][\w+.-]{0,40})"\Z')
-# Java's own exception has the file, and why, as its whole text; on Connect the names of methods follow.
+# Java's own exception has only the file and the reason as its text; on Connect the names of methods follow.
 _CLOSED = re.compile(r"(?:\(java\.nio\.file\.AccessDeniedException\) )?(/[^\n:]{1,300}): Permission denied(?:\n|\Z)")
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"^((?:\w+\.)*\w+)(?::|$)(?: \[Errno (\d{1,4})\])?", re.MULTILINE)
@@ -68,10 +68,10 @@ _PLACE = re.compile(r'^  File "([^"\n]+)", line (\d+), in (\w+)$', re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One exception of a chain. `words` can be shown beside its names.
+    """One exception of a chain. `words` can be shown together with its names.
 
-    `found`: the error of ours that a worker raised. `death`: the words that report the death of a process of Spark.
-    `lacks`: what is missing on the executor, if that is why the task failed. `host`: the executor's machine, if named.
+    `found`: this package's error that a worker raised. `death`: the words that report the death of a process of Spark.
+    `lacks`: the thing that the executor lacks, if that is why the task failed. `host`: its machine, if named.
     """
 
     name: str
@@ -131,7 +131,7 @@ def condition_of(error: BaseException) -> str | None:
 
 
 def is_denied(error: BaseException) -> bool:
-    """Return whether a process of Spark was not permitted to read or write."""
+    """Return whether a Spark process was not permitted to read or write."""
     return any("Permission denied" in cause.words for cause in causes_of(error))
 
 
@@ -166,7 +166,7 @@ def _java_cause(java: Any) -> Cause:
 
 
 def _lacks(full: str, message: str) -> str | None:
-    """Return what is missing for a worker to start, by the text of an exception."""
+    """Return the missing thing without which a worker cannot start, by the text of an exception."""
     program = _NO_PYTHON.match(message) if full == "java.io.IOException" else None
     if program is not None:
         return f"there is no {program[1]}"
@@ -180,7 +180,7 @@ def _lacks(full: str, message: str) -> str | None:
 
 def _cause_of(java: Any, full: str, message: str) -> Cause:
     name = full.rsplit(".", 1)[-1].rsplit("$", 1)[-1]
-    # A SparkThrowable has these; of another class py4j finds no such method.
+    # A SparkThrowable has these methods; py4j finds no such method in another class.
     condition = _ask(java, "getCondition")
     if condition is not None:
         raw = {str(key): str(value) for key, value in dict(_ask(java, "getMessageParameters") or {}).items()}
@@ -221,7 +221,7 @@ def _sentences_in(text: str, closed: re.Match[str] | None = None) -> list[str]:
 
 
 def _spark_cause(error: PySparkException) -> Cause:
-    """Return the cause of an exception of PySpark without one of the JVM: of its own, or of Spark Connect."""
+    """Return the cause of a PySpark exception that has none of the JVM: PySpark's own, or one of Spark Connect."""
     text = str(error)
     # On Connect the first line names the exception's class, and the texts of its causes follow.
     full, _, chain = str(_ask(error, "getStackTrace") or "").partition("\n")
@@ -258,7 +258,7 @@ def _with_condition(name: str, condition: str, state: Any, raw: dict[str, str], 
 
 
 def _of_worker(cause: Cause, message: str) -> Cause:
-    """Return the cause with the error in a message that has the traceback of a Python worker."""
+    """Return the cause with the error in a message that contains the traceback of a Python worker."""
     trace = message[message.find(_TRACEBACK) :]
     found = error_in(trace)
     return dataclasses.replace(cause, facts={}, words=_raised(trace) if found is None else found.message, found=found)

@@ -1,7 +1,7 @@
 """A session on a Spark Connect server, for one job whose driver side is this process.
 
 The environment of this process names the server and the session (`ConnectTarget`), because the URL may hold a token.
-The invariants: a server that does not answer is an error within seconds; work that earlier tries left running there is
+The invariants: a server that does not answer is an error within seconds; work of earlier tries that still runs there is
 cancelled before the job starts; a setting that the server would ignore is an error. The session is released when the
 job ends, unless it belongs to a pool (`is_pooled`). A process that has opened such a session stays in Connect mode.
 """
@@ -33,7 +33,7 @@ TARGET = "TXLOG_CONNECT"
 _RETRY_S, _LONGEST_WAIT_MS = 8.0, 1_000
 # Failures further apart are not of one outage.
 _APART_S = 60.0
-# A server that is stopped, and not dead, accepts a connection and never answers.
+# A server that is suspended, and not dead, accepts a connection and never answers.
 OPEN_S = "TXLOG_CONNECT_OPEN_S"
 _OPEN_S = 30.0
 
@@ -46,8 +46,8 @@ T = TypeVar("T")
 class ConnectTarget:
     """A session of a Spark Connect server. `url` may hold a token, so this is in no command line and no log.
 
-    `abandoned`: sessions of tries that did not end by themselves, to be cancelled and released before the job starts.
-    `is_pooled`: the session stays when the job ends, for another job.
+    `abandoned`: sessions of tries that did not end normally, to be cancelled and released before the job starts.
+    `is_pooled`: the session stays open for another job when this one ends.
     """
 
     url: str
@@ -61,7 +61,7 @@ class ConnectTarget:
 
     @classmethod
     def of_environment(cls) -> ConnectTarget:
-        """Return the target that this process was given. Raises InvalidJobSpec if there is none."""
+        """Return the target in this process's environment. Raises InvalidJobSpec if there is none."""
         given = os.environ.get(TARGET)
         if given is None:
             raise InvalidJobSpec(f"No Spark Connect server is named ({TARGET} in the environment).", argument="runner")
@@ -99,7 +99,7 @@ def checked_url(url: str) -> str:
     With a token PySpark encrypts unless the host is `localhost` by name; a server without TLS never answers, and the
     client would wait for ten minutes.
     """
-    # As PySpark reads it.
+    # Parsed as PySpark parses it.
     parts = urlparse(f"http{url[2:]}")
     if not url.startswith("sc://") or not parts.hostname:
         raise InvalidJobSpec("A Spark Connect server is named as sc://host:port.", argument="spark_conn_id")
@@ -152,16 +152,16 @@ def _session(url: str, session_id: str) -> Any:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - so that a missing part of PySpark is an error of the job
     from pyspark.sql.types import UserDefinedType  # noqa: PLC0415
 
-    # PySpark asks the server for a schema and loads, or unpickles, the class that a file's footer names in it.
+    # PySpark requests a schema from the server and loads, or unpickles, the class that a file's footer names in it.
     UserDefinedType.fromJson = classmethod(_no_class)  # type: ignore[method-assign, assignment]
-    # By this builder and no other: it alone says that functions such as `expr` need no JVM.
+    # Only this builder sets the mode in which functions such as `expr` need no JVM.
     spark: Any = SparkSession.builder.remote(with_parameter(url, "session_id", session_id)).create()
     spark.client.set_retry_policies([_retry_policy()])
     return spark
 
 
 def _retry_policy() -> Any:
-    """Return PySpark's policy for some seconds of an outage: then a server that is gone fails every call at once."""
+    """Return PySpark's policy for some seconds of an outage; after them, every call to a dead server fails at once."""
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
     class Policy(DefaultPolicy):
@@ -193,7 +193,7 @@ def _end(spark: Any) -> None:
 
 
 def _within(seconds: float, call: Callable[[], T]) -> T:
-    """Return the result of a call. Raises TimeoutError if it takes longer, and what the call raises."""
+    """Return the result of a call. Raises TimeoutError if it takes longer, and the errors of the call."""
     found: list[T] = []
     raised: list[BaseException] = []
 
@@ -245,7 +245,7 @@ _open: list[Any] = []
 
 
 def end_sessions() -> None:
-    """Cancel the work of this process on the server and release the session: the process ends now."""
+    """Cancel the work of this process on the server and release the session, because the process ends now."""
     for spark in _open:
         with contextlib.suppress(Exception):
             _end(spark)
@@ -261,7 +261,7 @@ def settings_of(spark: Any, names: Iterable[str]) -> dict[str, str | None]:
 
 
 def change_settings(spark: Any, values: Mapping[str, str | None]) -> None:
-    """Set settings of the session, or unset those that are None, in one request each. Raises what Spark raises."""
+    """Set settings of the session, or unset those that are None, in one request each. Raises Spark's errors."""
     from pyspark.sql.connect import proto  # noqa: PLC0415
 
     wanted = {name: value for name, value in values.items() if value is not None}

@@ -1,7 +1,7 @@
-"""Spark jobs run, and whose error it is when one fails: ours, the author's, or the machine's.
+"""Run Spark jobs, and attribute a failure: to this package, to the author, or to the machine.
 
-The invariant: an error that a worker of ours raised comes out as itself; one that Spark blames on the data or the SQL
-is the author's and is not retried; a process of Spark that died is `JobLost`; anything else is a `JobError` that names
+The invariant: an error that one of our workers raised is raised unchanged; one that Spark blames on the data or the SQL
+is the author's and is not retried; a Spark process that died is `JobLost`; anything else is a `JobError` that names
 Spark's own class.
 """
 
@@ -44,7 +44,7 @@ _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re
 # by zero, a value that overflows), integrity (a map key twice), an error that the SQL itself raises.
 _DATA_EXCEPTIONS = ("21", "22", "23", "P0")
 _OTHER_TYPE = "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH"
-# Conditions of Spark Connect: cancelled, or of a session that was released or that a new server does not know.
+# Conditions of Spark Connect: cancelled, or for a session that was released or that a new server does not know.
 _ENDED = ("OPERATION_CANCELED", "INVALID_HANDLE.")
 _JVM_GONE, _ENDED_APPLICATION = "the driver's JVM is gone", "its application has ended"
 _DEATHS: dict[str, tuple[type[JobLost], str]] = {
@@ -112,7 +112,7 @@ def failure_of(spec: JobSpec, error: Exception) -> TxlogError:
 
 
 def translate(error: Exception, what: str) -> TxlogError:
-    """Return the error of ours for an exception. Its first line names the cause, and no value."""
+    """Return our error for an exception. Its first line names the cause, and no value."""
     if isinstance(error, TxlogError):
         return error
     if "pyspark" not in sys.modules:
@@ -125,7 +125,7 @@ def translate(error: Exception, what: str) -> TxlogError:
     found = _first(causes, "found")
     if found is not None:
         return of_worker(found, what)
-    # Before anything else is matched: Spark's message about the data quotes a value, which may read like any failure.
+    # Before any other match: Spark's message about the data quotes a value, which may look like any failure.
     blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
     if blamed is not None:
         return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
@@ -150,7 +150,7 @@ def _first(causes: Sequence[Cause], name: str) -> Any:
 
 
 def of_worker(found: TxlogError, what: str) -> TxlogError:
-    """Return the error of a worker; one outside our rules says what failed."""
+    """Return the error of a worker; one outside our rules names the work that failed."""
     if type(found) is not JobError or found.facts.get("cause_type") is None:
         return found
     return _job_error(f"Cannot {what}: {found.message}", found.facts["cause_type"])
@@ -165,12 +165,12 @@ def _job_error(cause: str, cause_type: str) -> JobError:
 
 
 def _data_exception(error: Exception, blamed: Cause, causes: Sequence[Cause]) -> str:
-    """Return what the data is blamed for, and in which SQL, without Spark's own message: it holds the value."""
+    """Return the fault of the data, and the SQL that it is in, without Spark's own message: it holds the value."""
     if "sourceType" in blamed.facts and "targetType" in blamed.facts:
         found, wanted = (blamed.facts[name].strip('"') for name in ("sourceType", "targetType"))
         what = f"a value of type {found} cannot be cast to {wanted}"
     else:
-        # The causes around it say where: the file that was read.
+        # The other causes of the chain show the place: the file that was read.
         shown = ": ".join(cause.text() for cause in causes if cause.says_something)
         what = f"{shown} (SQLSTATE {blamed.state})"
     sql = _sql_of(error)
@@ -186,9 +186,9 @@ def _sql_of(error: Exception) -> str | None:
     try:
         context = error.getQueryContext()[0]  # type: ignore[attr-defined]
         fragment, summary = context.fragment(), context.summary()
-    except Exception:  # there is none, or it is of the DataFrame API
+    except Exception:  # there is none, or it comes from the DataFrame API
         return None
-    # The fragment ends before the name of a last parameter, and begins behind the left side of an IN.
+    # The fragment ends before the name of a last parameter, and begins after the left side of an IN.
     around = rf"(?:[\w.`]+\s+(?:NOT\s+)?(?=(?:IN|BETWEEN|LIKE)\b))?{re.escape(fragment)}\w*"
     found = re.search(around, summary, re.IGNORECASE)
     text = fragment if found is None else found[0]
@@ -236,7 +236,7 @@ def _end_of_driver() -> str | None:
     """Return how this process's own Spark ended, if it has.
 
     The exception does not show it: py4j has no class for a call that finds no JVM, and a call on a stopped context
-    fails in a way of its own.
+    fails with another error.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark import SparkContext  # noqa: PLC0415
@@ -257,14 +257,14 @@ def _end_of_driver() -> str | None:
 def _host_of_failed_task() -> str | None:
     """Return the machine of a failed task of the last failed stage, if this process's Spark knows it.
 
-    Spark raises the exception of a Python worker as it came, without its executor.
+    Spark raises the exception of a Python worker unchanged, without its executor.
     """
     from pyspark import SparkContext  # noqa: PLC0415
 
     context: Any = SparkContext._active_spark_context
     try:
         spark = context._jsc.sc()
-        # Events reach the store by this queue.
+        # Events reach the store through this queue.
         spark.listenerBus().waitUntilEmpty(_EVENTS_MS)
         store, no_quantiles = spark.statusStore(), context._gateway.new_array(context._jvm.double, 0)
         stages = store.stageList(None, False, False, no_quantiles, context._jvm.java.util.ArrayList())

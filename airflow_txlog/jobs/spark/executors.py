@@ -49,10 +49,10 @@ def check_executors(
     task_memory_mib: int,
     conf: Mapping[str, str],
 ) -> None:
-    """Log where the application runs, wait for an executor, and check those that are there.
+    """Log where the application runs, wait for an executor, and check the executors that are there.
 
     `scheme`: of the store that tasks open; `task_memory_mib`: the memory of each outside the JVM; `conf`: the job's
-    settings. Raises NoExecutors, and UnfitExecutor with the host and what is missing there.
+    settings. Raises NoExecutors, and UnfitExecutor with the host and the part that it lacks.
     """
     master = str(spark.sparkContext.master if is_classic(spark) else spark.conf.get("spark.master", "local"))
     if master == "local" or master.startswith("local["):
@@ -75,7 +75,7 @@ def check_executors(
     probe = F.udf(Probe(packages=packages, pause_s=_PAUSE_S), "string", useArrow=False)
     tasks = 2 * parallelism
     frame = spark.range(0, tasks, 1, tasks).select(probe("id").alias("answer"))
-    # The defaults of a cluster may set it for an application; a server does not know a setting of this name.
+    # A cluster's defaults may set it for an application; a server does not know a setting of this name.
     wait = (given if is_classic(spark) else conf).get(WAIT_SETTING)
     with _waiting(spark, master, WAIT_S if wait is None else wait_of(wait), log):
         answers = [
@@ -85,13 +85,13 @@ def check_executors(
         if answer["wrong"]:
             raise unfit_executor(answer["host"], answer["python"], tuple(answer["wrong"]))
     if is_classic(spark):
-        # Now, for the executors, too. What Spark logs of a failed task quotes values.
+        # Set now, so that it also reaches the executors. Spark's log of a failed task quotes values.
         spark.sparkContext.setLogLevel(spark.sparkContext.getConf().get("spark.log.level", "OFF"))
     _checked.add(key)
 
 
 def wait_of(given: str) -> float:
-    """The seconds of WAIT_SETTING. Raises InvalidJobSpec for anything but a number above zero."""
+    """Return the seconds of WAIT_SETTING. Raises InvalidJobSpec for anything but a number above zero."""
     try:
         seconds = float(given)
     except ValueError:
@@ -152,7 +152,7 @@ def _waiting(spark: SparkSession, master: str, wait_s: float, log: Callable[[str
         said_s = began_s
         while not over.wait(_EVERY_S):
             with contextlib.suppress(Exception):  # a context that ends ends the job, too
-                # Not whether there is an executor: one that cannot live is started again and again.
+                # The existence of an executor proves nothing: one that cannot live is started again and again.
                 if has_run_a_task():
                     return
                 now_s = SYSTEM_CLOCK.monotonic_s()
@@ -197,7 +197,7 @@ def _tagged(spark: SparkSession) -> Iterator[tuple[Callable[[], bool], Callable[
 
 @contextlib.contextmanager
 def _tagged_on_server(spark: Any) -> Iterator[tuple[Callable[[], bool], Callable[[], object]]]:
-    """The same over Spark Connect, whose server says beside its answers how many tasks are done."""
+    """Do the same over Spark Connect, whose server reports with its answers how many tasks are done."""
     tag, ran = f"airflow_txlog-{SYSTEM_CLOCK.unique_id()}", threading.Event()
 
     def hear(stages: Iterable[Any] | None, *more: Any, **named: Any) -> None:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.spark.causes import describe
 
-# Spark keeps its own temporary files there too, unless it is given another folder.
+# Spark keeps its own temporary files in that folder too, unless it is given another one.
 DISK_FULL = "The disk is full that has the folder for temporary files (TMPDIR, or spark.local.dir)."
 INSTALL = "pip install 'airflow-provider-txlog[spark]'"
 INSTALL_CLIENT = "pip install 'airflow-provider-txlog[connect]'"
@@ -35,7 +35,7 @@ def check_one_version() -> None:
 
 
 def check_has_jvm_side() -> None:
-    """Raise JobError if only pyspark-client is installed, which holds no Spark that could be started here."""
+    """Raise JobError if only pyspark-client is installed, which contains no Spark to start here."""
     if _version("pyspark") is None and _version("pyspark-client") is not None and "SPARK_HOME" not in os.environ:
         raise JobError(
             f"pyspark-client is installed without pyspark, and it holds no Spark that could be started here: {INSTALL} "

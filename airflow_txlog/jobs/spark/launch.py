@@ -4,9 +4,9 @@
 executors even if it has none. A process that connects could read blocks, with the values that a query binds, or have an
 object deserialized. A secret (`spark.authenticate`) refuses both, but an open port still answers some requests first.
 So the ports speak TLS with an empty key store: no connection is ever made. With a key in it every user could connect,
-as Spark asks for no certificate. Spark would connect to itself for three things: results of tasks above 1 MB, which go
-directly instead; jars, which it reads in place (`jars_in_place`); and the artifacts of a Connect session, which has
-none here (`shipping`). Every JVM that this package starts here has these settings, and no job changes them.
+because Spark requires no certificate. Spark would connect to itself for three things: results of tasks above 1 MB,
+which are sent directly; jars, which it reads in place (`jars_in_place`); and the artifacts of a Connect session, which
+has none here (`shipping`). Every JVM that this package starts here has these settings, and no job changes them.
 
 *Start.* PySpark would write every setting into the arguments of `spark-submit` and of the JVM, which every user of the
 machine can read. Here they are in a properties file without a name, which ends with its reading or with this process.
@@ -33,7 +33,7 @@ from airflow_txlog.errors import InvalidJobSpec
 
 log = logging.getLogger(__name__)
 
-# The settings of a local Spark, unless the job has others.
+# The settings of a local Spark, unless the job sets others.
 LOCAL_DEFAULTS = {
     "spark.master": "local[*]",
     "spark.app.name": "airflow_txlog",
@@ -41,7 +41,7 @@ LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # The defaults of the machine may turn it on, and it keeps plans with the values that are bound in them.
+    # The machine's defaults may turn it on, and it keeps plans with the values that are bound in them.
     "spark.eventLog.enabled": "false",
     # The bar is drawn over the lines of the task's log.
     "spark.ui.showConsoleProgress": "false",
@@ -67,10 +67,10 @@ _NO_KEYS = bytes.fromhex("3016020103301106092a864886f70d010701a00404023000")
 
 JARS = "spark.jars"
 LARGEST_RESULTS = {"spark.task.maxDirectResultSize": "2047m", "spark.rpc.message.maxSize": "2047"}
-"""The most that Spark accepts, whatever a job asks for: it would fetch a larger result through its port."""
+"""The most that Spark accepts, whatever a job sets: Spark would fetch a larger result through its port."""
 
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-# Spark's own estimate of a driver's memory beside its heap.
+# Spark's own estimate of a driver's memory outside its heap.
 _LEAST_OVERHEAD, _OVERHEAD = 384 * 1024**2, 0.1
 
 # By the version of control groups: the file with a group's usage, and the line of its inactive files.
@@ -104,22 +104,22 @@ def closed_settings(folder: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def jars_in_place(jars: str) -> str:
-    """Return the value of `spark.jars` with which Spark reads those on this machine where they lie.
+    """Return the value of `spark.jars` with which Spark reads the jars of this machine in place.
 
-    Any other it would send to its own executor through a port that is closed.
+    Spark would send any other jar to its own executor through a closed port.
     """
     found = []
     for jar in filter(None, map(str.strip, jars.split(","))):
         scheme, colon, rest = jar.partition(":")
         path = unquote(rest) if colon else os.path.abspath(jar)
-        # Spark takes the path out of this URI, decoded, and puts it into another as it is.
+        # Spark takes the path out of this URI, decodes it, and puts it into another URI unchanged.
         found.append(jar if colon and scheme != "file" else f"local:/{quote(quote(path.lstrip('/')))}")
     return ",".join(found)
 
 
 def check_stays_closed(spark_conf: Mapping[str, str]) -> None:
     """Raise InvalidJobSpec (argument `spark_conf.<name>`) for settings that let others connect: a cluster's master, and
-    those that decide who may.
+    the settings that decide who may.
     """
     master = spark_conf.get("spark.master", "local")
     if not is_one_process(master):
@@ -271,7 +271,7 @@ def _may_be_opened(folder: str) -> bool:
 def _submit_arguments(properties_file: str) -> Iterator[None]:
     """Set the environment in which PySpark passes the file to `spark-submit`, before the other arguments."""
     before = os.environ.get(_ARGUMENTS)
-    # The file stands in for spark-defaults.conf unless that is asked for too.
+    # The file replaces spark-defaults.conf unless this option loads that too.
     ours = f"--properties-file {properties_file} --load-spark-defaults"
     os.environ[_ARGUMENTS] = f"{ours} {before or 'pyspark-shell'}"
     try:
@@ -285,14 +285,14 @@ def _submit_arguments(properties_file: str) -> Iterator[None]:
 
 def properties_of(settings: Mapping[str, str]) -> bytes:
     """Return the content of a properties file with those settings that are Spark's own."""
-    # Spark ignores others with a warning; the session gets them all the same.
+    # Spark ignores others with a warning; the session gets them nevertheless.
     spark_settings = {name: value for name, value in settings.items() if name.startswith("spark.")}
     lines = [f"{_escaped(name)}={_escaped(value)}\n" for name, value in spark_settings.items()]
     return "".join(lines).encode("ascii")
 
 
 def _escaped(text: str) -> str:
-    """Return a name or a value as Java's Properties read it back: in ASCII, without characters of a meaning there."""
+    """Return a name or a value as Java's Properties read it back: in ASCII, with special characters escaped."""
     units = text.encode("utf-16-be", "surrogatepass")
     codes = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
     return "".join(chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\u{code:04x}" for code in codes)

@@ -1,6 +1,6 @@
 """Lines in the task log while a long Spark job runs: how many of its tasks are done.
 
-A thread beside the job asks Spark every few seconds; a Spark Connect server reports beside its answers. The invariant:
+A thread polls Spark every few seconds during the job; a Spark Connect server reports with its answers. The invariant:
 watching never fails a job, and ends with it.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 10.0
 _LAST_QUERIES = 8
-# A task's work and the files that it reports are rows to Spark too, but few.
+# Spark also counts a task's work and the files that it reports as rows, but they are few.
 _FEWEST_ROWS = 10_000
 STARTING = "start Spark"
 """The step in which a job gets its Spark."""
@@ -48,7 +48,7 @@ def _said_every(every_s: float, say: Callable[[], None]) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(every_s):
-            # The block may be ending, and a missing line does no harm.
+            # The block may be ending, and a missing line is harmless.
             with contextlib.suppress(Exception):
                 say()
 
@@ -79,7 +79,7 @@ def watched(spark: SparkSession, name: str, log: Callable[[str], None], every_s:
 def counted(spark: SparkSession, task: Step) -> Step:
     """Return the task so that it counts its rows for a watched step, if Spark is on this machine.
 
-    Over Spark Connect nothing shows where tasks run: one elsewhere finds no folder, and counts nothing.
+    Over Spark Connect nothing shows where tasks run: a task elsewhere finds no folder, and counts nothing.
     """
     folder = _counts_folder() if is_local(spark) or not is_classic(spark) else None
     return task if folder is None else CountedTask(task=task, folder=folder)
@@ -133,10 +133,10 @@ def task_counts(spark: SparkSession) -> tuple[int, int, int]:
 
 
 def _moved_in_spark(spark: SparkSession) -> list[str]:
-    """Return what Spark itself has read or made so far for the running tasks, as parts of a line.
+    """Return the rows and bytes that Spark itself has read or made for the running tasks, as parts of a line.
 
-    Executors report it every ten seconds (spark.executor.heartbeatInterval). Spark does not see files that a task of
-    ours reads and writes by itself.
+    Executors report it every ten seconds (spark.executor.heartbeatInterval). Spark does not see the files that our own
+    tasks read and write.
     """
     session: Any = spark
     stages = session.sparkContext._jsc.sc().statusStore().activeStages()

@@ -55,7 +55,7 @@ MEANING = {
 # By default Spark replaces `${env:NAME}` in every text: a table's column name would read the environment of the job.
 _SUBSTITUTION = {"spark.sql.variable.substitute": "false"}
 
-# The settings of every job, besides its time zone. Fewer and larger batches between the JVM and Python.
+# The settings of every job, in addition to its time zone. Fewer and larger batches between the JVM and Python.
 _JOB_SETTINGS = {
     **MEANING,
     **_SUBSTITUTION,
@@ -76,7 +76,7 @@ FILES_BY_SQL = "spark.sql.runSQLOnFiles"
 OUR_SETTINGS = "spark.txlog."
 """The prefix of settings that this package reads, and Spark does not."""
 
-# A fact of an error: a server's Spark cannot run the job, and one of its own would. Nothing was done.
+# A fact of an error: a server's Spark cannot run the job, but a local Spark could. Nothing was done.
 LOCAL_ONLY = {"is_local_only": True}
 
 
@@ -114,7 +114,7 @@ def is_local(spark: SparkSession) -> bool:
 
 
 def reads_this_disk(spark: SparkSession) -> bool:
-    """Return whether this is so, and a path without a scheme is on this machine's disk."""
+    """Return whether `is_local` holds, and a path without a scheme is on this machine's disk."""
     return is_local(spark) and names_this_disk(spark)
 
 
@@ -137,7 +137,7 @@ def default_parallelism(spark: SparkSession) -> int:
 
 
 def check_meaning(conf: Mapping[str, str], time_zone: str) -> None:
-    """Raise InvalidJobSpec (argument `spark_conf.<name>`) if a job wants its SQL read in another way than ours."""
+    """Raise InvalidJobSpec (argument `spark_conf.<name>`) if a job's settings would change how Spark reads our SQL."""
     for name, ours in {**MEANING, **_SUBSTITUTION, "spark.sql.session.timeZone": time_zone}.items():
         asked = conf.get(name)
         if asked is not None and asked.lower() != ours.lower():
@@ -220,10 +220,10 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # The JVM that puts the command line of Spark's together.
+    # For the JVM that builds Spark's command line.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", class_archive.QUICK_COMPILER)
     folder = temporary_folder()
-    # Not at a name that another user of the machine could take before.
+    # Not at a name that another user of the machine could take first.
     defaults = {**LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(folder, "warehouse")}
     settings = {**defaults, **conf, **closed_settings(folder)}
     _start_jvm(settings)
@@ -231,7 +231,7 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     jvm: Any = SparkContext._jvm
-    # With those that `spark-submit` has found for spark.jars.packages.
+    # Including those that `spark-submit` has found for spark.jars.packages.
     jars = jvm.java.lang.System.getProperty(JARS) or settings.get(JARS)
     if jars:
         settings[JARS] = jars_in_place(jars)
@@ -239,7 +239,7 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
-    # What Spark logs of a failed task quotes values. The job's own error says what failed.
+    # Spark's log of a failed task quotes values. The job's own error names the failure.
     spark.sparkContext.setLogLevel(conf.get("spark.log.level", "OFF"))
     silence_query_errors()
     return spark
@@ -319,7 +319,7 @@ def _check_static(running: SparkSession, conf: Mapping[str, str]) -> None:
 
 
 def has_settings_of_its_own() -> bool:
-    """Return whether a file of settings may be where a Spark that is started here looks for one."""
+    """Return whether there may be a file of settings that a local Spark would read at its start."""
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
     return bool(folder) and stat_linked(os.path.join(str(folder), "spark-defaults.conf")) is not None

@@ -47,7 +47,7 @@ def ship(spark: SparkSession) -> None:
         return
     if is_classic(spark):
         spark.sparkContext.addPyFile(_zip_file())
-    # A server whose ports are closed could not hand it on to its own executor.
+    # A server whose ports are closed could not pass it to its own executor.
     elif spark.conf.get(HAS, None) != executor_zip()[0]:
         try:
             spark.addArtifacts(_zip_file(), pyfile=True)

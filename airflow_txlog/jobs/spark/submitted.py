@@ -1,6 +1,6 @@
 """The session of a driver that `spark-submit` has started: Spark's defaults and the submitted settings, none of ours.
 
-The invariant: it is on the master that was asked for. Without one Spark would silently take `local[*]`, and the job
+The invariant: it is on the requested master. Without one Spark would silently take `local[*]`, and the job
 would run on one machine.
 """
 
@@ -18,15 +18,15 @@ from airflow_txlog.jobs.spark.installation import check_one_version
 from airflow_txlog.jobs.spark.session import silence_query_errors
 
 ASKED_MASTER = "spark.txlog.master"
-"""The setting in which the runner says what master it has asked for."""
+"""The setting in which the runner records the master that it has requested."""
 GATEWAY = "PYSPARK_GATEWAY_PORT"
-"""The variable by which `spark-submit` gives Python its JVM."""
+"""The variable in which `spark-submit` gives Python the port of its JVM."""
 
 
 def submitted_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return the session on the cluster, with the settings of the job.
 
-    Raises InvalidJobSpec if no cluster was asked for, and SparkUnavailable if Spark is on another.
+    Raises InvalidJobSpec if no cluster was requested, and SparkUnavailable if Spark is on another.
     """
     check_one_version()
     if GATEWAY not in os.environ:
@@ -45,11 +45,11 @@ def submitted_session(spark_conf: Mapping[str, str] | None = None) -> SparkSessi
             f"The cluster did not start the application: {describe(error)}. Its master and the settings in the "
             "connection's spark_conf decide that. Nothing was read.",
             cause_type=condition_of(error) or type(error).__name__,
-            # Most often a setting.
+            # The cause is most often a setting.
             retryable=False,
         ) from error
     if "spark.log.level" not in (spark_conf or {}):
-        # Not by the context: an executor that starts with a level loses it, and then takes no other.
+        # Not through the context: an executor that starts with a level loses it, and then accepts no other.
         log4j: Any = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
         log4j.core.config.Configurator.setRootLevel(log4j.Level.OFF)
     silence_query_errors()
@@ -66,7 +66,7 @@ def _check_master(spark: SparkSession) -> None:
             "Nothing was read.",
             argument="session",
         )
-    # Spark puts the protocol into that of Kubernetes where it is missing.
+    # Spark adds the protocol to a Kubernetes master that lacks it.
     is_kubernetes = found.startswith("k8s://") and str(asked).startswith("k8s://")
     if asked not in (None, found) and not is_kubernetes:
         raise SparkUnavailable(

@@ -1,1 +1,1 @@
-"""What the texts of an author and of a table mean, and what they may call."""
+"""The meaning of the texts of an author and of a table, and the functions that they may call."""

@@ -28,8 +28,8 @@ from airflow_txlog.sql.sql_text import statement_text
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# After one of these an operand begins, so that `:name` is a parameter. Elsewhere it may be a member of what precedes it
-# (`payload:name`): Spark's parser alone decides that.
+# An operand begins after one of these, so that `:name` is a parameter. Elsewhere it may be a member of the expression
+# before it (`payload:name`): only Spark's parser can decide.
 _BEFORE_AN_OPERAND = words(
     """
     and all between both by case distinct div else escape for from having ilike in is leading like limit not offset on
@@ -52,7 +52,7 @@ class Binder:
     def frame(self, sql: str, names: Mapping[str, Any]) -> DataFrame:
         """Return the frame of a statement with these of the parameters bound.
 
-        Raises what Spark raises: over Spark Connect UNBOUND_SQL_PARAMETER for a marker that `with_references` leaves.
+        Raises Spark's errors: over Spark Connect UNBOUND_SQL_PARAMETER for a marker that `with_references` leaves.
         """
         spark = self._context.spark
         if is_classic(spark):
@@ -81,7 +81,7 @@ class Binder:
 
 
 def reference(member: str, data_type: str) -> str:
-    """Return what replaces a parameter: a member of the variable, cast to its own type.
+    """Return the replacement of a parameter: a member of the variable, cast to its own type.
 
     A bare name would give its name to the member of a struct. A parenthesis first would make a call of a name before it
     (`limit:x`), after the gate has looked for calls.
@@ -90,9 +90,9 @@ def reference(member: str, data_type: str) -> str:
 
 
 def with_references(sql: str, references: Mapping[str, str]) -> str:
-    """Return the statement with a reference in place of each parameter that has one.
+    """Return the statement with a reference instead of each parameter that has one.
 
-    A marker stays where it may be a member of what precedes it, and everywhere in a statement that cannot be cut.
+    A marker stays if it may be a member of the expression before it, and if the statement cannot be cut.
     """
     statement = statement_text(sql)
     pieces: list[str] = []

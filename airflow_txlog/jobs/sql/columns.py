@@ -1,8 +1,8 @@
-"""The columns of a job's rows: their names, in sources, assignments and texts, and what they add to the table's schema.
+"""The columns of a job's rows: their names in sources, assignments and texts, and the columns that the table gains.
 
 The invariants: `check_names` refuses only a name that Spark is certain not to find; Spark judges every other text, and
-what is opaque in it. The table that rows are staged for is the table as the commit leaves it. The engine decides what
-schema evolution may change; columns that a rule of the table reads keep their type, and every attempt and try gives new
+its opaque parts. The table for which rows are staged is the table as the commit leaves it. The engine decides which
+schema evolution is allowed; columns that a rule of the table reads keep their type, and every attempt and try gives new
 columns the same physical names, because files that were staged under them are kept. Source: Spark, name resolution
 (case-insensitive; alias, then column, then member); tests/jobs/sql/test_certain_mistakes.py.
 """
@@ -38,12 +38,12 @@ from airflow_txlog.sql.sql_text import sql_text
 
 Column = TypeVar("Column")
 
-# Words that are expressions, or begin one: no column may be meant by them.
+# Words that are expressions, or begin one: they cannot mean a column.
 _CONSTANTS = frozenset(("default", "end", "all", "any", "some", "distinct"))
 
 
 def check_names_are_free(names: Sequence[str], what: str) -> None:
-    """Raise SchemaMismatch for a column with a name of ours."""
+    """Raise SchemaMismatch for a column with a reserved name."""
     taken = [name for name in names if name.lower().startswith("_txlog_")]
     if taken:
         raise SchemaMismatch(
@@ -53,7 +53,7 @@ def check_names_are_free(names: Sequence[str], what: str) -> None:
 
 
 def check_distinct(names: Sequence[str], what: str) -> None:
-    """Raise SchemaMismatch for two columns whose names are equal but for case."""
+    """Raise SchemaMismatch for two columns whose names differ at most in case."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
@@ -66,7 +66,7 @@ def check_distinct(names: Sequence[str], what: str) -> None:
 
 
 def assigned_column(name: str, columns: Mapping[str, Column], alias: str) -> Column | None:
-    """Return the column of a table that an assignment names, bare or behind the table's alias.
+    """Return the column of a table that an assignment names, bare or after the table's alias.
 
     `columns` are the table's by their names in lower case.
     """
@@ -87,7 +87,7 @@ def unassignable(name: str, columns: Sequence[str], table_uri: str) -> UnknownCo
 def missing_column(what: str, name: str, columns: Sequence[str], end: str = "Nothing was read.") -> UnknownColumn:
     """Return the error for an argument that names none of the columns.
 
-    `what`: who lacks the column and which argument names it, as a sentence without its end.
+    `what`: the rows that lack the column and the argument that names it, as a sentence without its end.
     """
     return UnknownColumn(
         f"{what}.{did_you_mean(name, columns)} The columns are: {shown_names(columns)}. {end}",
@@ -100,8 +100,8 @@ def missing_column(what: str, name: str, columns: Sequence[str], end: str = "Not
 class NamedRows:
     """Rows whose columns a text may name.
 
-    `alias` may come before the names; None: nothing may. If only Spark knows the columns, `columns` is None, and
-    `lacks` are lower-case names that no struct among them has. `whose` rows they are: "the table" or "the source".
+    `alias` may come before the names; with None, nothing may. If only Spark knows the columns, `columns` is None, and
+    `lacks` are lower-case names that no struct among them has. `whose`: "the table" or "the source".
     """
 
     alias: str | None
@@ -131,7 +131,7 @@ def _check_name(text: str, parts: Sequence[str], is_call: bool, sides: Sequence[
     aliased = [side for side in sides if side.alias is not None and side.alias.lower() == first]
     if len(parts) > 1 and aliased:
         side = aliased[0]
-        # A column of the alias's name may be a struct, and a dotted call a function of a schema.
+        # A column with the alias's name may be a struct, and a dotted call a function of a schema.
         may_be_struct = any(other.columns is not None or first not in other.lacks for other in by_name)
         if not (may_be_struct or is_call or side.columns is None) and side.columns.find(parts[1]) is None:
             raise _unknown_column(text, f"{parts[0]}.{parts[1]}", [side], note)
@@ -187,7 +187,7 @@ def _check_member(text: str, parts: Sequence[str], columns: StructType, note: st
 
 
 def aliases_of(operation: Operation) -> str:
-    """Return what the texts of an operation may call its rows, for the end of a message; empty if nothing."""
+    """Return the names of an operation's rows in its texts, for the end of a message; empty if they have none."""
     if isinstance(operation, Merge):
         target, source = operation.target_alias, operation.source_alias
         return (
@@ -201,7 +201,7 @@ def aliases_of(operation: Operation) -> str:
 def columns_named(sql: str, schema: StructType, other_alias: str = "") -> frozenset[str]:
     """Return the schema's columns that the text can mean, or more: all if a star or IDENTIFIER() may hide some.
 
-    Every name that Spark resolves occurs in the text as a word. A name behind `other_alias.` is another relation's,
+    Every name that Spark resolves occurs in the text as a word. A name after `other_alias.` is another relation's,
     unless the schema itself has a column of the alias's name.
     """
     lexed = sql_text(sql)
@@ -227,7 +227,7 @@ def _without_members_of(alias: str, tokens: Sequence[Token]) -> list[Token]:
 
 
 SchemaJson: TypeAlias = Mapping[str, Any]
-"""The columns of rows: Spark's JSON, which is the log's too."""
+"""The columns of rows: Spark's JSON, which the log uses too."""
 
 _NAMES = uuid.UUID("0a3c1f6e-54b5-5b0e-8c8e-3d1f2a9b7c64")
 
@@ -255,7 +255,7 @@ def evolved_metadata(context: JobContext, tx: Transaction, rows: SchemaJson) -> 
 
 
 def evolved_by_source(context: JobContext, tx: Transaction, source: SchemaJson | None) -> Metadata:
-    """As `evolved_metadata` for all columns of the source; None: those of the source whose rows are staged already."""
+    """Do the same as `evolved_metadata` for all columns of the source; None: of the source whose rows are staged."""
     assert tx.snapshot is not None
     if not context.record(SourceOperation).schema_evolution:
         return tx.snapshot.metadata

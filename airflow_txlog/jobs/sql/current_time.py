@@ -4,8 +4,8 @@ A job evaluates a condition when it finds rows, after a conflict, and when a ret
 more to judge conflicts. A clock would answer each of them differently: a row that one attempt deleted would be too
 young for the next. Only the tokens that read a clock are replaced by `:_txlog_…`; the rest of the author's text stays
 letter by letter. In the table's own rules, which take no parameters, literals replace them. The invariant: a condition
-that is evaluated reads no clock. What cannot be replaced (a text that our lexer cannot cut, the special date 'today')
-is refused by name, as Spark's analysis shows it. Source: soundness A2.
+that is evaluated reads no clock. A clock that cannot be replaced (in a text that our lexer cannot cut, the special date
+'today') is refused by name, as Spark's analysis shows it. Source: soundness A2.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from airflow_txlog.sql.sql_text import SqlText, sql_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The parameters by which a text names the instant, the day, and what the wall clock shows.
+# The parameters for the instant, the day, and the time on the wall clock.
 NOW = "_txlog_now"
 TODAY = "_txlog_today"
 WALL = "_txlog_wall"
 _RESERVED = "_txlog_"
 
-# What a call without arguments is replaced by.
+# The replacements of calls without arguments.
 _CALLS = {
     "current_timestamp": f":{NOW}",
     "now": f":{NOW}",
@@ -47,11 +47,11 @@ _CALLS = {
     "localtimestamp": f"CAST(:{WALL} AS TIMESTAMP_NTZ)",
     "unix_timestamp": f"unix_timestamp(:{NOW})",
 }
-# What Spark also reads as a clock without parentheses, where no column has the name.
+# Names that Spark also reads as clocks without parentheses, unless a column has the name.
 _BARE = ("current_date", "current_timestamp")
-# The last is the one that no parameter replaces, as Python has no time of it that Spark takes.
+# No parameter replaces the last one, because Python has no time of day that Spark accepts.
 CLOCKS = (*_BARE, "current_time")
-# What Spark also reads of the session without parentheses, where no column has the name.
+# Facts of the session that Spark also reads without parentheses, unless a column has the name.
 OF_THE_SESSION = ("current_user", "session_user", "user")
 
 _SPECIAL = re.compile(r"\s*(?:now|today|tomorrow|yesterday)(?:\s.*)?", re.IGNORECASE | re.DOTALL)
@@ -59,14 +59,14 @@ _TYPED_LITERALS = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
 # Keywords that call no function.
 _BEFORE_BRACKETS = frozenset(("and", "or", "not", "in", "when", "then", "else", "between", "exists", "like"))
 _TIMES = ("date", "timestamp", "timestamp_ntz")
-# Spark's expressions that are marked as "current" and are no clock: they are the same for as long as a session lives.
+# Spark's expressions that are marked as "current" and are no clock: they are constant within a session.
 _OF_THE_SESSION = frozenset({"CurrentCatalog", "CurrentDatabase", "CurrentPath", "CurrentTimeZone", "CurrentUser"})
 
 
 def fix_current_time(spec: JobSpec, current_time: CurrentTime) -> FixedTexts:
     """Return the job's texts with parameters for the current time, which is read only if a text names it.
 
-    Raises InvalidJobSpec for an author's parameter that has a name of ours.
+    Raises InvalidJobSpec for an author's parameter that has a reserved name.
     """
     parameters = spec.operation.bound_parameters
     taken = sorted(name for name in parameters if name.lower().startswith(_RESERVED))
@@ -99,7 +99,7 @@ def fix_current_time(spec: JobSpec, current_time: CurrentTime) -> FixedTexts:
 def with_literal_clocks(text: str, current_time: CurrentTime, columns: Collection[str]) -> str:
     """Return the text with a literal of the current time for each clock.
 
-    A name without parentheses that is one of `columns` is that column. Otherwise as `replace_clocks`.
+    A name without parentheses that is one of `columns` is that column. Otherwise see `replace_clocks`.
     """
     if replace_clocks(text, columns=columns)[0] == text:
         return text
@@ -152,7 +152,7 @@ def _ends_expression(before: Token) -> bool:
 def bare_calls(text: str, *, with_clocks: bool) -> list[tuple[str, bool]]:
     """Return the names in a text that may read the session or a clock, and whether each is called.
 
-    Spark takes one that is not called for a function if no column has the name, in backquotes too.
+    Spark takes a name without a call for a function if no column has the name, in backquotes too.
     """
     names = (*OF_THE_SESSION, *(CLOCKS if with_clocks else ()))
     return [
@@ -165,7 +165,7 @@ def bare_calls(text: str, *, with_clocks: bool) -> list[tuple[str, bool]]:
 def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:
     """Return whether the text reads a clock as a typed literal (`DATE 'today'`); None if only Spark's plan shows it.
 
-    Such a word is a clock wherever Spark makes a date or a timestamp of it, and a plain text elsewhere.
+    Such a word is a clock if Spark converts it to a date or a timestamp, and otherwise a plain text.
     """
     cut = sql_text(text)
     if cut.problem is not None:
@@ -183,7 +183,7 @@ def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:
 
 
 def computes_constants(text: str) -> bool:
-    """Return whether the text may join texts into one, as `concat('to', 'day')`, of which Spark makes a date."""
+    """Return whether the text may join texts into one, as `concat('to', 'day')`, which Spark converts to a date."""
     return any(
         token.text == "||" or (token.is_name and token.text.lower() not in _BEFORE_BRACKETS and after == OPEN)
         for _, token, after in neighbours(sql_text(text).tokens)
@@ -199,7 +199,7 @@ def unpinned_clock(spark: SparkSession, condition: Any) -> str | None:
 
 
 def casts_special_date(spark: SparkSession, condition: Any) -> bool:
-    """Return whether an analysed condition of a classic session makes a time of a constant text such as 'today'."""
+    """Return whether an analysed condition of a classic session converts a constant text such as 'today' to a time."""
     for node, _ in _with_pattern(spark, condition, "CAST"):
         if node.getClass().getSimpleName() == "Cast" and node.dataType().catalogString() in _TIMES:
             # A constant whose evaluation fails is left to the query.
@@ -229,7 +229,7 @@ def _with_pattern(spark: SparkSession, condition: Any, name: str) -> Iterator[tu
 class CurrentTime:
     """The current time of a job: one moment for all its texts, attempts and tries.
 
-    Read (`read`, in the job's time zone) when it is first asked for, or taken from `saved` of an earlier try.
+    Read (`read`, in the job's time zone) when it is first needed, or taken from `saved` of an earlier try.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, Any]], saved: Mapping[str, Any] | None = None) -> None:
@@ -239,14 +239,14 @@ class CurrentTime:
         } or None
 
     def values(self) -> Mapping[str, Any]:
-        """By NOW the instant, by TODAY the day, by WALL the text of the wall clock."""
+        """Return the instant by NOW, the day by TODAY, and the text of the wall clock by WALL."""
         if self._values is None:
             self._values = self._read()
         return self._values
 
     @property
     def saved(self) -> dict[str, Any]:
-        """The moment for another try of the job, JSON-plain; empty if nothing has asked for it."""
+        """The moment for another try of the job, JSON-plain; empty if nothing has needed it."""
         return {name: encode_parameter(value) for name, value in (self._values or {}).items()}
 
 
@@ -267,9 +267,9 @@ def now_in_utc() -> dict[str, Any]:
 
 
 def instants_of(spark: SparkSession, walls: Sequence[int]) -> list[int | None]:
-    """The instants at which the clocks of the session's zone show these times, all in microseconds since 1970.
+    """Return the instants at which clocks of the session's zone show these times, all in microseconds since 1970.
 
-    By Spark, whose zone data decides what every query of the job makes of such a time.
+    Spark computes them, because its zone data decides how every query of the job reads such a time.
     """
     times = pa.table({"wall": pa.array(walls, pa.int64()).cast(pa.timestamp("us"))})
     frame = spark.createDataFrame(times, "wall TIMESTAMP_NTZ")

@@ -1,12 +1,12 @@
-"""What a SQL text may do: call Spark's own functions that compute a value of one row, by a list, and use its operators.
+"""The limits of a SQL text: it may use operators, and call listed functions of Spark that compute a value of one row.
 
 A text comes from an author, or from the table's log, which every writer of the table can write. Three checks each
-refuse what they do not know. Before Spark analyses a text, its parser's tree may hold only the classes and functions
-that are listed here: analysis itself already loads the class that `reflect` names, evaluates the argument of
-IDENTIFIER() and instantiates a type that `from_json` is given as JSON. Where a server has the parser (Connect), the
+refuse everything that they do not know. Before Spark analyses a text, its parser's tree may hold only the classes and
+functions that are listed here: analysis itself already loads the class that `reflect` names, evaluates the argument of
+IDENTIFIER() and instantiates a type that `from_json` is given as JSON. If the parser is on a server (Connect), the
 names in the text decide, and a text that cannot be cut into tokens is refused. After analysis, every expression must be
-Spark's own: a name without parentheses may have become a variable or the session's user, and a listed function one that
-the session has put in its place.
+Spark's own: a name without parentheses may have become a variable or the session's user, and the session may have
+replaced a listed function.
 
 The invariants: an unlisted function is refused, also one of a newer Spark; and a `Tree` has every node of a parsed
 text, in lists, maps, tuples, hints and options too. Source: Spark 4.2, FunctionRegistry, AstBuilder,
@@ -29,10 +29,10 @@ from airflow_txlog.sql.sql_text import sql_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Not here, and so refused: what runs code (reflect), reads files or their names (input_file_name, from_protobuf,
-# from_xml by its schema option), depends on the session (current_user, version), puts values into an error
-# (raise_error, assert_true), follows a document (xpath), and whatever is no function of one row. What is not
-# deterministic is refused in conditions by Spark's analysis.
+# Not listed, and so refused: functions that run code (reflect), read files or their names (input_file_name,
+# from_protobuf, from_xml by its schema option), depend on the session (current_user, version), put values into an error
+# (raise_error, assert_true), follow a document (xpath), or do not compute on one row. Spark's analysis refuses
+# nondeterministic functions in conditions.
 FUNCTIONS = words(
     """
     if coalesce ifnull nullif nullifzero nvl nvl2 nanvl zeroifnull equal_null isnull isnotnull isnan between when
@@ -79,12 +79,12 @@ FUNCTIONS = words(
     variant_get hll_sketch_estimate hll_union
     """
 )
-# The place of the argument that is a type. Spark takes it as DDL, or else as JSON, where a user-defined type names a
-# class that Spark then instantiates.
+# The position of the argument that is a type. Spark takes it as DDL, or else as JSON, in which a user-defined type
+# names a class that Spark then instantiates.
 TYPE_ARGUMENT = {"from_csv": 1, "from_json": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
 _GIVES_A_TYPE = ("schema_of_csv", "schema_of_json", "schema_of_xml")
 
-# What Spark's parser makes of names, literals and operators, besides calls.
+# The parser's nodes for names, literals and operators, without calls.
 _PARSED = words(
     """
     Add Alias And Between BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast Coalesce Collate Concat
@@ -99,7 +99,7 @@ _PARSED = words(
 )
 _SUBQUERIES = words("Exists InSubquery LateralSubquery ListQuery ScalarSubquery")
 _WINDOWS = words("WindowExpression UnresolvedWindowExpression")
-# Expressions without arguments that an analysed text may hold: columns, constants, clocks, chances.
+# Expressions without arguments that an analysed text may hold: columns, constants, clocks, random values.
 _LEAVES = words(
     """
     AttributeReference Literal NamedLambdaVariable CurrentDate CurrentTime CurrentTimeZone CurrentTimestamp
@@ -107,23 +107,23 @@ _LEAVES = words(
     CommonExpressionRef ResolvedCollation
     """
 )
-# Expressions in Spark's own packages that run what somebody else has written.
+# Expressions in Spark's own packages that run other people's code.
 _FOREIGN = words(
     """
     ApplyFunctionExpression CallMethodViaReflection PythonUDAF PythonUDF PythonUDTF SQLFunctionExpression
     SQLScalarFunction ScalaUDF TransformExpression TryReflect
     """
 )
-# What stands below a filter of ours: the relation, and nothing that a SQL function of the session would put between.
+# The nodes below our filter: the relation, but none that a SQL function of the session would insert.
 _RELATIONS = ("SubqueryAlias", "Join")
-# Words before an opening parenthesis that call nothing; type names with a length among them.
+# Words before an opening parenthesis that call nothing, including type names with a length.
 CALLS_NOTHING = words(
     """all and any as by case distinct else escape for from in interval is not or some then timestampadd timestampdiff
     try_cast varchar"""
 )
-# The release that has all functions which are listed here and in `query_gate`.
+# The release that has all functions listed here and in `query_gate`.
 _LISTED_OF = (4, 2)
-# How a query begins; two of them run a program by USING.
+# Words that begin a query; two of them run a program by USING.
 _QUERIES = words("from select table values with")
 
 _OTHER_ROWS = "It reads what conflict checks cannot see: join it as a source."
@@ -136,8 +136,8 @@ UNLISTED = (
 def check_parsed(spark: SparkSession, text: str, parameters: Mapping[str, Any]) -> None:
     """Check by the tree of a classic session's parser that the text has only what is listed here. Analyses nothing.
 
-    `parameters` are what may be bound. Raises UnsupportedPredicate, and Spark's own error if the text is not one
-    expression.
+    `parameters` are the ones that may be bound. Raises UnsupportedPredicate, and Spark's own error if the text is not
+    one expression.
     """
     found = Tree(spark, parser_of(spark).parseExpression(text))
     for name in found.classes:
@@ -161,7 +161,7 @@ def check_parsed(spark: SparkSession, text: str, parameters: Mapping[str, Any]) 
 
 
 class UnlistedCall(Exception):
-    """A call that `check_calls` refuses: what it is, and why."""
+    """A call that `check_calls` refuses: its description, and the reason."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(what)
@@ -172,7 +172,7 @@ class UnlistedCall(Exception):
 def check_calls(spark: SparkSession, found: Tree, listed: frozenset[str], parameters: Mapping[str, Any]) -> None:
     """Check that a parsed tree calls only listed functions that are built into this Spark. Raises UnlistedCall.
 
-    `parameters` are what may be bound.
+    `parameters` are the ones that may be bound.
     """
     calls = found.of_class("UnresolvedFunction")
     known = _built_in(spark._jvm) if calls else frozenset()
@@ -186,7 +186,7 @@ def check_calls(spark: SparkSession, found: Tree, listed: frozenset[str], parame
 
 
 def check_named(text: str, built_in: Collection[str]) -> None:
-    """Check the names in a text, where the parser is out of reach; types may not be given as text.
+    """Check the names in a text if the parser is out of reach; types may not be given as text.
 
     `built_in` are the functions of the server's own Spark: a catalog may have a function of another listed name.
     Raises UnsupportedPredicate, also for a text that cannot be cut into tokens. A local Spark may accept it.
@@ -199,11 +199,11 @@ def check_named(text: str, built_in: Collection[str]) -> None:
         if following is OUTSIDE:
             break
         name = token.text.lower()
-        # Whatever follows: a column of that name is written in backquotes.
+        # Whatever follows: the author writes a column of that name in backquotes.
         if token.word == "using" or (before in (OPEN, OUTSIDE) and token.word in _QUERIES):
             raise unsupported(text, "a subquery", _OTHER_ROWS, **LOCAL_ONLY)
         is_call = following == OPEN and (token.is_name or token.kind == "string")
-        # A name with a qualifier may be that of a catalog's function.
+        # A name with a qualifier may be a catalog's function.
         if is_call and (name not in allowed or before == DOT):
             raise unsupported(text, f"the function {name}()", UNLISTED, **LOCAL_ONLY)
 
@@ -223,7 +223,7 @@ def names_of(spark: SparkSession, statement: str) -> frozenset[str]:
 def check_listed(text: str) -> None:
     """Raise UnsupportedPredicate for a call of an unlisted function in a text that any parser cuts alike.
 
-    Asks no Spark. A keyword before a parenthesis may be no call.
+    Does not call Spark. A keyword before a parenthesis may be no call.
     """
     for name in sql_text(text).calls():
         if name not in FUNCTIONS | CALLS_NOTHING | KEYWORDS:
@@ -246,7 +246,7 @@ def check_analysed(spark: SparkSession, filtered: Any, text: str) -> None:
 
 
 def unsupported(text: str, construct: str, why: str, **facts: Any) -> UnsupportedPredicate:
-    """Return the error for valid SQL that may not stand in a text."""
+    """Return the error for valid SQL that a text may not contain."""
     return UnsupportedPredicate(
         f"The text {text!r} holds {construct}, which may not stand here. {why} Nothing was read.",
         predicate=text,
@@ -256,7 +256,7 @@ def unsupported(text: str, construct: str, why: str, **facts: Any) -> Unsupporte
 
 
 def _has_plain_type(spark: SparkSession, call: Any, place: int, parameters: Mapping[str, Any]) -> bool:
-    """Return whether the type that a call is given is a text in SQL's own words, and neither JSON nor a sample's."""
+    """Return whether the type argument of a call is a text in SQL's own words, and neither JSON nor a sample's type."""
     arguments = call.arguments()
     if any(short(name) == "NamedArgumentExpression" for name in classes_of(spark, arguments)):
         return False
@@ -274,7 +274,7 @@ def _has_plain_type(spark: SparkSession, call: Any, place: int, parameters: Mapp
 @lru_cache(maxsize=1)
 def _built_in(jvm: Any) -> frozenset[str]:
     """Return the functions that are built into this Spark, whatever the session has added or replaced."""
-    # With the namespace system.builtin before them since Spark 4.2.
+    # Since Spark 4.2 their names begin with the namespace system.builtin.
     names = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin().listFunction().mkString(" ")
     return frozenset(name.rsplit(".", 1)[-1] for name in str(names).split(" "))
 
@@ -289,7 +289,7 @@ def short(name: str) -> str:
 
 def parser_of(spark: SparkSession) -> Any:
     java: Any = spark._jsparkSession
-    # The parser reads those of the session that is the thread's active one.
+    # The parser uses the functions of the thread's active session.
     type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(java)
     return java.sessionState().sqlParser()
 
@@ -332,7 +332,7 @@ class _Functions:
 
 @lru_cache(maxsize=1)
 def _functions(jvm: Any) -> _Functions:
-    """Return them, made once for each JVM: that takes dozens of calls into it."""
+    """Return the methods, made once for each JVM: that takes dozens of calls into it."""
     java = jvm.java.lang
     of = java.Class.forName
     handles, methods = java.invoke.MethodHandles, java.invoke.MethodType

@@ -1,8 +1,8 @@
 """The author's SQL, judged by Spark before anything runs: one expression, known columns, bound parameters, one answer.
 
-Text goes to Spark as the author wrote it, in parentheses on lines of their own, so that a trailing comment ends where
-it should. Spark's expression parser has accepted it before, so it cannot leave the parentheses, and `functions` has
-accepted what it calls: analysis already loads the classes that a text names. Every relation of ours has an alias before
+Text goes to Spark as the author wrote it, in parentheses on separate lines, so that a trailing comment ends before the
+closing one. Spark's expression parser has accepted it before, so it cannot leave the parentheses, and `functions` has
+accepted its calls: analysis already loads the classes that a text names. Each of our relations has an alias before
 WHERE: without one Spark takes `FROM v WHERE (flag)` for a view under the alias `where` with its one column renamed, and
 filters nothing.
 
@@ -60,28 +60,28 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
-# What Spark calls a path without a file that it could read: nothing there, or a folder in which nothing is yet.
+# Spark's conditions for a path without a readable file: it does not exist, or is an empty folder.
 NO_FILES = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 # The types whose literals begin with the type's name.
 _TYPED_LITERALS = ("DATE", "INTERVAL", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
-# What the rows of a table are called in a text that has no other name for them.
+# The alias of a table's rows in a text that has no other name for them.
 ROWS_ALIAS = "txlog_rows"
 
 
 def quoted(name: str) -> str:
-    """Return a name as Spark reads it back, whatever is in it."""
+    """Return a name as Spark reads it back, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def aliased(view: str, alias: str = ROWS_ALIAS) -> str:
-    """Return a view in a FROM clause; the head of this module says why it has an alias."""
+    """Return a view in a FROM clause; the head of this module explains the alias."""
     return f"{quoted(view)} AS {quoted(alias)}"
 
 
 class SqlGate:
     """Checks the texts of one job against empty frames, and remembers which parameters they used.
 
-    `parameters` are what the texts may name: by default the job's, including its current time.
+    `parameters` are the names that the texts may use: by default the job's, including its current time.
     """
 
     def __init__(self, context: JobContext, parameters: Mapping[str, Any] | None = None) -> None:
@@ -143,9 +143,9 @@ class SqlGate:
     def query(self, text: str) -> DataFrame:
         """Return the frame of a source's query, not evaluated yet. Raises InvalidJobSpec, SourceNotFound.
 
-        `query_gate` judges what it may do, unless the operator leaves it unrestricted.
+        `query_gate` judges the query, unless the operator leaves it unrestricted.
         """
-        # In a FROM clause only a query may stand: a command would have run at once.
+        # A FROM clause accepts only a query: a command would have run at once.
         from pyspark.errors import PySparkException  # noqa: PLC0415 - a job without Spark imports no PySpark
 
         statement = f"SELECT * FROM (\n{text}\n)"
@@ -172,7 +172,7 @@ class SqlGate:
         return frame
 
     def run(self, sql: str) -> DataFrame:
-        """Return the frame of a statement of ours that holds accepted texts, parameters bound."""
+        """Return the frame of one of our statements that holds accepted texts, parameters bound."""
         return self._binder.frame(sql, self._parameters)
 
     def check_clocks(self, text: str, columns: Collection[str]) -> None:
@@ -197,7 +197,7 @@ class SqlGate:
         from pyspark.sql import functions as F  # noqa: PLC0415
 
         if text.endswith("\\"):
-            # Spark goes on with a comment that ends so in the next line, which is ours.
+            # Spark continues a comment that ends so in the next line, which is ours.
             raise no_expression(text, "it ends with a backslash")
         try:
             if is_classic(self._spark):
@@ -206,7 +206,7 @@ class SqlGate:
             check_named(text, built_into_server(self._spark, FUNCTIONS))
             _ = self._spark.range(0).select(F.expr(text)).schema
         except PySparkException as error:
-            # Columns and parameters are not known to a server's parser; the analysis that follows judges them.
+            # A server's parser does not know columns and parameters; the analysis that follows judges them.
             if is_classic(self._spark) or (condition_of(error) or "").startswith("PARSE"):
                 raise no_expression(text, analysis_text(error)) from error
 
@@ -219,7 +219,7 @@ class SqlGate:
             raise self._refusal(error, text, relation) from error
 
     def _bound(self, sql: str, text: str) -> tuple[DataFrame, dict[str, Any]]:
-        """Return the analysed frame and the parameters that Spark asked for, which alone are bound."""
+        """Return the analysed frame and the parameters that Spark requires, which alone are bound."""
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
         bound = self.parameters_in(text)
@@ -242,7 +242,7 @@ class SqlGate:
                 bound[name] = self._parameters[name]
 
     def parameters_in(self, text: str) -> dict[str, Any]:
-        """Return the given parameters that the text seems to name. Spark asks for others, one failed analysis each."""
+        """Return the given parameters that the text seems to name. Spark reports others, one failed analysis each."""
         return {name: self._parameters[name] for name in sql_text(text).parameters if name in self._parameters}
 
     def _refusal(self, error: PySparkException, text: str, relation: str) -> TxlogError:
@@ -265,7 +265,7 @@ class SqlGate:
         )
 
     def _reason(self, error: PySparkException) -> str:
-        """Return Spark's message; with bound parameters only what has no expression, which shows values."""
+        """Return Spark's message; if parameters are bound, only the part without expressions, which show values."""
         if not self._parameters:
             return analysis_text(error)
         return f"{describe(error)}. Expressions are not shown, because parameters are bound"
@@ -279,7 +279,7 @@ class SqlGate:
             self.check_clocks(text, self._columns(relation))
 
     def _check_bare_calls(self, text: str, relation: str, *, with_clocks: bool) -> None:
-        """Refuse by name a clock or a function of the session that is no column, where no plan shows it (Connect)."""
+        """Refuse by name a clock or a function of the session that is no column, if no plan shows it (Connect)."""
         found = [] if is_classic(self._spark) else bare_calls(text, with_clocks=with_clocks)
         columns = {name.lower() for name in self._columns(relation)} if found else ()
         for name, is_called in found:
@@ -289,7 +289,7 @@ class SqlGate:
                 raise unsupported(text, f"the function {name}()", UNLISTED, **LOCAL_ONLY)
 
     def _inspect(self, frame: DataFrame, text: str, *, must_be_deterministic: bool) -> None:
-        """Refuse what only the analysed plan shows: what names have become, and what is not deterministic.
+        """Refuse faults that only the analysed plan shows: names with a forbidden meaning and nondeterminism.
 
         On Connect the plan is on the server, and the names in the text have decided.
         """
@@ -368,14 +368,14 @@ def check_types(frame: DataFrame, argument: str) -> None:
 
 
 def refuse_star(text: str) -> None:
-    """Refuse `*` for all columns: it would also mean the columns that the job adds."""
+    """Refuse `*` for all columns: it would include the columns that the job adds."""
     cut = sql_text(text)
     if cut.has_star() or (cut.problem is not None and "*" in text):
         raise unsupported(text, "a star", "Name the columns that are meant.")
 
 
 def _advice(text: str) -> str:
-    """Return what to write where a parameter follows the name of a type, as only a literal may."""
+    """Return the advice for a parameter that follows the name of a type, where only a literal may."""
     for word, following in itertools.pairwise(sql_text(text).tokens):
         kind = word.word.upper()
         if following.kind == "parameter" and kind in _TYPED_LITERALS:

@@ -1,6 +1,6 @@
 """Values that an UPDATE assigns and that Spark is certain to accept, and to compute as Arrow does.
 
-A closed grammar, beside that of plain conditions (`predicate.plain`): a constant of the column's own kind, NULL,
+A closed grammar, similar to that of plain conditions (`predicate.plain`): a constant of the column's own kind, NULL,
 another column of the same type, and operations of the `KNOWN` table. The invariant: Spark refuses no plain text, fails
 on no value of it, and computes the same value. So nothing here can overflow, and no type is one that a cast would
 change. Source: Spark 4.2, AnsiTypeCoercion, Decimal.toDouble; tests/jobs/sql/test_plain_values.py.
@@ -45,7 +45,7 @@ def plain_values(
     alias: str,
     is_ansi: bool,
 ) -> RowValues | str:
-    """Return the value of each assigned column of `schema`, or what in the texts is not plain.
+    """Return the value of each assigned column of `schema`, or the part of the texts that is not plain.
 
     `alias` may come before a column on the left side. `is_ansi`: Spark stores a number that fits in a narrower column.
     """
@@ -131,7 +131,7 @@ def _constant(
         if isinstance(value, str):
             return value
     elif field.type is Primitive.DATE:
-        # A text is stored in a date by a cast only.
+        # Only a cast stores a text in a date.
         if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
             return plain_date(value)
     elif field.type is Primitive.TIMESTAMP and isinstance(value, dt.datetime) and value.tzinfo is not None:

@@ -1,4 +1,4 @@
-"""What a source's query may do unless the operator leaves it unrestricted: compute rows from the views of the source.
+"""The limits of a source's query, unless the operator leaves it unrestricted: it computes rows from the source's views.
 
 The text may be templated. Spark's SQL can run programs (`TRANSFORM … USING`), call any static method of Java
 (`reflect`), read any file (`text.`/etc/passwd``), and load a class that a name, an option or an argument gives, in part
@@ -42,7 +42,7 @@ from airflow_txlog.sql.sql_text import sql_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Of many rows, into many rows, and what depends on the session and the place of a row.
+# Functions of many rows, functions that return many rows, and those that depend on the session or a row's place.
 _OF_QUERIES = words(
     """
     and any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate
@@ -72,11 +72,11 @@ _OF_QUERIES = words(
     tuple_union_theta_integer user var_pop var_samp variance vector_avg vector_sum version window window_time
     """
 )
-# Not there, and so refused: reflect, java_method, try_reflect (any static method of Java); from_avro, to_avro,
+# Not listed, and so refused: reflect, java_method, try_reflect (any static method of Java); from_avro, to_avro,
 # schema_of_avro, from_protobuf, to_protobuf (they read the file, or load the class, that an argument names); xpath and
-# its kin (they read the file, or ask the server, that the document names as its type: `<!DOCTYPE a SYSTEM "http://…">`).
+# its kin (they read the file or URL that the document names as its type: `<!DOCTYPE a SYSTEM "http://…">`).
 QUERY_FUNCTIONS = FUNCTIONS | _OF_QUERIES
-# By the number of arguments from which on the last one is a map of options; one of them names a schema's file.
+# The number of arguments from which on the last one is a map of options; one of them names a schema's file.
 _OPTIONS_FROM = {"from_xml": 3, "schema_of_xml": 2}
 _TABLE_FUNCTIONS = words(
     """
@@ -84,7 +84,7 @@ _TABLE_FUNCTIONS = words(
     variant_explode variant_explode_outer
     """
 )
-# What Spark's parser makes of a query, besides expressions.
+# The parser's nodes for a query, without those for expressions.
 _NODES = words(
     """
     Aggregate Distinct Except Filter Generate GlobalLimit Intersect Join LateralJoin LocalLimit LocalRelation Offset
@@ -103,7 +103,7 @@ _WORDS = {
     "ExpressionWithUnresolvedIdentifier": "IDENTIFIER()",
 }
 _BUILT_IN = ("", "builtin.", "system.builtin.")
-# Words before a parenthesis that call nothing, besides those of an expression.
+# Words before a parenthesis that call nothing, in addition to those of an expression.
 _KEYWORDS = CALLS_NOTHING | words(
     """
     cube except exclude filter from grouping group having include intersect join lateral limit minus offset on over
@@ -118,7 +118,7 @@ _BEFORE_A_RELATION = words("from join lateral stream table")
 def check_query(spark: SparkSession, sql: str, parameters: Mapping[str, Any], views: Collection[str]) -> None:
     """Judge a whole statement as Spark will analyse it. Reads and runs nothing.
 
-    `views` are those of the source. Raises InvalidJobSpec for what is not listed, and Spark's own ParseException.
+    `views` are those of the source. Raises InvalidJobSpec for unlisted constructs, and Spark's own ParseException.
     """
     if not is_classic(spark):
         try:
@@ -156,7 +156,7 @@ def _check_function(name: str, known: frozenset[str]) -> None:
 
 
 def _check_relations(spark: SparkSession, found: Tree) -> None:
-    """Check that every name is a temporary view's, as the source's views are, or a query's that a WITH names."""
+    """Check that every name is a temporary view, as the source's views are, or a query that a WITH names."""
     sessions: Any = spark._jsparkSession
     catalog = sessions.sessionState().catalog()
     named = set()
@@ -167,7 +167,7 @@ def _check_relations(spark: SparkSession, found: Tree) -> None:
         parts = relation.multipartIdentifier()
         name = str(parts.head())
         is_view = parts.size() == 1 and catalog.getTempView(name).isDefined()
-        # A name of a WITH counts only inside of it, and outside it would be a table's.
+        # A name of a WITH counts only inside of it; outside it would be a table.
         is_named = parts.size() == 1 and name.lower() in named and not spark.catalog.tableExists(_quoted([name]))
         if not (is_view or is_named):
             raise _refused(
@@ -195,13 +195,13 @@ def _refused(what: str, why: str, **facts: Any) -> InvalidJobSpec:
 
 
 class Unjudged(Exception):
-    """A text whose names do not show it to be harmless: `args[0]` says what is in it."""
+    """A text whose names do not prove that it is harmless: `args[0]` names the construct."""
 
 
 def check_names(spark: SparkSession, sql: str, views: Collection[str], listed: Collection[str]) -> None:
     """Accept a statement that calls functions of `listed` only and reads `views` only.
 
-    Asks Spark for its functions, and whether there are tables of these names. Raises Unjudged.
+    Queries Spark for its functions, and for tables of these names. Raises Unjudged.
     """
     cut = sql_text(sql)
     if cut.problem is not None:
@@ -225,7 +225,7 @@ def check_names(spark: SparkSession, sql: str, views: Collection[str], listed: C
 
 
 def _check_calls(spark: SparkSession, tokens: Sequence[Token], listed: frozenset[str]) -> None:
-    # A text before a parenthesis may be a name too.
+    # A text before a parenthesis may also be a name.
     calls = [
         (before, token)
         for before, token, after in neighbours(tokens)
@@ -245,7 +245,7 @@ def _check_calls(spark: SparkSession, tokens: Sequence[Token], listed: frozenset
 
 
 def _relations(tokens: Sequence[Token]) -> Iterator[tuple[str, ...]]:
-    """Yield the parts of each name that may be a relation's."""
+    """Yield the parts of each name that may be a relation."""
     for index, (before, token, _) in enumerate(neighbours(tokens)):
         if not token.is_name or not (before in (OPEN, COMMA, OUTSIDE) or before.word in _BEFORE_A_RELATION):
             continue
@@ -258,7 +258,7 @@ def _relations(tokens: Sequence[Token]) -> Iterator[tuple[str, ...]]:
 
 
 def _is_table(spark: SparkSession, parts: Sequence[str]) -> bool:
-    """Return whether a catalog has a table or a view of this name; also if it cannot say."""
+    """Return whether a catalog has a table or a view of this name; True also if that is unknown."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - a job without Spark imports no PySpark
 
     try:

@@ -1,8 +1,8 @@
-"""Rows of a source made to fit the table: columns by name, types by Spark's casts where they lose nothing unnoticed.
+"""Rows of a source made to fit the table: columns by name, types by those casts of Spark that lose nothing silently.
 
-Implicit casts are those that keep every value, and those that fail on a value they cannot keep (a narrowing cast raises
-in Spark's ANSI mode). Whatever would round, cut or guess is refused, and the author writes the cast. The invariant: a
-frame made here has exactly the table's columns, in its order and its types.
+Implicit casts keep every value, or fail on a value that they cannot keep (a narrowing cast raises in Spark's ANSI
+mode). A cast that would round, cut or guess is refused, and the author writes it. The invariant: a frame made here has
+exactly the table's columns, in its order and its types.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _NUMBERS = (*_INTEGERS, DecimalType, *_FLOATS)
 _TIMES: tuple[type[DataType], ...] = (TimestampType, TimestampNTZType)
 _CONTAINERS = (ArrayType, MapType, StructType)
 _WITHOUT_TEXT = (BinaryType, *_CONTAINERS)
-# What becomes of a struct's member that the new value lacks: it is null, it keeps the value that the row has, or the
-# new value is refused.
+# The treatment of a struct's member that the new value lacks: it is null, it keeps the row's value, or the new value is
+# refused.
 Lacking: TypeAlias = Literal["null", "kept", "refused"]
 
 # The name of a type without members: words, and numbers in parentheses.
@@ -69,8 +69,8 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def compared_as_char(frame: DataFrame, marks: Mapping[str, str]) -> DataFrame:
     """Return the frame with these columns marked as `char(n)`, so that Spark compares them as in its own tables.
 
-    A char is stored padded, and `= 'ab'` is true of it all the same (soundness A4). Source: Spark,
-    ApplyCharTypePadding, which goes by this mark of a column.
+    A char is stored padded, and yet `= 'ab'` is true of it (soundness A4). Source: Spark, ApplyCharTypePadding, which
+    follows this mark of a column.
     """
     if not any(mark.lower().startswith("char") for mark in marks.values()):
         return frame
@@ -113,7 +113,7 @@ def schema_of_json(schema: Any) -> StructType:
     """Return Spark's schema from its JSON form. The only place that gives Spark such a form to read.
 
     Raises ValueError for a user-defined type, because Spark imports the class that it names, and one of ValueError,
-    TypeError, KeyError or AttributeError for what is no schema.
+    TypeError, KeyError or AttributeError for JSON that is no schema.
     """
     if _has_user_defined_type(schema):
         raise ValueError("a column's type is user-defined")
@@ -163,7 +163,7 @@ def _remade(kind: DataType, *, nullable: bool, metadata: bool = False, lower: bo
 
 
 def _same(found: DataType, wanted: DataType) -> bool:
-    """Return whether types are equal but for the case of names, nullability and metadata."""
+    """Return whether types differ at most in the case of names, nullability and metadata."""
     return _remade(found, nullable=True, lower=True) == _remade(wanted, nullable=True, lower=True)
 
 
@@ -186,7 +186,7 @@ def can_store(found: DataType, wanted: DataType, *, ansi: bool, lacking: Lacking
     - Anything as itself; nothing (void) as anything; whole numbers as decimals, floats and doubles; decimals as wider
       decimals (no fewer digits after the point), floats and doubles; float as double; date as either timestamp, and
       either timestamp as the other (by the session's zone).
-    - With `ansi`, also what fails on a value that does not fit: whole numbers and decimals into narrower ones.
+    - With `ansi`, also casts that fail on a value that does not fit: whole numbers and decimals into narrower ones.
     - Any single value but bytes as text. Never text as something else, a double as a decimal or a whole number, a
       timestamp as a date, or one kind of container as another.
     - Arrays, maps and structs where their contents may be stored so, members of structs by name. `lacking` decides on a
@@ -305,7 +305,7 @@ def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0, kept
     the row's value, it keeps that value instead; such a struct is null only if both values are. Source: delta-spark
     4.4, `merge.preserveNullSourceStructs.updateStar`.
     """
-    # Nothing to cast where the types are one; and NULL takes any type by itself, even one whose name SQL cannot say.
+    # Equal types need no cast, and NULL takes any type without one, even a type whose name SQL cannot express.
     if _same(found, wanted) or isinstance(found, NullType):
         return sql
     one = f"txlog_{depth}"
@@ -333,8 +333,8 @@ def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0, kept
 
 
 def type_sql(kind: DataType) -> str:
-    """Return a type as SQL reads it back, whatever its members are called. Raises UnsupportedFeature if SQL cannot say
-    it.
+    """Return a type as SQL reads it back, whatever its members are called. Raises UnsupportedFeature if SQL cannot
+    express it.
     """
     if isinstance(kind, StructType):
         members = ", ".join(f"{quoted(field.name)}: {type_sql(field.dataType)}" for field in kind)
@@ -352,8 +352,8 @@ def type_sql(kind: DataType) -> str:
 
 
 def as_column_type(column: Column, found: DataType, wanted: DataType) -> Column:
-    """Return what `stored_sql` made, with the types that its untyped NULLs left open."""
-    # Spark casts no value that may be null to one that is NOT NULL. Whether there is a null the writer checks.
+    """Return the result of `stored_sql`, with the types that its untyped NULLs left open."""
+    # Spark casts no nullable value to a NOT NULL type. The writer checks whether there is a null.
     return column if _same(found, wanted) else column.cast(_nullable(wanted))
 
 

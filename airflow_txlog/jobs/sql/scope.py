@@ -1,10 +1,10 @@
-"""What a job may read: the author's conditions as the engine's predicates, and the partitions that they accept.
+"""The files that a job may read: the author's conditions as the engine's predicates, and the partitions they accept.
 
-Which partitions a predicate accepts is never read off a pruner, which may say yes too often. The invariants: the
-registered predicate is the author's whole text, and whatever else narrows the files only narrows what is worked on. A
-partition is accepted only if Spark says TRUE of the author's own text on its typed values; the engine answers in its
-place only if it is certain of that. A row filter has only leaves whose type all engines order and compare alike (no
-floats, no decimals); any other leaf lets every row pass. Source: soundness A4, A9, A13.
+A pruner never decides which partitions a predicate accepts, because it may accept too many. The invariants: the
+registered predicate is the author's whole text, and everything else that narrows the files only narrows the work. A
+partition is accepted only if Spark evaluates the author's own text to TRUE on its typed values; the engine replaces
+Spark only if it is certain of the same result. A row filter has only leaves whose type all engines order and compare
+alike (no floats, no decimals); any other leaf lets every row pass. Source: soundness A4, A9, A13.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read_condition(
         parameters=parameters,
         time_zone=context.spec.time_zone,
         alias=alias,
-        # Spark has parsed the text and resolved its names; what the engine cannot make of it only prunes nothing.
+        # Spark has parsed the text and resolved its names; a part that the engine cannot read only prunes nothing.
         unknown_columns_are_opaque=True,
         lenient=True,
     )
@@ -79,9 +79,9 @@ def _joined(connector: str, tree: Expression, one: Predicate, other: Predicate) 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionScope:
-    """The partitions that an attempt may touch: those of which the accepted `text` is TRUE; None: all of them.
+    """The partitions that an attempt may touch: those for which the accepted `text` is TRUE; None: all of them.
 
-    `read` is how the engine reads the text.
+    `read` is the text as the engine reads it.
     """
 
     partitions: Partitions
@@ -100,7 +100,7 @@ class PartitionScope:
         return files if self.text is None else self.files_accepted(self.text, files)
 
     def files_accepted(self, text: str, files: pa.Table) -> pa.Table:
-        """Return the files of whose partition an accepted condition over partition columns is TRUE."""
+        """Return the files for whose partition an accepted condition over partition columns is TRUE."""
         return files.filter(pa.array(self.partitions.accepted(text, self.partitions.tuples_of(files)), pa.bool_()))
 
     def check_inside(self, staged: Iterable[StagedFile]) -> None:
@@ -134,7 +134,7 @@ Tuple = tuple[str | None, ...]
 class Partitions:
     """The partition columns of a table, as Spark sees them. Raises CorruptTable if the schema lacks one.
 
-    Spark is asked once whether it accepts a partition.
+    Spark decides once whether it accepts a partition.
     """
 
     def __init__(self, context: JobContext, gate: SqlGate, schema: StructType, columns: Sequence[str]) -> None:
@@ -177,9 +177,9 @@ class Partitions:
         return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
 
     def _plain(self, text: str) -> Predicate | str:
-        """Return a plain condition of partition columns as the engine reads it, or what in the text is not plain.
+        """Return a plain condition of partition columns as the engine reads it, or the part that is not plain.
 
-        Spark accepts a plain text, and answers it as the engine does: it need not be asked.
+        Spark accepts a plain text and evaluates it as the engine does, so it is not needed.
         """
         if text not in self._read:
             self._read[text] = self._read_plain(text, StructType(tuple(self._fields)))
@@ -207,7 +207,7 @@ class Partitions:
         return tuple(partition_values.get(key) for key in self._keys)
 
     def check_inside(self, text: str, tuples: Sequence[Tuple]) -> None:
-        """Raise PartitionMismatch for the first tuple of which the accepted scope `text` is not TRUE."""
+        """Raise PartitionMismatch for the first tuple for which the accepted scope `text` is not TRUE."""
         for entry, is_inside in zip(tuples, self.accepted(text, tuples), strict=True):
             if not is_inside:
                 partition = dict(zip(self.columns, entry, strict=True))
@@ -219,7 +219,7 @@ class Partitions:
                 )
 
     def accepted(self, text: str, tuples: Sequence[Tuple]) -> list[bool]:
-        """Return for each tuple of raw values whether the accepted condition `text` is TRUE of it."""
+        """Return for each tuple of raw values whether the accepted condition `text` is TRUE for it."""
         answers = self._answers.setdefault(text, {})
         unknown = [entry for entry in dict.fromkeys(tuples) if entry not in answers]
         if unknown:
@@ -321,12 +321,12 @@ _COMPARED_ALIKE = frozenset(map(comparable_type, (*PLAIN_TYPES, Primitive.DOUBLE
 
 
 def row_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression | None:
-    """Return what the predicate says of the `scanned` columns; None if it says nothing that a worker may go by."""
+    """Return the predicate's filter on the `scanned` columns; None if it has none that a worker may apply."""
     return _row_filter(predicate.tree, frozenset(scanned))
 
 
 def exact_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression | None:
-    """Return the row filter that exactly the rows pass of which the predicate is TRUE, if there is one."""
+    """Return the row filter that passes exactly the rows for which the predicate is TRUE; None if there is none."""
     return _row_filter(predicate.tree, frozenset(scanned), is_exact=True)
 
 

@@ -1,9 +1,9 @@
-"""The rules of a table, kept on every new row: checked, computed, padded, in one Spark expression beside the rows.
+"""The rules of a table, kept on every new row: checked, computed, padded, in one Spark expression over the rows.
 
-A generated column that a row lacks is computed, and one that it brings is verified. A default fills a column that no
-source names. char(n) is padded, and what is too long is refused. CHECK constraints and invariants must be true, and
-null is not true. What a row breaks travels beside it (`tasks.violations`) and becomes an error where it is written. The
-invariant: `enforce` names the rule that a row breaks, and the writer takes no other rows where a rule can be broken.
+A generated column is computed in a row that lacks it, and verified in a row that has it. A default fills a column that
+no source names. char(n) is padded, and a text that is too long is refused. CHECK constraints and invariants must be
+true, and null is not true. A row's violations travel with it (`tasks.violations`) and become an error in the writer.
+The invariant: `enforce` names the rule that a row breaks, and the writer takes no other rows if a rule can be broken.
 The writer checks NOT NULL. Source: protocol, "Column Invariants", "CHECK Constraints", "Generated Columns", "Identity
 Columns", "Default Columns"; delta-spark, CheckDeltaInvariant; Spark, CharVarcharUtils.
 """
@@ -32,7 +32,7 @@ from airflow_txlog.jobs.sql.current_time import with_literal_clocks
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, fit_rows, text_literal, type_sql, without_metadata
 
-# So many of the columns that a rule reads are named in an error. Their values are not shown (soundness C8).
+# The most columns of a rule that an error names. Their values are not shown (soundness C8).
 SHOWN_COLUMNS = 5
 
 
@@ -42,7 +42,7 @@ class Rules:
 
     table: RowRules
     evaluated: RowRules
-    """The same, each text with the job's current time in it (soundness A2)."""
+    """The same rules, each text with the job's current time in it (soundness A2)."""
     schema: delta.StructType
     spark_schema: StructType
     uri: str
@@ -82,7 +82,7 @@ class Rules:
                 )
 
     def check_update(self, assigned: Collection[str]) -> None:
-        """Raise UnsupportedFeature if an update assigns an identity column, as the reference refuses it too."""
+        """Raise UnsupportedFeature if an update assigns an identity column, as the reference implementation does."""
         for column in self.table.identities:
             if column in assigned:
                 raise UnsupportedFeature(
@@ -99,12 +99,12 @@ class Rules:
         return frozenset([*self.table.generated, *self.table.lengths, *self.table.identities, *named])
 
     def default_sql(self, column: str) -> str:
-        """Return SQL for what a new row holds in a column that no source gives a value."""
+        """Return SQL for the value of a column in a new row if no source gives one."""
         text = self.evaluated.defaults.get(column)
         return "NULL" if text is None else f"CAST((\n{text}\n) AS {type_sql(self.spark_schema[column].dataType)})"
 
     def with_defaults(self, rows: DataFrame, absent: Collection[str]) -> DataFrame:
-        """Return the rows with the defaults of these columns in place of their nulls."""
+        """Return the rows with the defaults of these columns instead of their nulls."""
         filled = {name: F.expr(self.default_sql(name)) for name in self.table.defaults if name in absent}
         return rows.withColumns(filled) if filled else rows
 
@@ -120,7 +120,7 @@ class Rules:
         return rows.withColumns(computed) if computed else rows
 
     def enforce(self, rows: DataFrame, *, are_inserts: bool = True) -> DataFrame:
-        """Return the rows, texts padded or cut to their length, and VIOLATION_COLUMN where a row can break a rule.
+        """Return the rows, texts padded or cut to their length, and VIOLATION_COLUMN if a row can break a rule.
 
         `rows` have at least `enforced_columns`. `are_inserts`: an identity column without a value is a violation; the
         image of an old row may hold null there.
@@ -133,7 +133,7 @@ class Rules:
         violations += [self._false(check, evaluated.sql) for check, evaluated in checks]
         if are_inserts:
             violations += [self._without_identity(name) for name in self.table.identities]
-        # Lengths first, because afterwards every text fits.
+        # Lengths first, because every text fits afterwards.
         too_long, others = violations[: len(self.table.lengths)], violations[len(self.table.lengths) :]
         if too_long:
             rows = rows.withColumn(VIOLATION_COLUMN, F.coalesce(*too_long))
@@ -176,7 +176,7 @@ class Rules:
     def _violation(
         self, broken: str, constraint: str, what: str, shown: Sequence[str], *, column: str | None
     ) -> Column:
-        """Return JSON where the SQL `broken` is true, else null; see `tasks.violations`."""
+        """Return SQL that gives JSON if the SQL `broken` is true, else null; see `tasks.violations`."""
         columns = list(dict.fromkeys(shown))[:SHOWN_COLUMNS]
         facts = [F.lit(constraint).alias("constraint"), F.lit(what).alias("what"), F.lit(column).alias("column")]
         facts += [F.array(*(F.lit(name) for name in columns)).alias("columns")] if columns else []
@@ -197,7 +197,7 @@ def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
 
 
 def only_inside(gate: SqlGate, view: str, rows: DataFrame, condition: str) -> DataFrame:
-    """Return the rows, with a violation (`tasks.violations`) where the accepted condition is not true."""
+    """Return the rows, with a violation (`tasks.violations`) if the accepted condition is not true."""
     violation: dict[str, Any] = {
         "constraint": "replace_where",
         "column": None,
@@ -209,7 +209,7 @@ def only_inside(gate: SqlGate, view: str, rows: DataFrame, condition: str) -> Da
     names = [name for name in rows.schema.names if name != VIOLATION_COLUMN]
     columns = [quoted(name) for name in names]
     if VIOLATION_COLUMN in rows.schema.names:
-        # A rule of the table that is broken is reported first.
+        # A broken rule of the table is reported first.
         broken = f"coalesce({VIOLATION_COLUMN}, {broken})"
     return gate.run(f"SELECT {', '.join(columns)}, {broken} AS {VIOLATION_COLUMN} FROM {quoted(view)}")
 
@@ -218,7 +218,7 @@ def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
     """Return the rules in the metadata, every text of them judged by Spark before anything is read or staged.
 
     Raises UnsupportedFeature, naming the rule, for a text that Spark does not accept as one expression over the columns
-    of one row; and what `read_rules` raises.
+    of one row; and the errors of `read_rules`.
     """
     schema = table_schema(metadata, context.root)
     table = read_rules(metadata, schema, context.root)
@@ -243,7 +243,7 @@ def _with_literal_clocks(context: JobContext, rules: RowRules, columns: Collecti
         rules,
         checks=tuple(replace(check, sql=at_one_time(check.sql)) for check in rules.checks),
         generated={name: at_one_time(sql) for name, sql in rules.generated.items()},
-        # A default means no column.
+        # A default names no column.
         defaults={name: with_literal_clocks(sql, context.current_time, ()) for name, sql in rules.defaults.items()},
     )
 
@@ -263,7 +263,7 @@ def _check_texts(context: JobContext, rules: Rules) -> None:
     gate = SqlGate(context, {})
     relation = aliased(gate.shape(without_metadata(rules.spark_schema, nullable=True)))
     no_columns = aliased(gate.shape(StructType([])))
-    # What is judged is what is evaluated, letter by letter.
+    # The judged texts are the evaluated ones, letter by letter.
     evaluated = rules.evaluated
     for check, judged in zip(rules.table.checks, evaluated.checks, strict=True):
         feature = "checkConstraints" if check.kind == "CHECK" else "invariants"
@@ -271,13 +271,13 @@ def _check_texts(context: JobContext, rules: Rules) -> None:
     for name, text in rules.table.generated.items():
         _accept(rules, "generatedColumns", name, text, evaluated.generated[name], lambda sql: gate.value(sql, relation))
     for name, text in rules.table.defaults.items():
-        # It is evaluated beside rows of a source, whose columns it must not mean.
+        # It is evaluated with rows of a source, whose columns it must not mean.
         sql = evaluated.defaults[name]
         _accept(rules, "allowColumnDefaults", name, text, sql, lambda sql: gate.value(sql, no_columns))
 
 
 def _accept_boolean(gate: SqlGate, text: str, relation: str) -> None:
-    # Judged once for each row, in the stage that writes it: a chance in it does no harm.
+    # Judged once for each row, in the stage that writes it: a random value in it does no harm.
     found = gate.value(text, relation)
     if not isinstance(found, BooleanType | NullType):
         raise InvalidPredicate(f"The text {text!r} is {found.simpleString()} and not BOOLEAN.", predicate=text)
