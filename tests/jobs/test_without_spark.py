@@ -120,6 +120,22 @@ def test_a_delete_of_whole_partitions_needs_no_spark(tmp_path: Path) -> None:
     assert ids(table) == []
 
 
+def test_the_rows_of_a_table_count_with_the_memory_that_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    # A million equal keys take a few kilobytes in a file, and eight megabytes in memory.
+    asked = make_table(tmp_path / "gone", pa.table({"n": pa.repeat(pa.scalar(3), 10**6)}))
+    assert asked.snapshot().files().column("size").to_pylist()[0] < 100_000
+    keys = {"column": "id", "source": {"table": asked.uri}, "source_column": "n"}
+    spec = spec_of(table, arguments={"predicate": None, "keys": keys})
+    monkeypatch.setenv(SMALL_JOB.setting, "1000000")
+    assert "1 file of 2000000 bytes" in needs(spec)
+    monkeypatch.setenv(SMALL_JOB.setting, "2000000")
+    committed(run_job(spec, None))
+    assert 3 not in ids(table)
+
+
 def test_the_keys_of_a_table_need_no_spark_and_those_of_a_query_do(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(10))
     asked = make_table(

@@ -7,9 +7,11 @@ read. If that is not certain of every file, Spark reads all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import unquote
+
+import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnySource, FileView, TableView
 from airflow_txlog.datafiles.tasks.plans import Bins
@@ -25,7 +27,7 @@ from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_
 from airflow_txlog.jobs.source.csv_views import csv_view
 from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, find_files
 from airflow_txlog.jobs.source.tables import check_no_table, snapshot_of_view
-from airflow_txlog.storage.limits import weight_of
+from airflow_txlog.storage.limits import cost_of, weight_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,23 @@ def _rows_of_table(context: JobContext, view: TableView, target: Snapshot | None
     columns = bare_columns(snapshot.delta_schema)
     if any(field.type is Primitive.VOID for field in walk_fields(columns)):
         return OnlySpark("the source has a column of the type void, which no file holds")
+    plan = replace(plan, costs=_costs_by_rows(plan, columns))
     return RowsHere(columns=columns, plan=plan, make_scan=FileScan, in_pieces=False, reads_target=reads_target)
+
+
+def _costs_by_rows(plan: FilePlan, columns: StructType) -> dict[int, int]:
+    """Return the cost of reading each file by the rows that the log counts: a file of a million equal keys is small."""
+    row_bytes = sum(map(_fixed_bytes, to_arrow(columns).types))
+    found = (plan.table.column(name).to_pylist() for name in ("index", "size_bytes", "num_records"))
+    return {index: cost_of(size or 0, row_bytes * (rows or 0)) for index, size, rows in zip(*found, strict=True)}
+
+
+def _fixed_bytes(kind: pa.DataType) -> int:
+    """Return the bytes that Arrow holds for each value of a type; of texts and lists, those of an offset."""
+    if pa.types.is_struct(kind):
+        return sum(_fixed_bytes(kind.field(number).type) for number in range(kind.num_fields))
+    is_fixed = pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
+    return max(1, kind.bit_width // 8) if is_fixed else 4
 
 
 def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_all: bool) -> RowsHere | OnlySpark:
