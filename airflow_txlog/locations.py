@@ -58,7 +58,7 @@ class Access:
 
 
 PLAIN = Access()
-"""Without options and confined to the table's own folder."""
+"""No options, and only files in the table's folder."""
 
 
 class LocationParts(NamedTuple):

@@ -40,7 +40,7 @@ class ShownColumn:
     at_least: int = 1
     """The cells that a text keeps while other columns can still shrink."""
     optional: bool = False
-    """For the last column: show it only if the others leave room."""
+    """For the last column: show it only if the others leave space."""
 
 
 def print_rows(columns: Sequence[ShownColumn], rows: Sequence[Sequence[object]]) -> None:

@@ -16,7 +16,7 @@ from airflow_txlog.contract.operations import OPERATIONS, REPLACED
 _Count = TypeVar("_Count", int, str)
 
 APPLICATION = "Spark application "
-"""The beginning of the line that shows where a job runs on a cluster."""
+"""The beginning of the line with a job's application on a cluster."""
 
 
 def application_line(application: str | None, master: str, ui: str | None) -> str:

@@ -128,7 +128,7 @@ class LogCleanup:
     """The result of a log cleanup."""
 
     cut: int | None
-    """The version of the checkpoint that the log begins with; None where nothing could be cut."""
+    """The version of the checkpoint with which the log begins; None if nothing could be cut."""
     deleted_files: int
     deleted_bytes: int
 

@@ -46,11 +46,11 @@ class UnprocessedVersions:
     """The partitions that they changed, as texts of the log by column; empty for a table without."""
     is_complete: bool
     """False if the versions do not show every change: the log was cleaned past `from_version`, the table was dropped
-    and created again, its partition columns changed, or another engine removed files without their partitions. Then
-    read the table as of `version`.
+    and recreated, its partition columns changed, or another engine removed files without their partitions. Then read
+    the table as of `version`.
     """
     key: str = field(repr=False)
-    """A name for this piece of work, the same whenever it is handed out: for `idempotency_key`."""
+    """A name for this piece of work, the same in every run: for `idempotency_key`."""
 
 
 class FollowedTable:

@@ -234,4 +234,4 @@ _KINDS = {
     "adls": _AZURE,
 }
 CONN_TYPES = frozenset(_KINDS)
-"""The types of connections that `storage_conn_id` takes."""
+"""The types of connections that `storage_conn_id` accepts."""

@@ -125,6 +125,6 @@ class WaitAnswer:
 
     reached: bool
     checked: dict[str, Any]
-    """The position up to which the log was checked, as JSON: pass it when you ask the same condition again."""
+    """The position up to which the log was checked, as JSON: pass it to the next check of the same condition."""
     report: dict[str, Any]
     """The sensor's result, and the payload of an event."""

@@ -41,7 +41,7 @@ Field: TypeAlias = tuple[str, str]
 """The URI of a table or of files, and the name of a column there."""
 
 Origins: TypeAlias = Mapping[str, frozenset[Field] | None]
-"""A relation's columns by name, in small letters, and what each copies (a constant: nothing; None: unknown)."""
+"""A relation's columns by name, in lower case, and the columns that each copies (a constant: none; None: unknown)."""
 
 
 def copied_columns(operation: Operation, table_uri: str, lineage: Lineage) -> dict[str, frozenset[Field]]:

@@ -22,7 +22,7 @@ from airflow_txlog.process.private_folder import make_own_folder
 
 STARTS, FOLDER = "TXLOG_SPARK_STARTS", "TXLOG_SPARK_STARTS_FOLDER"
 STALE_S = 240.0
-"""A start without a sign of life for so long has hung. A machine whose cores are taken starts a JVM in minutes."""
+"""A start without a sign of life for this long has hung. A busy machine takes minutes to start a JVM."""
 _POLL_S, _LOG_EVERY_S = 0.2, 30.0
 
 log = logging.getLogger(__name__)

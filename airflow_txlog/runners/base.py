@@ -104,7 +104,7 @@ Cluster = ConnectServer | SparkSubmit
 # --- runners by name ------------------------------------------------------------------------------------------------
 
 CONNECTION_TYPES = {"child": None, "in_process": None, "warm": None, "connect": "spark_connect", "submit": "spark"}
-"""The runners, each with the type of the connection (spark_conn_id) that names its cluster; None: it takes none."""
+"""The runners, each with the type of the connection (spark_conn_id) that names its cluster; None: no cluster."""
 
 _MADE_BY = {
     "child": "child_process:ChildProcessRunner",

@@ -38,7 +38,7 @@ class FileInfo:
     size_bytes: int
     modified_ms: int
     etag: str | None = None
-    """An object store's name of the content: equal means unchanged. None on a local disk and in memory."""
+    """An object store's identifier of the content: equal means unchanged. None on a local disk and in memory."""
 
 
 class NothingSent(OSError):
@@ -51,7 +51,7 @@ class Store(ABC):
     is_remote = False
     """Whether a read is a request over a network, so that few large reads are better than many small ones."""
     deletes_at_once = 1
-    """How many files `delete_many` deletes in one request; 1 if each delete is a call of its own."""
+    """How many files `delete_many` deletes in one request; 1 if each delete is a separate call."""
     limits: Limits = USUAL
     """The thresholds of the work on the table."""
 
@@ -294,14 +294,14 @@ class Output:
         `drop` takes the place of `discard` when the collector calls, if `discard` must not run there.
         """
         self.sink = sink
-        """What pyarrow writes to. Close or discard this object instead of it."""
+        """The stream that pyarrow writes to. Close or discard this object instead of the stream."""
         self._publish = publish
         self._discard = discard
         self._drop = drop or discard
         self._process = os.getpid()
         self.closed = False
         self.modified_ms: int | None = None
-        """Of what was published, as `FileInfo` has it; None if it must be looked up."""
+        """The published file's, as in `FileInfo`; None if it must be looked up."""
 
     def write(self, data: bytes) -> int:
         """Append bytes. After a failure, such as a full disk, only `discard` is left to do."""

@@ -99,7 +99,7 @@ class Bucket(ABC):
     page_keys = 1000
     """How many objects a page of a listing has at most."""
     causes_quote_urls = False
-    """Whether an error of the client may quote a URL that is a secret. Then no error of ours has it as its cause."""
+    """Whether an error of the client may quote a secret URL. Then our errors do not have it as their cause."""
 
     def __init__(self, uri: str, name: str, connection: Connection) -> None:
         self.uri = uri

@@ -23,7 +23,7 @@ CONNECT_S, READ_S, LONGEST_S = 5, 15, 300
 """How long a connection to each address, the next bytes of an answer, and a whole answer may take. The last is checked
 after each MiB, and not on Azure."""
 CONNECTIONS = 64
-"""How many connections a client keeps open: one for each thread that may ask."""
+"""How many connections a client keeps open: one for each thread that may send a request."""
 
 _BUSY = frozenset({408, 409, 425, 429})
 # A retry does not help if the server does not implement the request.

@@ -29,11 +29,11 @@ URL, TOKEN = "TXLOG_CREDENTIALS_URL", "TXLOG_CREDENTIALS_TOKEN"
 """The environment variables with the endpoint, and the token that a job and its workers send it."""
 
 OWN = "TXLOG_CREDENTIALS"
-"""`own` in this variable marks a process elsewhere, such as an executor, with an identity of its own."""
+"""`own` in this variable marks a remote process, such as an executor, with its own identity."""
 
 FOLDER = "TXLOG_CREDENTIALS_FOLDER"
-"""Workers of a Spark that many jobs share have this variable instead. It names a folder, this user's alone, with a file
-for each running job: JSON of URL and token."""
+"""Workers of a Spark that many jobs share have this variable instead. It names a private folder of this user, with a
+file for each running job: JSON of URL and token."""
 
 AWS, GOOGLE, AZURE = "aws", "google", "azure"
 """The kinds. The values of each:

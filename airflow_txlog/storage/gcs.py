@@ -95,7 +95,7 @@ class _Client:
     """Has `urlopen` of urllib3, which adds the credentials."""
     server: str
     project: str | None
-    """Of the process's own identity."""
+    """That of the process's own identity."""
 
 
 def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> _Client:

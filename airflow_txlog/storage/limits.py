@@ -74,8 +74,8 @@ CHECKPOINT = Limit("TXLOG_MAX_CHECKPOINT_BYTES", 2048 * MIB)
 VECTOR = Limit("TXLOG_MAX_VECTOR_BYTES", 64 * MIB)
 """One deletion vector: enough for any choice among 500 million rows of one data file."""
 SMALL_JOB = Limit("TXLOG_SMALL_JOB_BYTES", 256 * MIB)
-"""What a job reads at once in its own process if no SQL is involved; Spark reads more. Nothing is refused. `cost_of`
-gives the cost of a source's file."""
+"""The amount that a job reads at once in its own process if no SQL is involved; Spark reads more. Nothing is refused.
+`cost_of` gives the cost of a source's file."""
 STATISTICS = Limit("TXLOG_KEPT_STATISTICS_BYTES", 256 * MIB)
 """Typed statistics of one open table that are kept between questions: some 32 bytes for each file and column, and twice
 that for texts. The rest is parsed at each question, and nothing is refused."""
@@ -101,7 +101,7 @@ class Limits:
     chunk_files: int = 32_768
     """Chunks of fewer files are merged."""
     cut_files: int = 32
-    """A chunk with at most so many hidden files is cut around them, without a copy; one with more is filtered."""
+    """A chunk with at most this many hidden files is cut around them, without a copy; one with more is filtered."""
     asked_files: int = 131_072
     """How many files a question concerns at once."""
     indexed_files: int = 4096
@@ -109,11 +109,11 @@ class Limits:
 
     # Data files that are written.
     row_group_bytes: int = 128 * MIB
-    """In Arrow's memory, where a column takes more room than in the file."""
+    """In Arrow's memory, in which a column is larger than in the file."""
     split_bytes: int = 32 * MIB
     """How many bytes of rows are gathered before they are split by partition, in one sort."""
     buffered_bytes: int = 256 * MIB
-    """What all partitions of a task hold together; beyond it the largest is written out."""
+    """The bytes that all partitions of a task hold together; beyond it the largest is written out."""
     open_files: int = 64
     """Of one task."""
 
@@ -127,42 +127,42 @@ class Limits:
     bucket_bytes: int = 128 * MIB
     """About the size of one bucket of a materialized source."""
     merge_key_bytes: int = 256 * MIB
-    """What every task that looks for keys holds of the source's keys and row numbers, uncompressed."""
+    """The source's keys and row numbers in every task that looks for keys, uncompressed."""
     merge_source_bytes: int = 1024 * MIB
-    """What the tasks that write new rows read of a source, uncompressed. They hold less."""
+    """The part of a source that the tasks that write new rows read, uncompressed. They hold less."""
     held_source_bytes: int = 256 * MIB
-    """What a task holds of a source: all of it, or the rows that met rows of the table."""
+    """The part of a source that a task holds: all of it, or the rows that match rows of the table."""
     taken_source_rows: int = 65_536
     """How many rows of a source are joined with rows of the table at once."""
     looked_up_bytes: int = 128 * MIB
     """How many bytes of a table's rows are looked up among the keys of a merge at once."""
     filter_keys: int = 100_000
-    """Up to so many keys a task looks up every row, in a table made for each batch; beyond it the least and the
-    greatest key must do."""
+    """Up to this many keys a task looks up every row, in a table made for each batch; beyond it only the least and the
+    greatest key are used."""
     filter_key_bytes: int = 64 * MIB
-    """What the driver reads of one key column for that, uncompressed, a row group at a time."""
+    """The bytes of one key column that the driver reads for that, uncompressed, a row group at a time."""
     scope_values: int = 10_000
-    """Beyond so many combinations of a source's values, each column's least and greatest bound the target."""
+    """Beyond this many combinations of a source's values, each column's least and greatest value bound the target."""
     scope_bytes: int = 64 * MIB
-    """How much of a materialized source the driver reads, rather than a Spark job."""
+    """The bytes of a materialized source that the driver reads instead of a Spark job."""
     delete_keys: int = 10_000
-    """Beyond so many keys of a DELETE, the least and the greatest prune files and judge conflicts."""
+    """Beyond this many keys of a DELETE, the least and the greatest are used to prune files and check conflicts."""
     sent_bytes: int = 4 * MIB
-    """So many bytes of rows, read here from files of at most 16 times as many, are sent to this process's own Spark:
-    its Python workers take a second to start."""
+    """Up to this many bytes of rows, read here from files of at most 16 times the size, are sent to this process's own
+    Spark: its Python workers take a second to start."""
     many_rows: int = 1_000_000
     """For fewer rows Spark evaluates a condition sooner than the distinct values are collected."""
     distinct_values: int = 10_000
     distinct_value_bytes: int = 4 * MIB
-    """At most so many distinct values, of so many bytes, are evaluated instead of the rows."""
+    """At most this many distinct values, of this many bytes, are evaluated instead of the rows."""
     computed_rows: int = 100_000
     computed_texts: int = 5_000
-    """The computed columns of so many rows, of numbers or of texts, go through a driver that writes the files itself.
-    Spark brings at most a gigabyte to a driver."""
+    """The computed columns of up to this many rows, of numbers or of texts, go through a driver that writes the files
+    itself. Spark returns at most a gigabyte to a driver."""
     segment_files: int = 16
     """The most input files of a segment of images: one that changes costs the others their images too."""
     joined_files_fewer: int = 16
-    """By how many files fewer a second job that joins tiny files pays off."""
+    """The reduction in files at which a second job that joins tiny files pays off."""
     sorted_bytes: int = 2**31 - 1
     """The most that a process sorts at once: Arrow has no more in one column."""
     names_in_folder: int = 20_000

@@ -33,7 +33,7 @@ from airflow_txlog.storage.limits import LOG_FILE
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 60.0
-"""How long a request is retried. The time of its tries counts, except the last one."""
+"""How long a request is retried, including the time of its tries except the last one."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _REPORTED_S = 0.1, 5.0, 5.0
 
 _Answer = TypeVar("_Answer")

@@ -29,7 +29,7 @@ class SubmittedJobTrigger(BaseTrigger):
     """
 
     unanswered_polls = 40
-    """After so many questions without an answer the task resumes, and reports that."""
+    """After this many unanswered requests the task resumes, and reports that."""
 
     def __init__(self, *, spark_conn_id: str, name: str, poll_s: float = POLL_S) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -47,7 +47,7 @@ class _Wait:
     """One trigger that waits for its answer."""
 
     condition: dict[str, Any] | None
-    """None until the table's position at the beginning of watching is known."""
+    """None until the table's position at the start of watching is known."""
     checked: dict[str, Any] | None
     interval_s: float
 
@@ -58,7 +58,7 @@ class _Look:
 
     answers: dict[_Wait, WaitAnswer | Exception]
     is_confirmed: bool
-    """Whether `when_stored` is called; without it an event counts as stored when the next one is asked for."""
+    """Whether `when_stored` is called; without it an event counts as stored when the next one is requested."""
     when_stored: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
 

@@ -41,7 +41,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     changes_rows: ClassVar[bool] = False
     """Whether its commit carries an application transaction. The others are idempotent by nature (soundness B5)."""
     rows: ClassVar[Mapping[str, str]] = {}
-    """For people: what happened to the rows that a metric of its commit counts, by the metric's name."""
+    """For people: the change of the rows that a metric of its commit counts, by the metric's name."""
 
     def __post_init__(self) -> None:
         for name, kind in kinds_of(type(self)).items():

@@ -56,14 +56,14 @@ class CommitPolicy:
     max_attempts: int = 1000
     """Races that may be lost before CommitContention is raised. Another writer has committed in each of them."""
     race_wait_s: float = 0.02
-    """The wait from the second lost race on, drawn evenly from half of it up to the whole. It does not grow: a growing
-    one leaves the table to the last winner, which does not wait."""
+    """The longest wait from the second lost race on; each is drawn evenly from half of it to all of it. It does not
+    grow: a growing wait would favour the last winner, which does not wait."""
     first_backoff_s: float = 0.01
     max_backoff_s: float = 1.0
     """Bounds of the growing wait before an unanswered put is repeated."""
     unknown_deadline_s: float = 60.0
-    """For how long an unanswered put is read back and repeated before CommitStateUnknown is raised. Each request is
-    made once; the loop waits for those under way at the end."""
+    """How long an unanswered put is read back and repeated before CommitStateUnknown is raised. Each request is made
+    once; the loop waits for unfinished ones at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,11 @@ class Landed:
     """As it was written, after every rebase."""
     attempts: int
     own: OwnCommit
-    """Shows a later look at the log whether the commit was replaced."""
+    """Shows a later refresh whether the commit was replaced."""
     rebased_over: list[int] = field(default_factory=list)
     """Versions of other writers that landed between the read version and this one."""
     contents: Mapping[FileInfo, bytes] = field(default_factory=dict)
-    """The bytes of those, as far as the store proves them: the next look at the log need not read them."""
+    """Their bytes, if the store proves them: the next refresh need not read them."""
 
 
 CommitInfo = Callable[[Attempt, str], dict[str, Any]]

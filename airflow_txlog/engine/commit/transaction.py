@@ -63,7 +63,7 @@ class CommitOutcome:
     """The result of `commit`."""
 
     version: int
-    """The version that holds the commit; the read version where there was nothing to record."""
+    """The version that holds the commit; the read version if there was nothing to record."""
     committed: bool
     attempts: int = 0
     rebased_over: list[int] = field(default_factory=list)

@@ -208,7 +208,7 @@ class PackedBatch:
     light: pa.RecordBatch
     """All columns; but null for the statistics where these are packed."""
     packed: pa.Buffer | None = None
-    """The statistics as a compressed Arrow stream; None where `light` has them."""
+    """The statistics as a compressed Arrow stream; None if `light` has them."""
 
     def full(self) -> pa.RecordBatch:
         """Return all columns, the statistics included, to the byte as they were packed."""

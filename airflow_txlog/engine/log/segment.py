@@ -193,9 +193,9 @@ class LogSegment:
     checkpoint: CheckpointFiles | None
     commits: list[FileInfo]
     compactions: tuple[CompactedFile, ...] = ()
-    """Files that hold what several of `commits` hold together; using them is optional."""
+    """Files that each hold the actions of several of `commits`; using them is optional."""
     commit_file: FileInfo | None = None
-    """The commit of `version` itself; None if log cleanup had taken it."""
+    """The commit of `version` itself; None if log cleanup has deleted it."""
 
 
 def list_segment(store: Store, version: int | None = None, *, without: Collection[str] = ()) -> LogSegment:

@@ -36,7 +36,7 @@ class RemovedFiles:
     removes: list[Remove]
     """Files of change rows count as removed when their commit landed."""
     through: int
-    """The last version that was gone through; -1 for none."""
+    """The last version that was read; -1 for none."""
 
 
 def removes_before(store: Store, version: int, delete_before_ms: int) -> RemovedFiles:

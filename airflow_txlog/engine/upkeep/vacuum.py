@@ -70,7 +70,7 @@ class VacuumResult:
     """URIs of the files, ordered."""
     size_bytes: int
     deleted_files: int
-    """How many are gone; 0 for a dry run."""
+    """The number of deleted ones; 0 for a dry run."""
     deleted_directories: int
     dry_run: bool
     mode: VacuumMode = "full"

@@ -76,7 +76,7 @@ class VacuumRequest:
     """The settings of a vacuum."""
 
     retention_ms: int | None = None
-    """None is the table's own."""
+    """None: the table's."""
     check_retention: bool = True
     orphan_retention_ms: int = ORPHAN_RETENTION_MS
     dry_run: bool = False
@@ -84,7 +84,7 @@ class VacuumRequest:
     inventory: InventorySource | None = None
     parallelism: int = PARALLELISM
     include_foreign: bool = False
-    """Whether files that were in the folder before the table may go too, where the table shares its folder."""
+    """Whether to delete also files of others, if the table shares its folder with them."""
 
 
 def milliseconds(duration: timedelta | float) -> int:
@@ -144,7 +144,7 @@ class VacuumPlan:
 
     files: list[FileInfo]
     directories: list[str]
-    """Those that hold no file, deepest first."""
+    """Those without a file, deepest first."""
 
     @property
     def size_bytes(self) -> int:
@@ -160,7 +160,7 @@ class NamedFiles:
     expired: set[str] = field(default_factory=set)
     """Removed before the retention. A path may also be needed, and then it is."""
     needed_elsewhere: set[str] = field(default_factory=set)
-    """Base names of needed files that lie outside the table by the letters of their path."""
+    """Base names of needed files whose paths' text lies outside the table."""
 
 
 def files_named(live: pa.Table, tombstones: pa.Table, root: str, delete_before_ms: int) -> NamedFiles:

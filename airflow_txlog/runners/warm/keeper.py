@@ -27,7 +27,7 @@ IDLE_S, MAX_JOBS, MAX_MB = "TXLOG_WARM_IDLE_S", "TXLOG_WARM_JOBS", "TXLOG_WARM_M
 _IDLE_S, _JOBS, _MB = 600.0, 500, 4096
 # A session that was given up keeps its daemon of Python workers, 46 MB, for as long as the server runs.
 _MAX_SESSIONS = 20
-# A machine whose cores are taken starts a JVM in minutes.
+# A busy machine takes minutes to start a JVM.
 _START_S, _STOP_S, _LOOK_S = 240.0, 5.0, 1.0
 _MAIN = Path(__file__).parents[2] / "jobs" / "server_main.py"
 _PORT = re.compile(r"Spark Connect server started at: \S+:(\d+)\s*$")

@@ -108,7 +108,7 @@ class ReadSet:
     whole_table: bool = False
     application_ids: frozenset[str] = frozenset()
     unmatched: Mapping[str, int | None] = field(default_factory=dict)
-    """Of `paths`, those in which a scan found no row that the operation is about, with their row counts where known."""
+    """Those of `paths` in which a scan found no match, with their row counts, if known."""
 
     @property
     def reads_data(self) -> bool:
@@ -140,7 +140,7 @@ class Attempt:
     table: str
     """The table's URI, for messages and for canonical paths."""
     read_version: int
-    """The snapshot's version; -1 where the table did not exist."""
+    """The snapshot's version; -1 if the table did not exist."""
     operation: str
     reads: ReadSet
     schema: StructType
@@ -155,7 +155,7 @@ class Attempt:
     is_blind_append: bool
     adds: tuple[Add, ...] = ()
     added_paths: frozenset[str] = frozenset()
-    """The canonical paths of `adds`, found once: what a rule changes in an added file is never its path."""
+    """The canonical paths of `adds`, computed once: no rule changes the path of an added file."""
     removes: tuple[Remove, ...] = ()
     cdc: tuple[Cdc, ...] = ()
     new_metadata: Metadata | None = None
@@ -171,7 +171,7 @@ class Attempt:
     keeps_row_ids: bool = False
     """Whether rows that were moved to new files carry their ids along, in the materialized columns."""
     in_commit_timestamp_ms: int | None = None
-    """The timestamp to write; None where the table has no in-commit timestamps."""
+    """The timestamp to write; None if the table has no in-commit timestamps."""
 
     @property
     def resulting_protocol(self) -> Protocol | None:

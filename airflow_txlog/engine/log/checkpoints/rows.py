@@ -50,7 +50,7 @@ class Gathered:
     sidecars: list[Sidecar] = field(default_factory=list)
     adds: list[pa.RecordBatch] = field(default_factory=list)
     keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
-    """Returns what stays of a batch of adds in memory."""
+    """Returns the form of a batch of adds to keep in memory."""
     removes: list[pa.RecordBatch] = field(default_factory=list)
 
     def add_files(self, batch: pa.RecordBatch) -> None:

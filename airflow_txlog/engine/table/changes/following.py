@@ -311,13 +311,13 @@ class ConditionAnswer:
 
     reached: bool
     position: Position
-    """The latest version, -1 if there is no table; pass it as `checked` to look at later versions only."""
+    """The latest version, -1 if there is no table; pass it as `checked` to check only later versions."""
     after: int
     """Only versions later than this one were considered."""
     match: CommitFacts | None
     """The newest commit that satisfies the condition; None if a number, existing rows or missing commits do."""
     is_another_log: bool
-    """Whether the table was dropped and created again since `checked`, or since the condition's `newer_than`."""
+    """Whether the table was dropped and recreated since `checked`, or since the condition's `newer_than`."""
 
 
 def ask(
@@ -387,8 +387,8 @@ class NewVersions:
     commits: tuple[CommitFacts, ...]
     """The commits that added or removed rows, ascending."""
     is_complete: bool
-    """False if the log no longer holds a commit in between, or the table was dropped and created again. Then read the
-    table as of `position`."""
+    """False if the log no longer holds a commit in between, or the table was dropped and recreated. Then read the table
+    as of `position`."""
 
 
 def new_versions(follower: LogFollower, after: Position, up_to: Position | None = None) -> NewVersions:

@@ -18,9 +18,9 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 ORPHAN_RETENTION_MS = 7 * DAY_MS
-"""How long a VACUUM keeps a file that no action names, unless it is asked for another time."""
+"""How long a VACUUM keeps a file that no action names, by default."""
 ORPHAN_RETENTION_FLOOR_MS = DAY_MS
-"""How long it keeps such a file whatever it is asked for: a write must have committed by then."""
+"""The minimum for which it keeps such a file: a write must have committed by then."""
 
 SERIALIZABLE = "Serializable"
 WRITE_SERIALIZABLE = "WriteSerializable"
@@ -190,7 +190,7 @@ class TableProperties:
     stats_columns = _Setting[list[str] | None]("delta.dataSkippingStatsColumns", _split_names, None)
     """The columns that get statistics, None for the leading ones."""
     trust_statistics = _Setting("txlog.trustStatistics", _parse_bool, True)
-    """Our own property: whether pruning and the conflict check believe the table's statistics."""
+    """Our own property: whether pruning and the conflict check trust the table's statistics."""
     shares_folder = _Setting(SHARED_FOLDER, _parse_bool, False)
 
     @property

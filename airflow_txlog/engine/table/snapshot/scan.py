@@ -89,7 +89,7 @@ class FileRows:
 
 
 Keep = Callable[[int, int], pa.BooleanArray | None]
-"""Which rows are wanted, by position and count; None for all."""
+"""Selects rows, by position and count; None for all."""
 
 
 def read_file(

@@ -51,7 +51,7 @@ class Snapshot:
         self.commit_file = commit_file
         """The commit file of this version as listed, None if log cleanup has removed it."""
         self.anchor = commit_file or checkpoint_file
-        """The file by which a later look recognizes this log: see `commit.loop`."""
+        """The file by which a later refresh recognizes this log: see `commit.loop`."""
 
     def __repr__(self) -> str:
         return f"Snapshot({self.uri!r}, version={self.version}, files={self.num_files})"
