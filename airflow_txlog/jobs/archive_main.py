@@ -1,6 +1,6 @@
 """Make the archive of Spark's classes (`spark.class_archive`): `python -m airflow_txlog.jobs.archive_main`.
 
-It runs a few jobs on a table of its own. The JVM of their Spark archives the classes that it has loaded when it ends.
+It runs a few jobs on a temporary table. The JVM of their Spark archives the classes that it has loaded when it ends.
 The invariants: one process at a time makes an archive, and the archive gets its name when it is complete. An attempt
 leaves a mark, which is deleted once there is an archive: if the process is killed, the mark stays.
 """

@@ -111,7 +111,7 @@ class _Chunk:
 
 def has_dictionary(chunk: Any) -> bool:
     """Return whether a column chunk (`ColumnChunkMetaData`) has a dictionary."""
-    # Some writers leave out the place of the dictionary; the encodings show it all the same.
+    # Some writers omit the place of the dictionary; the encodings still show it.
     return bool(chunk.has_dictionary_page) or not _DICTIONARIES.isdisjoint(chunk.encodings)
 
 

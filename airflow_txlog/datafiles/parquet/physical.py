@@ -116,7 +116,7 @@ class FileFields:
         return self.find_name(physical_name(wanted))
 
     def find_name(self, wanted: str) -> int | None:
-        """Return the index of a name as it is spelt, else in any case, or None."""
+        """Return the index of the name in this spelling, else in any case; None if there is none."""
         return self._names.get(wanted, self._lowered.get(wanted.lower()))
 
 

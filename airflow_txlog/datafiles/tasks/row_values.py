@@ -24,7 +24,7 @@ from airflow_txlog.storage.limits import USUAL
 
 @dataclass(frozen=True, kw_only=True)
 class RowValues:
-    """The new value of each assigned column. All of them see the row as it was."""
+    """The new value of each assigned column. All of them are computed from the old row."""
 
     values: Mapping[str, Expression]
     most_bytes: int = 64 * 1024 * 1024

@@ -141,7 +141,7 @@ def _unreadable(name: str, kind: str, reason: str) -> InvalidInput:
 
 @contextlib.contextmanager
 def _reading_rows(name: str) -> Iterator[None]:
-    """As `reading_source`, for the rows of Parquet.
+    """Do the same as `reading_source` for the rows of Parquet files.
 
     Arrow is stricter than other readers. If Arrow cannot decode a file, the error has the path as the fact
     `unread_by_arrow`.

@@ -111,7 +111,7 @@ class Executor(Protocol):
         """Raise NeedsSpark if files of this store, whose rows cost `sizes` bytes to read, need Spark."""
 
     def runs_here(self, weight: int) -> bool:
-        """Return whether tasks that read files of this weight, and no frame of Spark's, run in this process."""
+        """Return whether tasks that read files of this weight, and no Spark frame, run in this process."""
 
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
         """Return the tasks' results for all of their bins, evaluated once.

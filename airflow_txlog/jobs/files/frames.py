@@ -72,7 +72,7 @@ def scan_frame(context: JobContext, scan: FileScan) -> DataFrame:
 
 
 def held_frame(context: JobContext, scan: FileScan, what: str) -> DataFrame | None:
-    """Return the rows that the scan reads in a frame that holds them, so that no Python worker of Spark's starts.
+    """Return the rows that the scan reads in a frame that holds them, so that Spark starts no Python worker.
 
     Returns None for rows that may be many, or of types that Spark could take in two ways. Raises the TxlogError of the
     scan.
@@ -275,7 +275,7 @@ def _brought_to_tasks(context: JobContext, rows: DataFrame, layout: Layout) -> D
 def _tasks_worth(context: JobContext, rows: DataFrame, target_bytes: int) -> int | None:
     """Return how many tasks the rows are worth at most; None if their size is unknown (Connect).
 
-    Spark's estimate is mostly too high, for a filter above all, and then tasks only stay as they are. Two tasks a core
+    Spark's estimate is mostly too high, above all for a filter, and then the tasks are unchanged. Two tasks a core
     always remain: few rows may be much work.
     """
     if not is_classic(context.spark):

@@ -180,7 +180,7 @@ def _passing(context: JobContext, plan: FilePlan, scan: FileScan) -> Mapping[int
 
 
 def _is_one_value_where_equal(field: pa.Field) -> bool:
-    """Return whether equal values of the column are the same value, which Spark compares as it is stored."""
+    """Return whether equal values of the column are identical, and Spark compares them as they are stored."""
     kind = field.type
     is_plain = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind)
     is_padded = CHAR_VARCHAR_KEY.encode() in (field.metadata or {})

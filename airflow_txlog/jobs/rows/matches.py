@@ -182,7 +182,7 @@ class Matches:
     def source_rows(self) -> SourceRowSet:
         """The source rows that matched some target row."""
         numbers = (batch for _, pairs in self._pairs() for batch in pairs.select([SOURCE_ROW]).to_batches())
-        # Bitmaps of one part, which are to be united.
+        # Bitmaps of one part, to be united.
         packed = (packed_rows(pc.unique(whole(rows.column(0))).drop_null()) for rows in gathered(numbers, _AT_ONCE))
         return SourceRowSet(parts=united(pa.Table.from_batches(packed, PACKED_SCHEMA)))
 

@@ -164,7 +164,7 @@ class _Staging(Generic[P]):
         )
 
     def _needs_change_rows(self, *, copies_rows: bool, inserts_rows: bool) -> bool:
-        """Return whether the commit needs change files. `copies_rows`: a staged file holds rows that stay as they are.
+        """Return whether the commit needs change files. `copies_rows`: a staged file holds unchanged rows.
 
         Changed rows are written with their old and new images, and deletes and inserts of one commit together, as
         delta-spark does.

@@ -135,7 +135,7 @@ MOST_BYTES = 4 * 1024 * 1024
 
 
 def joined_files(context: JobContext, snapshot: Snapshot, work: StagedWork, memory: Memory) -> StagedWork:
-    """Return the work with the tiny files of each partition with new rows joined, and its change files likewise.
+    """Return the work with the tiny files joined in each partition that has new rows, and its change files too.
 
     Raises as `joined_bins` does, and then nothing is joined: what was staged is in the memory.
     """

@@ -75,7 +75,7 @@ class SourceFooter:
     """The footer of one file.
 
     `columns` is None if only Spark may know them, for the reason `why`. `error`: why there are no columns or no notes.
-    `in_nanoseconds`: names in small letters of the columns with such times. `names`: of all columns in the file,
+    `in_nanoseconds`: lower-case names of the columns with such times. `names`: of all columns in the file,
     whatever Spark has noted.
     """
 

@@ -66,7 +66,7 @@ class NotSpark(Exception):
 
 
 class NoColumnType(NotSpark):
-    """A type that no column of Spark's, nor of a Delta table, can have. `instead`: the type to write."""
+    """A type that neither a Spark column nor a Delta table can have. `instead`: the type to write."""
 
     def __init__(self, path: str, kind: str, instead: str) -> None:
         super().__init__(f"column {path!r} of the type {kind}")

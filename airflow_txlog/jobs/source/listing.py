@@ -41,12 +41,12 @@ _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
 # Files that hold the footers of their neighbours and no rows. Spark prefers the first.
 _SUMMARIES = ("_common_metadata", "_metadata")
-# In this folder a stream of Spark's notes its finished files: Spark reads only these, and their columns from there.
+# In this folder a Spark stream records its finished files: Spark reads only these, and their columns from there.
 _STREAM_LOG = "_spark_metadata"
 # Hadoop reads these in its own way in a glob on a disk.
 _ODD_IN_GLOB = frozenset("\\{}[]")
 
-# Options by their names in small letters. The listing honours those that look for files, Spark's parsers the others.
+# Options by lower-case name. The listing honours those that select files, Spark's parsers the others.
 LOOKUP_OPTIONS = frozenset({"pathglobfilter", "recursivefilelookup", "basepath"})
 _NOT_HONOURED = """columnpruning datetimerebasemode enforceschema ignorecorruptfiles ignoreinvalidpartitionpaths
     ignoremissingfiles int96rebasemode mergeschema modifiedafter modifiedbefore samplingratio singlevariantcolumn
@@ -261,7 +261,7 @@ def _nothing_there(path: str, argument: str) -> SourceNotFound:
 
 
 def options_of(view: FileView) -> dict[str, str]:
-    """Return a view's options by their names in small letters, as Spark compares them."""
+    """Return a view's options by lower-case name, as Spark compares them."""
     return {name.lower(): value for name, value in view.options.items()}
 
 

@@ -149,18 +149,18 @@ class MaterializedSource:
         return total
 
     def memory_bytes(self, columns: Iterable[str]) -> int:
-        """Return about the bytes of these columns in a hash table of Spark's, at least those of their values."""
+        """Return the approximate bytes of these columns in a Spark hash table, at least those of their values."""
         names = list(columns)
         return hashed_bytes(self.num_rows, len(names)) + self.bytes_of(names)
 
 
 def hashed_bytes(rows: int, columns: int) -> int:
-    """Return the bytes of `rows` rows in a hash table of Spark's, without their texts and nested values."""
+    """Return the bytes of `rows` rows in a Spark hash table, without their texts and nested values."""
     return rows * (_HASHED_ROW_BYTES + 8 * columns)
 
 
 def columns_of(described: Mapping[str, Any]) -> StructType:
-    """Return the columns of this JSON of Spark's; void for a type that no table can have."""
+    """Return the columns in Spark's JSON; void for a type that no table can have."""
     fields: list[StructField] = []
     for each in described["fields"]:
         try:
@@ -214,7 +214,7 @@ def saved_source(context: JobContext) -> SavedSource | None:
 
 
 def plain_columns_of(described: Mapping[str, Any]) -> StructType | None:
-    """Return the columns of this JSON of Spark's; None if one has no type, or one that no table can have."""
+    """Return the columns in Spark's JSON; None if one has no type, or one that no table can have."""
     try:
         columns = parse_schema(json.dumps(described))
     except TxlogError:

@@ -1,4 +1,4 @@
-"""Files of a source that Spark itself cannot open, read in its Python workers without a connector of Hadoop's.
+"""Files of a source that Spark itself cannot open, read in its Python workers without a Hadoop connector.
 
 Arrow reads Parquet and ORC. For CSV and JSON the workers cut the lines, and Spark's own readers parse them, with their
 options, modes and inference. The invariant: the rows and the schema are those that Spark would read from the same files
@@ -288,7 +288,7 @@ def _partition_types(
 ) -> dict[str, DataType]:
     """Return the types of the partition columns of these folders, by name, in order.
 
-    `given`: types by the name in small letters. Without `infers` all others are texts. Raises InvalidJobSpec
+    `given`: types by lower-case name. Without `infers` all others are texts. Raises InvalidJobSpec
     (`argument`) for folders that do not agree in their columns, and for values whose type is not certain.
     """
     distinct = list(dict.fromkeys(folders))

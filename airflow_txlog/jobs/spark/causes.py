@@ -143,7 +143,7 @@ def facts_of(error: BaseException) -> dict[str, str]:
 def analysis_text(error: PySparkException) -> str:
     """Return Spark's own message about a text to which no value is bound: it quotes that text.
 
-    For an exception that is not of Spark's analysis, return `describe`.
+    For an exception from elsewhere than Spark's analysis, return `describe`.
     """
     from pyspark.errors import AnalysisException  # noqa: PLC0415
 

@@ -47,9 +47,9 @@ _FOR_PYTHON = ("PATH", "PYTHONPATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIB
 _FORM = 1
 _MOST_ARCHIVES = 4
 _RETRY_S = 24 * 3600
-# Where tasks differ in a variable that identifies an archive, not each of them makes one.
+# If tasks differ in a variable that identifies an archive, not each of them makes one.
 _PAUSE_S = 3600
-# Of the process that makes an archive and its JVM, with room for others that start meanwhile.
+# For the process that makes an archive and its JVM, with room for others that start at the same time.
 _LEAST_MEMORY = 2 * 1024**3
 
 # The options of this process's JVM; None until they are decided.
@@ -66,7 +66,7 @@ def jvm_options() -> str:
         path = archive_path()
         _chosen = ""
         if path is not None and is_whole(path):
-            # A JVM that refuses an archive would say so on standard output. Other logging is its user's.
+            # A JVM that refuses an archive would report it on standard output. Other logging is the user's choice.
             _chosen = f'"-XX:SharedArchiveFile={path}" -Xlog:cds*=off'
         elif path is not None:
             atexit.register(_make_later, path)
@@ -122,7 +122,7 @@ def is_whole(path: Path) -> bool:
 
 
 def archive_path() -> Path | None:
-    """Return where the archive of this Java and this Spark is, or will be; None if there is to be none."""
+    """Return the path of the archive of this Java and this Spark, which may not exist yet; None for no archive."""
     asked = os.environ.get(FOLDER, "")
     given = " ".join(os.environ.get(name, "") for name in (*_JAVA_OPTIONS, *_SPARK_OPTIONS))
     if asked == "off" or is_chosen_in(given):
@@ -177,7 +177,7 @@ def _is_younger(path: Path, seconds: int) -> bool:
 
 
 def _spark_home() -> str:
-    """Return where the Spark is that would start. Raises FileNotFoundError if there is none."""
+    """Return the folder of the Spark that would start. Raises FileNotFoundError if there is none."""
     home = os.environ.get("SPARK_HOME") or getattr(find_spec("pyspark"), "submodule_search_locations", [None])[0]
     if home is None:
         raise FileNotFoundError
@@ -185,7 +185,7 @@ def _spark_home() -> str:
 
 
 def _class_path_folders(spark: str) -> list[str]:
-    """Return what may be a folder on the class path: a JVM archives no classes where one has a file in it."""
+    """Return the possible folders on the class path: a JVM archives no classes if one of them contains a file."""
     # Source: Spark 4.2, AbstractCommandBuilder.buildClassPath.
     conf = os.environ.get("SPARK_CONF_DIR") or f"{spark}/conf"
     of_hadoop = [os.environ.get(name, "") for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")]
@@ -193,7 +193,7 @@ def _class_path_folders(spark: str) -> list[str]:
 
 
 def _fingerprint(spark: str) -> str:
-    """Return what identifies the Java and this Spark, which would start. Raises OSError if there is none."""
+    """Return a digest that identifies the Java and this Spark, which would start. Raises OSError if there is none."""
     java = f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else shutil.which("java")
     if java is None:
         raise FileNotFoundError

@@ -116,7 +116,7 @@ def replace_clocks(
 ) -> tuple[str, frozenset[str]]:
     """Return the text with each clock replaced by its entry in `calls`, and the clocks that had no parentheses.
 
-    A clock without parentheses stays if it is one of `columns`. A text that cannot be cut into tokens stays as it is.
+    A clock without parentheses stays if it is one of `columns`. A text that cannot be cut into tokens is unchanged.
     """
     cut = sql_text(text)
     pieces: list[str] = []

@@ -192,7 +192,7 @@ class SqlGate:
         check_none_spare(self._context.spec.operation, self.used)
 
     def _parse(self, text: str) -> None:
-        """Accept one expression, by Spark's own parser, that does nothing but compute a value."""
+        """Accept one expression, by Spark's own parser, that only computes a value."""
         from pyspark.errors import PySparkException  # noqa: PLC0415
         from pyspark.sql import functions as F  # noqa: PLC0415
 

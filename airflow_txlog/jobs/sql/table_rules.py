@@ -284,7 +284,7 @@ def _accept_boolean(gate: SqlGate, text: str, relation: str) -> None:
 
 
 def _accept(rules: Rules, feature: str, name: str, text: str, sql: str, judge: Callable[[str], object]) -> None:
-    """Have `judge` accept `sql`, which is the table's own `text` as it is evaluated. Raises UnsupportedFeature."""
+    """Have `judge` accept `sql`, the evaluated form of the table's own `text`. Raises UnsupportedFeature."""
     try:
         judge(sql)
     except InvalidPredicate as error:

@@ -3,7 +3,7 @@
 No row changes, so no action has `dataChange`, no commit carries an application transaction, and each batch of bins is a
 commit: a job that is killed has done what it has committed, and running it again does the rest. A winner that appends
 is no conflict. One that removes an input of a staged bin affects only that bin: the others are committed, and the bin's
-remaining files are looked at again. The invariant: every removed file is live, by path and deletion vector, in the
+remaining files are planned again. The invariant: every removed file is live, by path and deletion vector, in the
 version against which the commit was checked, and its rows are in the added files. Source: delta-spark,
 OptimizeTableCommand; soundness section 0 (OPTIMIZE), A18, B3, B5.
 """
@@ -224,7 +224,7 @@ class _Optimizing:
     # --- doing it ---------------------------------------------------------------------------------------------------
 
     def _commit(self, batch: Sequence[Bin]) -> None:
-        """Stage the bins and commit those that still hold; the files of the others are looked at again."""
+        """Stage the bins and commit those that still hold; the files of the others are planned again."""
         memory = Memory()
         started = False
 
