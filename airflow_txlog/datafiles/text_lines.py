@@ -1,6 +1,6 @@
 """Lines of text files, as Spark's own readers of CSV and JSON split them.
 
-A line ends with a line feed, a carriage return or both, or with the text that the author names; a rest after the last
+A line ends with a line feed, a carriage return or both, or with the text that the author names. A rest after the last
 end is a line unless it is empty. The UTF-8 mark at the start of a file belongs to no line. The invariant: bytes that
 are not text in the given encoding are an error, never replaced. Source: Hadoop, LineReader; Spark, CSVExprUtils.
 """

@@ -6,7 +6,7 @@ work. For each submission of the work (1, 2, …) the task writes `spec-1` befor
 the handle of a job that may still run, and any later try of the work finds it.
 
 Any process that may write the table may write there too, and a killed worker deletes nothing. The invariants: nothing
-is read unless it is signed with the key of this work, under its name; every document is encrypted, because arguments
+is read unless it is signed with the key of this work, under its name. Every document is encrypted, because arguments
 may name persons; and no secret is written even so: the driver receives the key and Spark's settings through a setting
 of its application (`KEY_SETTING`). Source: docs/decisions/saved-work.md.
 """

@@ -35,7 +35,7 @@ def run_job(
     """Run the job, and put its result at `spec.result_uri` if there is one.
 
     `spark` is a session that runs nothing else at that time, ideally one of `session.local_session`. Without it, a job
-    that may spare Spark is tried without, and if it needs Spark, `start` returns the session; without that too, the
+    that may spare Spark first runs without. If it needs Spark, `start` returns the session. Without `start`, the
     result is an error with the fact `needs_spark`, and nothing was staged. `always_starts`: a job that may need Spark
     starts it in any case. `is_spark_here`: that session reads this machine's disk, so a path means the same without it.
     `log` gets lines for people on what the job does; the process that reads the result sums it up

@@ -2,8 +2,8 @@
 
 Other lexers disagree with Spark's about literals. `'O''Brien'` is one string to Spark and two concatenated strings to
 others, so a person of that name would not be found (soundness A3). The invariants: a text that could be cut in two ways
-is not cut at all (`Unreadable`); a string that two parsers could read differently carries its `doubt`; and no keyword
-of a supported Spark is missing. A column may be named like a keyword: its place in the text decides. Source: Spark 4.2,
+is not cut at all (`Unreadable`). A string that two parsers could read differently carries its `doubt`. No keyword of
+a supported Spark is missing. A column may be named like a keyword: its place in the text decides. Source: Spark 4.2,
 SqlBaseLexer.g4 and `sql_keywords()`, which omits keywords that share a token;
 tests/engine/table/predicate/test_differential.py.
 """

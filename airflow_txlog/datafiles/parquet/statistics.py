@@ -51,7 +51,7 @@ class StatisticsCollector:
 
     `schema` is the table's, without partition columns: statistics use its physical names and current types, whatever
     older type a copied file has. `indexed_columns` (table property dataSkippingStatsColumns) names the columns with
-    bounds and null counts, by logical name in any case, top-level or through structs (`a.b`); a struct names all its
+    bounds and null counts, by logical name in any case, top-level or through structs (`a.b`). A struct names all its
     members, unknown names are skipped. None takes the first `num_indexed_columns` leaves (property
     dataSkippingNumIndexedCols), -1 all.
     """

@@ -2,7 +2,7 @@
 
 A new image has some columns from Spark, the source or an expression, and the others from the file, which is read by the
 task that writes the image. Only computed columns go through the JVM. The invariants: foreseen errors are returned as
-records, never raised; a row that stays is in exactly one copy; a computed row is combined with the row of the file that
+records, never raised. A row that stays is in exactly one copy. A computed row is combined with the row of the file that
 has its address, and a missing or misplaced one fails the task. Source: docs/decisions/positions-not-rows.md; soundness
 A17; protocol, "Change Data Files".
 """

@@ -1,7 +1,7 @@
 """Found rows, packed by the task that found them: rows of a file as a bitmap, pairs as in `positions`.
 
 The functions are steps of tasks, and callables for `mapInArrow` over what Spark has found. The invariants: a task holds
-at most a million addresses; the driver collects a value for each file, not a row for each match; every match is yielded
+at most a million addresses. The driver collects a value for each file, not a row for each match. Every match is yielded
 once, among pairs or in a bitmap. The caller unites the values of one file, or of one file and clause. Source:
 docs/decisions/positions-not-rows.md.
 """

@@ -1,7 +1,7 @@
 """A step of a task that finds rows by their key: the rows of files that have one of a list of keys.
 
-The invariants: a row is found exactly if its columns equal those of a key by value, and null equals nothing, so the
-columns must have types whose values all engines compare alike; a row that has several keys is found once for each.
+The invariants: a row is found exactly if its columns equal those of a key by value, and null equals nothing. So the
+columns must have types whose values all engines compare alike. A row that has several keys is found once for each.
 Memory is bounded by the keys and by the rows that are looked up at once.
 """
 

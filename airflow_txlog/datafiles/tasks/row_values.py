@@ -1,7 +1,7 @@
 """New values of columns: expressions over a row of the table, or over a row of a job's materialized source.
 
 The driver reads them from plain texts (`jobs/sql/plain_values`). The invariants: a value is the one that Spark computes
-from the author's text, and no row makes the computation fail; a source row is found by its number alone, which the
+from the author's text, and no row makes the computation fail. A source row is found by its number alone, which the
 driver has matched. Memory is bounded by the source rows that a task holds at once.
 """
 

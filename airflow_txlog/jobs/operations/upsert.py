@@ -1,6 +1,6 @@
 """UPSERT: a MERGE whose ON and clauses follow from key columns, and whose source must have each key once.
 
-A MERGE refuses two source rows of one key only if they match a row, and inserts both if they match none; it inserts a
+A MERGE refuses two source rows of one key only if they match a row, and inserts both if they match none. It inserts a
 row with a NULL key on every run. An upsert refuses both before it looks for matches. The invariant: no upsert puts a
 key into the table twice.
 """

@@ -6,7 +6,7 @@ signed with the work's key (`seal`), so a file that is torn, too large or anothe
 signed file counts. Only work with an application transaction and a key has such files: the transaction makes two tries
 the same work.
 
-The invariant: what is resumed was found and staged for the same spec, transaction and table, by the same release and in
+The invariant: resumed work was found and staged for the same spec, transaction and table, by the same release and in
 the same SQL dialect, and every path in it is confined again. No process deletes a file that saved work names before its
 transaction is in the table. Source: docs/decisions/saved-work.md; soundness A17, B1, B2.
 """

@@ -1,7 +1,7 @@
 """The steps that an operation on rows defines for the pipeline, and the counts that such operations share.
 
-The invariants: `prepare` checks every text and registers every read before anything is read or staged; `find` judges a
-row by that row and the materialized inputs alone; every figure is of this commit, whichever attempt or try did the
+The invariants: `prepare` checks every text and registers every read before anything is read or staged. `find` judges a
+row by that row and the materialized inputs alone. Every figure is of this commit, whichever attempt or try did the
 work. Source: soundness, section 0 (conditions 1, 2); delta-spark, DeltaOperations.
 """
 

@@ -2,7 +2,7 @@
 
 The number of rows that a task will write is known only after it ran. If the result was many tiny files, a second job
 reads them again, which costs little. The files of an attempt stay in segments by their inputs, so that the next attempt
-keeps the valid ones; a joined file is made of segments for one commit, and is kept only for the very same parts. The
+keeps the valid ones. A joined file is made of segments for one commit, and is kept only for the very same parts. The
 invariants: joined files hold exactly the rows of their parts, and either a part or the joined file is in the commit.
 Source: soundness A17, B2.
 """

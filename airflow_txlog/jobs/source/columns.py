@@ -2,7 +2,7 @@
 
 Spark takes the columns from one file, and fails at another one that has a column in a wider type. Here each column gets
 the type in which every file can be read without a loss. The invariant: if Spark can read the source, the rows are those
-that it reads; otherwise they are the values of the files, or an error refuses the source and names a file and a column.
+that it reads. Otherwise they are the values of the files, or an error refuses the source and names a file and a column.
 Source: Spark 4.2, ParquetFileFormat.inferSchema, ParquetVectorUpdaterFactory, ResolveDefaultColumns.
 """
 

@@ -2,7 +2,7 @@
 
 Arrow reads Parquet and ORC. For CSV and JSON the workers cut the lines, and Spark's own readers parse them, with their
 options, modes and inference. The invariant: the rows and the schema are those that Spark would read from the same files
-on a local disk; a source for which that is not possible is refused, with the reason.
+on a local disk. A source for which that is not possible is refused, with the reason.
 """
 
 from __future__ import annotations

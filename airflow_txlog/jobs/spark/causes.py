@@ -2,7 +2,7 @@
 
 Spark's sentences quote the values of rows and parameters. The invariant: no sentence of an exception is copied. A
 report has Spark's name of the condition, those of its facts that are names, types and counts (`FACTS`), the class of
-the exception in the JVM, sentences that are written down here, and for a worker what `datafiles.failures` shows. The
+the exception in the JVM, sentences that this module lists, and for a worker the report of `datafiles.failures`. The
 one exception is `analysis_text`, for a text to which no value is bound.
 """
 

@@ -1,8 +1,8 @@
 """A session on a Spark Connect server, for one job whose driver side is this process.
 
 The environment of this process names the server and the session (`ConnectTarget`), because the URL may hold a token.
-The invariants: a server that does not answer is an error within seconds; work of earlier tries that still runs there is
-cancelled before the job starts; a setting that the server would ignore is an error. The session is released when the
+The invariants: a server that does not answer is an error within seconds. Work of earlier tries that still runs there is
+cancelled before the job starts. A setting that the server would ignore is an error. The session is released when the
 job ends, unless it belongs to a pool (`is_pooled`). A process that has opened such a session stays in Connect mode.
 """
 

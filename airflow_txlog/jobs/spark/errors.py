@@ -1,7 +1,7 @@
 """Run Spark jobs, and attribute a failure: to this package, to the author, or to the machine.
 
-The invariant: an error that one of our workers raised is raised unchanged; one that Spark blames on the data or the SQL
-is the author's and is not retried; a Spark process that died is `JobLost`; anything else is a `JobError` that names
+The invariant: an error that one of our workers raised is raised unchanged. One that Spark blames on the data or the SQL
+is the author's and is not retried. A Spark process that died is `JobLost`. Anything else is a `JobError` that names
 Spark's own class.
 """
 

@@ -1,8 +1,8 @@
 """The columns of a job's rows: their names in sources, assignments and texts, and the columns that the table gains.
 
-The invariants: `check_names` refuses only a name that Spark is certain not to find; Spark judges every other text, and
+The invariants: `check_names` refuses only a name that Spark is certain not to find. Spark judges every other text, and
 its opaque parts. The table for which rows are staged is the table as the commit leaves it. The engine decides which
-schema evolution is allowed; columns that a rule of the table reads keep their type, and every attempt and try gives new
+schema evolution is allowed. Columns that a rule of the table reads keep their type, and every attempt and try gives new
 columns the same physical names, because files that were staged under them are kept. Source: Spark, name resolution
 (case-insensitive; alias, then column, then member); tests/jobs/sql/test_certain_mistakes.py.
 """

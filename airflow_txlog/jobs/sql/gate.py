@@ -6,8 +6,8 @@ accepted its calls: analysis already loads the classes that a text names. Each o
 WHERE: without one Spark takes `FROM v WHERE (flag)` for a view under the alias `where` with its one column renamed, and
 filters nothing.
 
-The invariant: a text that passes here computes a value from values of one row and does nothing else, and a condition is
-deterministic, by Spark's own analysis where its plans are in reach (classic) and by the names in the text elsewhere.
+The invariant: a text that passes here computes a value from values of one row and does nothing else. A condition is
+also deterministic, by Spark's own analysis if its plans are in reach (classic), otherwise by the names in the text.
 Source: soundness A2, A3, B6.
 """
 

@@ -3,7 +3,7 @@
 One join yields all pairs that ON matches, also those on which no clause acts, because they decide about ambiguity and
 inserts. Images are computed from the positions and clauses of the pairs, never by ON again; a file of the
 target is opened for them only if a column of it is needed. The invariant: a frame of new rows has exactly the target's
-columns and types, the segment of each row, and the rule that it breaks if it can break one; it is evaluated once, by
+columns and types, the segment of each row, and the rule that it breaks if it can break one. It is evaluated once, by
 the stage that writes it. Source: delta-spark, MergeIntoCommand; docs/decisions/positions-not-rows.md; soundness A1.
 """
 

@@ -1,7 +1,7 @@
 """The clauses of a MERGE, or the one of an UPDATE, numbered in the author's order; and those that need no evaluation.
 
-For each pair of rows that ON matches, the first WHEN MATCHED clause whose condition is TRUE acts; for each source row
-that matches nothing, the first WHEN NOT MATCHED clause; for each target row that no source row matches, the first WHEN
+For each pair of rows that ON matches, the first WHEN MATCHED clause whose condition is TRUE acts. For each source row
+that matches nothing, the first WHEN NOT MATCHED clause. For each target row that no source row matches, the first WHEN
 NOT MATCHED BY SOURCE clause. The number travels with the row.
 
 A *plain* clause acts on all rows of its kind and takes columns of the source and constants. The tasks that read and

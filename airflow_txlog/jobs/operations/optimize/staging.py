@@ -1,7 +1,7 @@
 """The files that bins become: compacted one by one, or sorted in Z-order, by Spark over a shuffle or in this process.
 
-The invariants: the staged files of a bin have as many rows as the bin's files, if the log counts those; a bin is staged
-whole or not at all; row ids are kept for every row of a commit or for none, because the commit declares it for all of
+The invariants: the staged files of a bin have as many rows as the bin's files, if the log counts those. A bin is staged
+whole or not at all. Row ids are kept for every row of a commit or for none, because the commit declares it for all of
 them. Source: delta-spark, OptimizeExecutor; protocol, "Row Tracking"; soundness B10.
 """
 
