@@ -39,7 +39,8 @@ def make() -> Path | None:
     path = class_archive.archive_path()
     if path is None:
         return None
-    with contextlib.suppress(BlockingIOError), open(path.with_suffix(".lock"), "wb") as lock:
+    # One lock for all archives, so that folders of other makers belong to killed ones.
+    with contextlib.suppress(BlockingIOError), open(path.parent / "lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not class_archive.is_whole(path):
             class_archive.attempt_of(path).touch()
@@ -49,10 +50,10 @@ def make() -> Path | None:
 
 
 def _make(path: Path) -> None:
-    # Of a maker that was killed.
-    for left in path.parent.glob(f"{path.stem}.making-*"):
-        shutil.rmtree(left, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix=f"{path.stem}.making-", dir=path.parent))
+    class_archive.delete_leftovers(path.parent)
+    work = Path(tempfile.mkdtemp(prefix=class_archive.MAKING, dir=path.parent))
+    # Spark's temporary files, too: if this process is killed, the next maker deletes them.
+    tempfile.tempdir = os.environ["TMPDIR"] = str(work)
     try:
         made = work / "archive"
         _run_jobs(work / "table", made)

@@ -36,6 +36,9 @@ FOLDER = "TXLOG_CLASS_ARCHIVES"
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """The JVM option for its quick compiler alone: a JVM that lives for seconds gains nothing from the other."""
 
+MAKING = "making-"
+"""The beginning of the names of the folders in which archives are made."""
+
 # JVM options by which a user names an archive or forbids one, and the variables that hold such options.
 _CHOICES = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "-XX:AOT")
 _JAVA_OPTIONS = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
@@ -143,6 +146,15 @@ def archive_path() -> Path | None:
 def attempt_of(path: Path) -> Path:
     """Return the path of the mark of an attempt to make this archive that has not succeeded."""
     return path.with_suffix(".attempt")
+
+
+def delete_leftovers(folder: Path) -> None:
+    """Delete the files that killed makers of any archive have left. The caller is the only maker."""
+    for work in folder.glob(f"{MAKING}*"):
+        shutil.rmtree(work, ignore_errors=True)
+    for attempt in folder.glob("*.attempt"):
+        if not _is_younger(attempt, _RETRY_S):
+            attempt.unlink(missing_ok=True)
 
 
 def _make_later(path: Path) -> None:

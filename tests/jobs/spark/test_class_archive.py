@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from airflow_txlog.jobs import archive_main
 from airflow_txlog.jobs.spark import class_archive, session
 from tests.helpers.paths import ROOT
 
@@ -70,6 +73,10 @@ def test_an_archive_is_used_as_long_as_it_is_the_one_that_was_made(folder: Path)
     put()
     archive.write_bytes(b"class")
     assert options() == "", "truncated: a JVM would die of it"
+    times = put().stat()
+    archive.write_bytes(b"class")
+    os.utime(archive, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert options() == "", "truncated by a copy that keeps the time"
     put()
     archive.with_suffix(".json").write_text("{")
     assert options() == "", "no record"
@@ -108,7 +115,9 @@ def test_another_java_or_another_spark_has_another_archive(
     found.add(path())
     (tmp_path / "spark" / "jars" / "one.jar").touch()
     found.add(path())
-    assert len(found) == 6
+    os.utime(tmp_path / "spark" / "jars" / "one.jar", (1, 1))
+    found.add(path())
+    assert len(found) == 7
     assert options() == ""
 
 
@@ -180,14 +189,20 @@ def test_an_archive_that_a_job_chooses_stands(folder: Path, monkeypatch: pytest.
 def test_a_java_that_refuses_an_archive_says_nothing_and_logs_what_its_user_wants(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xlog:gc:stderr")
-    put(b"x" * 100_000)
     home = os.environ.get("JAVA_HOME")
-    command = [f"{home}/bin/java" if home else "java", *shlex.split(options()), "-version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == ""
-    assert "[gc] Using" in done.stderr
-    assert "archive" not in done.stderr
+    java, made = f"{home}/bin/java" if home else "java", folder.parent / "made.jsa"
+    making = [java, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable", "-version"]
+    subprocess.run(making, capture_output=True, check=True)
+    of_another_java = bytearray(made.read_bytes())
+    of_another_java[200:208] = b"x" * 8
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xlog:gc:stderr")
+    # Java 17 reports the second one on standard output, unless it is told not to.
+    for content in (b"x" * 100_000, bytes(of_another_java)):
+        put(content)
+        done = subprocess.run([java, *shlex.split(options()), "-version"], capture_output=True, text=True, check=True)
+        assert done.stdout == ""
+        assert "[gc] Using" in done.stderr
+        assert "archive" not in done.stderr
 
 
 def test_the_oldest_of_many_archives_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +279,42 @@ def test_a_maker_needs_free_memory_a_mark_and_the_same_folder(
     assert [each[class_archive.FOLDER] for each in started] == [str(folder)]
 
 
+def test_a_maker_deletes_what_killed_makers_of_any_archive_have_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(folder.parent))
+    ours = path()
+    (folder / "making-1" / "table").mkdir(parents=True)
+    (folder / "making-1" / "archive").write_bytes(b"half of one")
+    for name in ("old.attempt", "new.attempt"):
+        (folder / name).touch()
+    os.utime(folder / "old.attempt", (1, 1))
+    temporary: list[Path] = []
+
+    def run_jobs(table: Path, archive: Path) -> None:
+        temporary.append(Path(tempfile.gettempdir()))
+        assert temporary[0].name.startswith("making-"), "Spark's files are with the maker's"
+        assert class_archive.attempt_of(ours).exists()
+        archive.write_bytes(b"classes")
+
+    monkeypatch.setattr(archive_main, "_run_jobs", run_jobs)
+    with open(folder / "lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert archive_main.make() is None, "another process makes one"
+        assert (folder / "making-1").exists()
+    assert archive_main.make() == ours
+    assert temporary[0].parent == folder
+    assert {each.name for each in folder.iterdir()} == {
+        ours.name,
+        ours.with_suffix(".json").name,
+        "lock",
+        "new.attempt",
+    }
+    assert archive_main.make() == ours
+    assert len(temporary) == 1, "there is one"
+
+
 def start_spark(folder: Path) -> str:
     """The archives that the JVM of a new process has mapped. One that crashes says so in a file of this folder."""
     command, environment = [sys.executable, "-c", _START], os.environ | {"PYTHONPATH": str(ROOT)}
@@ -276,7 +327,7 @@ def start_spark(folder: Path) -> str:
 @pytest.mark.long("six starts of a Spark, one of them archived")
 def test_one_of_two_makers_makes_the_archive_and_a_spark_starts_with_it_or_without(folder: Path) -> None:
     killed = subprocess.Popen(_MAKER, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
-    while not list(folder.glob("*.making-*")):
+    while not list(folder.glob("making-*")):
         time.sleep(0.05)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
@@ -286,7 +337,7 @@ def test_one_of_two_makers_makes_the_archive_and_a_spark_starts_with_it_or_witho
     said = [maker.communicate()[0].splitlines()[-1] for maker in makers]
     assert sorted(maker.returncode for maker in makers) == [0, 1], said
     assert str(path()) in said
-    assert not list(folder.glob("*.making-*")), "what the killed one left is gone too"
+    assert not list(folder.glob("making-*")), "what the killed one left is gone too"
     assert not class_archive.attempt_of(path()).exists()
     assert start_spark(folder.parent) == f"mapped ['{path()}']"
     # Whatever the record says: garbage, and an archive that ends in the middle.
