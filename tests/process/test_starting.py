@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from airflow_txlog.errors import InvalidInput
+from airflow_txlog.process import starting
 from airflow_txlog.process.starting import STARTS, cores, most_starts, start_turn
 
 # A process that registers, waits, says that it starts, and is up when its standard input ends.
@@ -128,6 +131,80 @@ def test_a_start_that_hangs_is_passed_after_a_while_and_one_that_waits_is_not(ma
     last.finish()
 
 
+def test_a_start_that_waits_shows_a_sign_of_life_each_time_it_looks(tmp_path: Path) -> None:
+    folder = tmp_path / "starts"
+    with start_turn(1, folder), start_turn(1, folder) as waiting, start_turn(1, folder) as last:
+        assert last.num_ahead == 2
+        for number in ("1", "2"):
+            os.utime(folder / number, (1, 1))
+        assert waiting.num_ahead == 0, "the first has hung"
+        assert last.num_ahead == 1, "the one that waited looked a moment ago"
+
+
+def test_a_dead_start_is_dead_while_another_process_looks_at_it(tmp_path: Path) -> None:
+    folder = tmp_path / "starts"
+    with start_turn(1, folder):
+        pass
+    (folder / "1").touch()
+    with open(folder / "1") as other, start_turn(1, folder) as turn:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert turn.num_ahead == 0
+        assert not (folder / "1").exists()
+
+
+def test_starts_are_registered_one_after_another(tmp_path: Path) -> None:
+    folder = tmp_path / "starts"
+
+    def register() -> None:
+        with start_turn(1, folder):
+            pass
+
+    register()
+    with open(folder / "lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread = threading.Thread(target=register)
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_wait_is_logged_when_it_begins_every_half_minute_and_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    with start_turn(1, tmp_path / "starts") as first, start_turn(1, tmp_path / "starts") as turn:
+        clock = PlayedClock(first.end)
+        monkeypatch.setattr(starting, "SYSTEM_CLOCK", clock)
+        turn.wait(lines.append)
+        turn.wait(lines.append)
+    assert lines == [
+        f"waiting to start Spark, behind 1 on this machine: 1 at a time ({STARTS})",
+        "waiting to start Spark for 30 s, behind 1",
+        "waiting to start Spark for 60 s, behind 1",
+        "waited 70 s to start Spark",
+    ]
+
+
+class PlayedClock:
+    """A clock on which each sleep takes ten seconds, and the seventh ends the first start."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self.seconds, self._end = 0.0, end
+
+    def monotonic_s(self) -> float:
+        return self.seconds
+
+    def now_ms(self) -> int:
+        return int(time.time() * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += 10
+        if self.seconds == 70:
+            self._end()
+
+
 def test_many_starts_that_arrive_together_begin_one_after_another(machine: Machine, tmp_path: Path) -> None:
     """Each holds a file that only one process may create, while it starts."""
     code = """
@@ -176,6 +253,8 @@ def test_a_start_goes_on_if_the_folder_of_the_starts_is_deleted(machine: Machine
 def test_the_limit_is_one_for_each_core_unless_the_environment_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STARTS, raising=False)
     assert most_starts() == max(2, cores())
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    assert (cores(), most_starts()) == (1, 2)
     monkeypatch.setenv(STARTS, "3")
     assert most_starts() == 3
     monkeypatch.setenv(STARTS, "two")
