@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_txlog.clock import SystemClock
@@ -105,12 +105,11 @@ class Table:
                 **asked,
             ),
             clock=clock or self.clock,
-            on_start=self._say("START"),
-            on_end=self._say("END"),
+            record=self._record,
         )
 
-    def _say(self, what: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], None]:
-        return lambda parameters, metrics: self.said.append((what, dict(parameters), dict(metrics)))
+    def _record(self, operation: str, parameters: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
+        self.said.append((operation.removeprefix("VACUUM "), dict(parameters), dict(metrics)))
 
     def left(self) -> list[str]:
         return sorted(info.path for info in self.store.walk() if not info.path.startswith("_delta_log/"))

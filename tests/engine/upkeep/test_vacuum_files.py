@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -305,13 +305,10 @@ def test_a_delete_that_fails_is_recorded_and_raised(monkeypatch: pytest.MonkeyPa
 def test_nothing_is_deleted_where_the_start_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table().file("a", age=9999)
 
-    def say(what: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], None]:
-        def fail(parameters: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
-            raise RuntimeError(what)
+    def fail(operation: str, parameters: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
+        raise RuntimeError(operation)
 
-        return fail
-
-    monkeypatch.setattr(table, "_say", say)
+    monkeypatch.setattr(table, "_record", fail)
     with pytest.raises(RuntimeError, match="START"):
         table.vacuum()
     assert table.left() == ["a"]
