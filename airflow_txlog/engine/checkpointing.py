@@ -47,9 +47,8 @@ def is_due(version: int, interval: int) -> bool:
 def checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
     """Write a checkpoint of this version: V2 if delta.checkpointPolicy is "v2" and the protocol allows it.
 
-    delta.checkpoint.writeStatsAsJson and delta.checkpoint.writeStatsAsStruct determine the form of the statistics.
-    Tombstones past delta.deletedFileRetentionDuration, which no VACUUM needs any more, and application transactions
-    past delta.setTransactionRetentionDuration are left out.
+    Its statistics follow delta.checkpoint.writeStatsAsJson and delta.checkpoint.writeStatsAsStruct. Tombstones and
+    application transactions that are past the table's retention are left out.
     """
     state = state_of(snapshot, clock.now_ms())
     if snapshot.table_properties.wants_v2_checkpoints and "v2Checkpoint" in reader_features(snapshot.protocol):
@@ -74,10 +73,7 @@ def state_of(snapshot: Snapshot, now_ms: int) -> CheckpointState:
 
 
 def _format_of(snapshot: Snapshot) -> ParquetFormat:
-    """Return the table's Parquet format, or the usual one if this engine cannot write it.
-
-    Readers accept any codec in a checkpoint, and a table must not go without checkpoints because of its format.
-    """
+    """Return the table's Parquet format, or the usual one if this engine cannot write it: readers accept any codec."""
     try:
         return snapshot.table_properties.parquet
     except InvalidProperty:
@@ -137,10 +133,7 @@ NOTHING = LogCleanup(cut=None, deleted_files=0, deleted_bytes=0)
 
 
 def clean_after_checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
-    """Clean the log if the table enables it, after a checkpoint of its latest version was written.
-
-    Never raises: a log that is too long costs readers a little, and the commit has landed.
-    """
+    """Clean the log if the table enables it, after a checkpoint of its latest version. An error is only logged."""
     try:
         if snapshot.table_properties.clean_expired_log:
             check_writable(snapshot.protocol, snapshot.metadata, snapshot.delta_schema, store.root)
@@ -192,8 +185,7 @@ def _delete(store: Store, files: Sequence[FileInfo], deletion: Deletion, clock: 
 def _cut(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], cutoff_ms: int) -> int | None:
     """Return the version of the newest readable checkpoint up to the last version that was current at the cutoff.
 
-    Return None without one, or if nothing lies before it. The costly checks (reading the checkpoint and the in-commit
-    timestamps) run only if files would be deleted, which is once a day.
+    None without one, or if nothing lies before it. The costly checks run only if files would be deleted: once a day.
     """
     names = _parsed(listed)
     oldest = min((name.version for name, _ in names), default=0)

@@ -113,10 +113,7 @@ class DeltaTable:
             ) from error
 
     def latest_version(self) -> int:
-        """Return the number of the latest version, without a replay; one listing, once the table is known.
-
-        Raises TableNotFound, CorruptTable.
-        """
+        """Return the latest version without a replay, in one listing. Raises TableNotFound, CorruptTable."""
         return self._recent.latest_version()
 
     # --- changing ---------------------------------------------------------------------------------------------------
@@ -124,9 +121,8 @@ class DeltaTable:
     def begin(self, version: int | None = None) -> Transaction:
         """Return a transaction on top of a version, by default the latest.
 
-        Raises UnsupportedFeature, before anything is staged, if this engine may not write to the table;
-        CommitOverwritten if a commit that was acknowledged to this table is gone; OverwritingWriter under
-        `strict_writers`.
+        Raises UnsupportedFeature if this engine may not write to the table, CommitOverwritten if an acknowledged commit
+        is gone, OverwritingWriter under `strict_writers`.
         """
         snapshot = self.snapshot(version)
         self._check_writers(snapshot)

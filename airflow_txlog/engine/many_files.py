@@ -35,8 +35,7 @@ def look_up(
 ) -> list[FileInfo | None]:
     """Return the file at each path, in their order; None if there is none, or the path cannot be one.
 
-    `skip_outside`: None also for OutsideTable. A path in a folder that this user may not enter is passed to
-    `on_unreadable`, if given, and is None. Raises whatever else the store raises.
+    `skip_outside`: None also for OutsideTable. `on_unreadable` gets paths in folders that this user may not enter.
     """
     refused = (ValueError, OutsideTable) if skip_outside else ValueError
 

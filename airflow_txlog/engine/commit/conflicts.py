@@ -53,9 +53,8 @@ from airflow_txlog.errors import (
 def check_winner(attempt: Attempt, winner: Commit) -> Attempt:
     """Return the attempt as it must read to follow `winner`.
 
-    Raises a CommitConflict of the first rule that forbids it; UnsupportedFeature if the winner changed the protocol to
-    one that this engine cannot write; TableReplaced if the winner is a commit of another table; DuplicateActions if it
-    added a file at a path that this transaction adds too.
+    Raises the CommitConflict of the first rule that forbids it, UnsupportedFeature for a protocol that this engine
+    cannot write, TableReplaced for a commit of another table, DuplicateActions for a file that both add.
     """
     if attempt.never_rebases:
         raise conflict(ConcurrentWrite, attempt, winner, f"landed first, and {attempt.operation} never rebases")
@@ -118,8 +117,7 @@ def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
 def check_added_files(attempt: Attempt, winner: Commit) -> None:
     """Raise ConcurrentAppend if the winner added rows that this transaction would have read.
 
-    At WriteSerializable a blind append of the winner is ordered after us, unless we change the metadata; at snapshot
-    isolation added rows never matter. Our own blind append has read nothing.
+    At WriteSerializable a blind append of the winner is ordered after us, unless we change the metadata.
     """
     if attempt.is_blind_append or attempt.isolation is IsolationLevel.SNAPSHOT:
         return
@@ -240,10 +238,7 @@ def _unused_legacy_features(protocol: Protocol) -> frozenset[str]:
 
 
 def reconcile_metadata(attempt: Attempt, winner: Commit) -> Attempt:
-    """Return the attempt under the winner's metadata.
-
-    Raises TableReplaced if the winner belongs to another table, MetadataChanged if the change is not harmless.
-    """
+    """Return the attempt under the winner's metadata. Raises TableReplaced, or MetadataChanged for a harmful change."""
     metadata = winner.metadata
     if metadata is None:
         return attempt
@@ -300,10 +295,9 @@ def _schema(metadata: Metadata) -> object:
 def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
     """Return whether the winner only moved rows out of files in which we had looked and found nothing.
 
-    Its added files hold rows that we read without a match, so it counts neither as an append nor as a delete. True only
-    if every file action has dataChange = false; there is no change file, metadata or protocol; we scanned every removed
-    file and found no match; and as many rows were added as removed, since any writer may claim dataChange = false. An
-    unknown row count, or a read of the whole table, makes it False.
+    Then it counts neither as an append nor as a delete. All its file actions have dataChange = false, we scanned every
+    removed file and found no match, and as many rows were added as removed, since any writer may claim dataChange =
+    false. An unknown row count makes it False.
     """
     if winner.cdc or winner.metadata or winner.protocol or not winner.removes or attempt.reads.whole_table:
         return False
@@ -358,10 +352,7 @@ C = TypeVar("C", bound=CommitConflict)
 
 
 def conflict(kind: type[C], attempt: Attempt, winner: Commit, what: str, hint: str = "", **facts: Any) -> C:
-    """Return a conflict of this kind. Its message names the winner's change, the version read and the next step.
-
-    `what` continues the sentence "version 18 of s3://lake/orders (DELETE) …"; `hint` is one more sentence.
-    """
+    """Return a conflict; `what` continues "version 18 of s3://lake/orders (DELETE) …", `hint` is one more sentence."""
     operation = (winner.info or {}).get("operation")
     who = f"version {winner.version} of {attempt.table}" + (f" ({operation})" if operation else "")
     return kind(

@@ -58,8 +58,7 @@ def new_table(
 ) -> tuple[Protocol, Metadata]:
     """Return the lowest protocol that the table needs, and its metadata.
 
-    Raises SchemaMismatch if the schema is empty or cannot be partitioned so, InvalidProperty for a malformed property,
-    UnsupportedFeature if the table would need a feature that this engine cannot write.
+    Raises SchemaMismatch for an empty schema or wrong partition columns, InvalidProperty, UnsupportedFeature.
     """
     asked = {**CREATED_TABLE_PROPERTIES, **{key: str(value) for key, value in (properties or {}).items()}}
     _check_feature_properties(uri, asked)
@@ -98,10 +97,7 @@ def _check_feature_properties(uri: str, properties: Mapping[str, str]) -> None:
 def _mapped(
     uri: str, schema: StructType, properties: Mapping[str, str], clock: Clock
 ) -> tuple[StructType, dict[str, str]]:
-    """Return the schema, with ids and physical names if the properties enable column mapping, and its properties.
-
-    Raises InvalidProperty for an unknown mode, SchemaMismatch for a name that only mapped tables may have.
-    """
+    """Return the schema, mapped if the properties say so, and its own. Raises InvalidProperty, SchemaMismatch."""
     mode = properties.get(MODE_PROPERTY, NO_MAPPING).lower()
     if mode not in MODES:
         raise InvalidProperty(
@@ -154,10 +150,7 @@ _EXAMPLES = 3
 def holds_files_of_others(
     store: Store, partition_columns: Iterable[str], clock: Clock, *, allow_non_empty: bool
 ) -> bool:
-    """Return whether the folder holds visible files that we have not staged. One request if it is empty.
-
-    Raises FolderNotEmpty, which names some of them, unless `allow_non_empty`.
-    """
+    """Return whether the folder holds visible files that we have not staged. Raises FolderNotEmpty if it must not."""
     found = list(islice(_files_of_others(store, partition_columns, clock.now_ms()), _EXAMPLES + 1))
     if found and not allow_non_empty:
         more = ", …" if len(found) > _EXAMPLES else ""

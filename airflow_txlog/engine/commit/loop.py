@@ -103,8 +103,8 @@ class _Course:
     def check_same_log(self) -> None:
         """Raise unless the log that we are about to extend is the one that we read (soundness A20).
 
-        A table may be dropped and recreated. And if log cleanup has passed the read version, the names after it are
-        free: a put would land beneath a checkpoint, and no reader would ever see it.
+        The table may be recreated, or cleaned past the read version: then a put would land beneath a checkpoint,
+        unseen.
         """
         if self.anchor is not None:
             found = self.store.stat(self.anchor.path)
@@ -114,9 +114,8 @@ class _Course:
     def rebase(self, theirs: bytes | None = None) -> None:
         """Move the attempt behind the commits that have landed from the next version on.
 
-        `theirs` are the bytes that the put found at that version: that commit exists, whatever a listing shows. Without
-        them, if the anchor is a commit, there may be no winner. Raises CommitConflict, TableReplaced,
-        ConcurrentLogCleanup.
+        `theirs`: the bytes that the put found at that version, whatever a listing shows. Raises CommitConflict,
+        TableReplaced, ConcurrentLogCleanup.
         """
         for winner in self._winners(theirs):
             self.attempt = check_winner(self.attempt, winner)
@@ -125,9 +124,8 @@ class _Course:
     def _winners(self, theirs: bytes | None) -> list[Commit]:
         """Return the commits from the next version on, ascending; the file of the last one becomes the anchor.
 
-        One listing, from the version that was checked last, shows whether it is still the same log, and which commits
-        have landed. It may lag behind, so a file that it lacks is looked up by its name. Small winners that the listing
-        proves are kept in `contents`. An unreadable commit never counts as "no conflict".
+        One listing shows whether it is still the same log, and which commits have landed. It may lag, so a file that it
+        lacks is looked up by its name. Small winners are kept in `contents`. An unreadable commit is an error.
         """
         store, version, anchor = self.store, self.next_version, self.anchor
         is_commit = _is_commit(anchor, version - 1)
@@ -286,9 +284,8 @@ def _is_refusal(failure: Exception) -> bool:
 def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: CommitPolicy) -> bytes | None:
     """Put a commit, and read it back unless the put succeeds. Return None for our bytes, else the bytes there.
 
-    Raises CommitStateUnknown if neither is known, also if the anchor is gone: a repeated put must follow the log that
-    was read. Raises TableReplaced if the version was taken and then vanished. Raises the store's error
-    (UnsupportedStore, an OSError) if every put so far was refused and nothing is at `path`.
+    Raises CommitStateUnknown if neither is known or the anchor is gone, TableReplaced if the version was taken and then
+    vanished, and the store's error if every put was refused and nothing is at `path`.
     """
     store, attempt = course.store, course.attempt
     deadline_ms = clock.now_ms() + int(policy.unknown_deadline_s * 1000)
@@ -335,10 +332,7 @@ def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: C
 
 
 def _is_there(store: Store, anchor: FileInfo | None) -> bool | None:
-    """Return whether the anchor still exists; None if the store cannot answer.
-
-    A refusal counts as False: without the permission to list, S3 refuses requests for a missing file.
-    """
+    """Return whether the anchor still exists; None without an answer. S3 refuses requests for a missing file: False."""
     try:
         return anchor is None or store.stat(anchor.path) == anchor
     except PermissionError:

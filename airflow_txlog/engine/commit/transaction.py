@@ -128,9 +128,9 @@ class Transaction:
         parameters: Mapping[str, object] | None = None,
         time_zone: str = "UTC",
     ) -> pa.Table:
-        """Return the live files that may hold a row satisfying the predicate (None: every file), as a table `FILES`.
+        """Return the live files that may hold a match (None: every file), as a table `FILES`.
 
-        From now on a commit that adds rows which may satisfy it, or removes one of these files, conflicts. Raises
+        From now on a commit that adds rows which may match, or removes one of these files, conflicts. Raises
         InvalidPredicate, UnknownColumn.
         """
         if self.snapshot is None:
@@ -144,8 +144,8 @@ class Transaction:
     def read_partitions(self, partitions: Sequence[Mapping[str, str | None]]) -> pa.Table:
         """Return the live files of these partitions (wire values by column), for a dynamic partition overwrite.
 
-        From now on only files added to these partitions conflict; a removed one conflicts if this transaction removes
-        it too. Source: delta-spark, dynamic partition overwrite.
+        From now on only files added to these partitions conflict, and a removed one that we remove too. Source:
+        delta-spark.
         """
         if self.snapshot is None:
             return FILES.empty_table()
@@ -154,10 +154,7 @@ class Transaction:
         return self.snapshot.files(read)
 
     def read_files(self, files: pa.Table | Iterable[str], *, matched: bool = True) -> None:
-        """Record that these files were read; `matched=False`: and hold no row that the operation changes.
-
-        A commit that removes one of them conflicts, unless it compacts files without a match.
-        """
+        """Record that these files were read; `matched=False`: without a match, so a compaction may move them."""
         table = files if isinstance(files, pa.Table) else self._live(list(files))
         if matched:
             self._reads = self._reads.with_paths(self._paths(table))

@@ -32,8 +32,8 @@ _LOOK_EVERY_S = 0.004
 def commit_turn(store: Store, clock: Clock) -> Iterator[bool]:
     """Wait for a place among those that try to commit to the store's table, and leave it at the end.
 
-    Yields whether it waited, because then others have probably committed. It waits at most about five seconds. It does
-    not wait if commits cost no request, or without a temporary folder that is this user's and has file locks.
+    Yields whether it waited, at most about five seconds. It does not wait where commits cost no request, or without a
+    temporary folder that is this user's and has file locks.
     """
     with ExitStack() as stack:
         try:

@@ -25,8 +25,7 @@ COMMITS_ASKED = 5
 def overwriting_engine(kind: str, engines: Iterable[str | None]) -> str | None:
     """Return the first of these engines whose commits replace others on this kind of store, or None.
 
-    On S3 that is Delta Lake for Spark: its default log store checks and then puts, and the one over DynamoDB keeps
-    commits in a table that we cannot see. An engine that does not name itself is not suspected.
+    On S3 that is Delta Lake for Spark, with its default log store or the one over DynamoDB.
     """
     if kind != "s3":
         return None
@@ -34,9 +33,9 @@ def overwriting_engine(kind: str, engines: Iterable[str | None]) -> str | None:
 
 
 def check_writers(store: Store, version: int, *, strict: bool) -> None:
-    """Warn if one of the last commits up to `version` names an engine that would replace ours on this store.
+    """Warn if one of the last commits up to `version` is of an engine that would replace ours on this store.
 
-    Raises OverwritingWriter instead if `strict`, and CorruptCommit. Sends no request to stores without such engines.
+    Raises OverwritingWriter instead if `strict`; CorruptCommit.
     """
     kind = store_kind(store.root)
     if kind != "s3":

@@ -188,10 +188,9 @@ _KEYS: dict[type[Action], str] = {
 def decode_commit(version: int, data: bytes, path: str) -> Commit:
     """Return the actions of one commit file; `path` only occurs in errors.
 
-    A last line without a newline is read like any other; a line that stops in the middle is corrupt.
-
-    Raises CorruptCommit (path, line) if the file is empty, is not UTF-8 or JSON, holds a known action of a wrong
-    shape, or two protocol, metaData or commitInfo actions; LimitExceeded for a line beyond `limits.LOG_LINE`.
+    Raises CorruptCommit (path, line) if the file is empty, is not UTF-8 or JSON, stops in the middle of a line, holds a
+    known action of a wrong shape, or two protocol, metaData or commitInfo actions; LimitExceeded for a line beyond
+    `limits.LOG_LINE`.
     """
     try:
         check_text(data, path)
@@ -235,10 +234,7 @@ _info_decoder = msgspec.json.Decoder(_InfoLine)
 
 
 def decode_commit_info(data: bytes, path: str) -> dict[str, Any]:
-    """Return commitInfo alone, as written; empty if the commit has none. Other actions are not decoded.
-
-    Raises CorruptCommit if the line that holds it is no JSON, or commitInfo is no object; LimitExceeded.
-    """
+    """Return commitInfo alone, as written; empty without one. Raises CorruptCommit for a malformed one."""
     return _first_of("commitInfo", _info_decoder, data, path) or {}
 
 
@@ -274,8 +270,7 @@ def _first_of(action: str, decoder: Any, data: bytes, path: str) -> Any:
 def encode_commit(info: dict[str, Any] | None, actions: Iterable[Action]) -> bytes:
     """Return the bytes of a commit file: commitInfo first, then the actions in the order given.
 
-    commitInfo comes first because tables with in-commit timestamps demand it and history readers look there.
-    Raises InvalidCommit if there is neither, and for a text that is not Unicode.
+    Tables with in-commit timestamps demand that order. Raises InvalidCommit without a line, or for text not Unicode.
     """
     lines: list[dict[str, Any]] = [] if info is None else [{"commitInfo": info}]
     lines.extend({_KEYS[type(action)]: action} for action in actions)

@@ -99,10 +99,7 @@ def table_to_adds(files: pa.Table, data_change: bool) -> list[Add]:
 
 
 def table_to_removes(files: pa.Table, deletion_timestamp: int, data_change: bool) -> list[Remove]:
-    """Return the actions that remove the rows of a FILES table, in the same order, with all that a tombstone may hold.
-
-    `deletion_timestamp` is in milliseconds since the epoch, one for the whole commit.
-    """
+    """Return the actions that remove the rows of a FILES table, in the same order, stamped in epoch milliseconds."""
     kept = [name for name in FILES.names if name not in ("modification_time", "stats", "clustering_provider")]
     return [
         Remove(

@@ -81,10 +81,7 @@ def version_prefix(version: int) -> str:
 
 
 def parse_name(name: str) -> LogFile | None:
-    """Parse a base name, or a path relative to the table; None for a file that readers of the log do not know.
-
-    Files in directories under the log are unknown: `_staged_commits/` holds commits that only a catalog may interpret.
-    """
+    """Parse a base name, or a path relative to the table; None for other files, and in directories below the log."""
     match = _NAME.fullmatch(name.removeprefix(f"{LOG_DIRECTORY}/"))
     if match is None or int(match["version"]) > MAX_VERSION:
         return None

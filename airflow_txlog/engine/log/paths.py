@@ -32,10 +32,7 @@ _needs_work = re.compile(_NEEDS_WORK)
 
 
 def canonical_path(wire_path: str, root: str) -> str:
-    """Return the key of a file: percent-decoded once; relative if it is inside `root`, else an absolute URI.
-
-    `root` is the store's root: an absolute URI, decoded, without a trailing slash.
-    """
+    """Return the key of a file: decoded once; relative if inside `root`, a decoded URI without a slash at its end."""
     if _needs_work.search(wire_path) is None:
         return wire_path
     scheme, authority, path = _split(wire_path)
@@ -87,10 +84,7 @@ def _all_plain(paths: pa.StringArray) -> bool:
 
 
 def misspelled(wire_paths: pa.ChunkedArray) -> pa.BooleanArray:
-    """Return which relative paths are spelled unlike `encode_add_path` spells them.
-
-    delta-spark's VACUUM compares the texts of paths, so it would delete such a file although it is live.
-    """
+    """Return which relative paths `encode_add_path` spells otherwise: delta-spark's VACUUM would delete their files."""
     found = [
         path is not None and "%" in path and is_inside(path) and encode_add_path(decode_add_path(path)) != path
         for path in wire_paths.to_pylist()

@@ -96,10 +96,7 @@ def read_hint(store: Store) -> int | None:
 
 
 def write_hint(store: Store, hint: LastCheckpoint) -> None:
-    """Replace the hint, unless the present one names a later checkpoint.
-
-    Two writers may still interleave and leave the older one: a stale hint costs a reader time, nothing else.
-    """
+    """Replace the hint, unless it names a later checkpoint. A stale one, after a race, costs a reader time alone."""
     known = read_hint(store)
     if known is None or known <= hint.version:
         store.put(LAST_CHECKPOINT, msgspec.json.encode(hint))
@@ -131,8 +128,7 @@ class CompactedFile:
 class Listing:
     """The files that one listing of the log names. Nothing was opened.
 
-    Checkpoints that are incomplete by their names (a missing part, no bytes) are left out; all others of a version are
-    included: only reading shows which of them is valid.
+    Checkpoints that are incomplete by their names are left out; only reading shows which of the others is valid.
     """
 
     commits: dict[int, FileInfo] = field(default_factory=dict)
@@ -201,11 +197,9 @@ class LogSegment:
 def list_segment(store: Store, version: int | None = None, *, without: Collection[str] = ()) -> LogSegment:
     """Return the files that make up `version`, by default the latest.
 
-    `without` names checkpoints (`CheckpointFiles.path`) that turned out unreadable: the segment starts at another
-    checkpoint of the version, an earlier one, or the first commit.
-
-    Raises TableNotFound without a log or with an empty one; VersionNotFound (earliest, latest) if the version was never
-    written or can no longer be rebuilt; LogGap if the version needs a commit that is missing.
+    `without` names checkpoints (`CheckpointFiles.path`) that turned out unreadable. Raises TableNotFound without a
+    commit; VersionNotFound (earliest, latest) if the version was never written or can no longer be rebuilt; LogGap if a
+    commit that it needs is missing.
     """
     hint = None if without else read_hint(store)
     if hint and (version is None or hint <= version):
@@ -281,11 +275,9 @@ def read_commits(
 ) -> Iterator[Commit]:
     """Yield the commits of the segment, newest first; a run of them may be one `Commit` with the version of its last.
 
-    Few are in memory at a time. The last commit of the segment comes first, as a single commit. If it ends a compaction
-    it comes twice, which is harmless: its actions are the newest of that range. `contents`: bytes of commits that were
-    read before, by their files.
-
-    Raises CorruptCommit for a commit that cannot be read, FileNotFoundError if log cleanup took one.
+    The last commit of the segment comes first, on its own: again in a compaction, its actions are the newest there.
+    `contents`: bytes of commits that were read before, by their files. Raises CorruptCommit, FileNotFoundError if log
+    cleanup took one.
     """
     first = segment.version - len(segment.commits) + 1
     held = contents or {}
@@ -339,10 +331,7 @@ def _shortest(first: int, last: int, compactions: Iterable[CompactedFile]) -> li
 
 
 def _read_compacted(store: Store, compaction: CompactedFile) -> Commit | None:
-    """Return the actions of a compaction as one commit, None if it cannot be read or breaks the protocol.
-
-    Then the commits that it replaces are read: they are all listed, or there is no segment.
-    """
+    """Return the actions of a compaction as one commit; None if it cannot be used, and the commits are read instead."""
     path = compaction.info.path
     try:
         commit = decode_commit(compaction.end, store.read(path), path)

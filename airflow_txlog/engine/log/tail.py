@@ -38,11 +38,7 @@ class LogTail:
         return next((each for each in range(version + 1, self.latest + 1) if each not in self.commits), None)
 
     def after(self, version: int) -> list[FileInfo]:
-        """Return the commits after `version`, ascending and without a gap; empty if there are none.
-
-        Raises LogGap if one is missing before a later file: the log was cleaned beyond `version`, or is broken. It no
-        longer contains the changes in between.
-        """
+        """Return the commits after `version`, ascending; empty if there are none. Raises LogGap if one is missing."""
         missing = self.missing_after(version)
         if missing is not None:
             path = f"{version_prefix(missing)}.json"
@@ -57,10 +53,9 @@ class LogTail:
 
 
 def list_tail(store: Store, start: int, *, complete_after: int | None = None) -> LogTail:
-    """Return the log from the version `start` on, in one request; two if the first shows a gap after `start`, or after
-    `complete_after` if the log may have been cleaned before it.
+    """Return the log from the version `start` on. A second listing must confirm a gap: the first may race with writers.
 
-    A gap counts if it is seen twice: a listing that races with writers may show commit 8 without commit 7.
+    `complete_after`: the version after which gaps count, if the log may have been cleaned before it.
     """
     tail = _look(store, start)
     after = start if complete_after is None else complete_after
@@ -90,10 +85,7 @@ _READ_AT_ONCE, _READ_BYTES = 8, 16 * 1024 * 1024
 
 
 def read_files(store: Store, files: Sequence[FileInfo]) -> Iterator[bytes]:
-    """Yield the content of the files, in order; on a network a few are read at a time.
-
-    Raises the store's error for a file when its turn comes.
-    """
+    """Yield the content of the files, in order. Raises the store's error for a file when its turn comes."""
     for batch in _batches(files):
         yield from store.read_all([info.path for info in batch])
 
@@ -113,10 +105,7 @@ def _batches(files: Sequence[FileInfo]) -> Iterator[list[FileInfo]]:
 
 @dataclass(slots=True)
 class OwnCommit:
-    """Our commit that the store acknowledged, and the file that was last verified to hold it.
-
-    `verified` is replaced as a whole, so that any number of threads may share one.
-    """
+    """Our acknowledged commit, and the file last verified to hold it, which threads replace as a whole."""
 
     version: int
     digest: bytes
@@ -134,10 +123,7 @@ def own_commit(version: int, data: bytes) -> OwnCommit:
 
 
 def is_etag_of(etag: str | None, data: bytes) -> bool:
-    """Return whether the etag proves that a file holds these bytes; otherwise the file must be read.
-
-    On S3 it is the MD5 of bytes that were put in one request, unless a key of KMS encrypts them.
-    """
+    """Return whether the etag proves that a file holds these bytes: on S3 their MD5, unless KMS encrypts them."""
     return etag == _md5(data)
 
 
@@ -161,10 +147,8 @@ def up_to_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> 
 def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> dict[FileInfo, bytes]:
     """Verify each own commit once; return the bytes of those verified in this call, by their files.
 
-    `tail` is the result of `up_to_own_commits`: our commits beyond it are gone.
-
-    Raises CommitOverwritten if an acknowledged version holds another writer's bytes, or the log ends before it. Raises
-    nothing if log cleanup deleted the commit, because later versions exist.
+    `tail` is the result of `up_to_own_commits`. Raises CommitOverwritten if an acknowledged version holds another
+    writer's bytes, or the log ends before it; nothing if log cleanup deleted the commit.
     """
     verified: dict[FileInfo, bytes] = {}
     for commit in own:

@@ -72,12 +72,9 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
 def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None]]) -> list[RowPositions]:
     """Return the deleted rows of each vector, in order. `wanted` pairs it with its data file's row count, or None.
 
-    Each file of vectors is opened once, and neighbours in it are read together. Sizes, checksums, the number of rows,
-    their order and their range are checked.
-
-    Raises CorruptDeletionVector (also for a missing file), CorruptTable for an unknown place, OutsideTable for a file
-    outside of the table that may not be read, LimitExceeded beyond `limits.VECTOR`, UnsupportedStore for an unknown
-    file system.
+    Sizes, checksums, the number of rows, their order and their range are checked. Raises CorruptDeletionVector (also
+    for a missing file), CorruptTable for an unknown place, OutsideTable, LimitExceeded beyond `limits.VECTOR`,
+    UnsupportedStore.
     """
     by_file: dict[str, set[_Range]] = {}
     for vector, _ in wanted:

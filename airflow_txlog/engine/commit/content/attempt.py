@@ -72,8 +72,8 @@ def operation_changes_data(operation: str) -> bool:
 def effective_isolation(table_level: str, operation: str, actions: Iterable[Action]) -> IsolationLevel:
     """Return the level at which a commit is checked: the table's, or snapshot isolation if no row changes.
 
-    Any metadata, protocol, application transaction or domain (but the row-tracking one) forbids the downgrade. At
-    WriteSerializable the operation must also be of a kind that never changes data.
+    Metadata, a protocol, an application transaction or a domain (but the row-tracking one) forbids the downgrade, and
+    at WriteSerializable so does an operation that may change data.
     """
     level = IsolationLevel(table_level)
     if level is IsolationLevel.WRITE_SERIALIZABLE and operation_changes_data(operation):
@@ -88,10 +88,7 @@ def _moves_no_row(action: Action) -> bool:
 
 
 def may_skip_empty(operation: str, level: IsolationLevel) -> bool:
-    """Return whether a commit of this operation is skipped if it records nothing.
-
-    Under WriteSerializable an empty data-changing commit is recorded: it marks the operation's place in the order.
-    """
+    """Return whether an empty commit is skipped. At WriteSerializable one that could change data marks its place."""
     return operation in SKIPPED_WHEN_EMPTY and level is not IsolationLevel.WRITE_SERIALIZABLE
 
 

@@ -68,10 +68,7 @@ def check_clustering(snapshot: Snapshot) -> None:
 
 
 def without_statistics(snapshot: Snapshot, columns: Iterable[Path]) -> list[Path]:
-    """Return those of the leaves (paths of physical names) whose bounds the table's properties leave out.
-
-    Names are compared regardless of case, as in `StatisticsCollector`.
-    """
+    """Return those of the paths (physical names, in any case) whose bounds the table's properties leave out."""
     leaves = list(_leaves(snapshot.delta_schema, (), ()))
     named = snapshot.table_properties.stats_columns
     if named is not None:
@@ -102,10 +99,7 @@ def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
 
 
 def without_bounds(attempt: Attempt, columns: Iterable[Path]) -> Iterator[tuple[Add, Path]]:
-    """Yield the added files whose statistics lack a clustering column, each with that column.
-
-    A file that is added again with another deletion vector keeps its statistics.
-    """
+    """Yield new files whose statistics lack a clustering column, with it; files that are added again keep theirs."""
     wanted = list(columns)
     if not wanted:
         return

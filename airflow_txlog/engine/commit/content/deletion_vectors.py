@@ -35,18 +35,12 @@ _FEATURE = "deletionVectors"
 
 
 def deletes_by_vectors(protocol: Protocol, metadata: Metadata, table: str) -> bool:
-    """Return whether rows of the table are deleted by vectors: the feature is listed and switched on.
-
-    If it is off, existing vectors stay until their file is rewritten, and no new ones are written.
-    """
+    """Return whether new deletes become vectors: the feature is listed and switched on. Existing ones stay anyway."""
     return _FEATURE in reader_features(protocol) and TableProperties(metadata.configuration, table).deletion_vectors
 
 
 def adds_with_vectors(files: pa.Table, vectors: Sequence[DeletionVector], num_records: Sequence[int]) -> list[Add]:
-    """Return the files (rows of a table `FILES`) as added again with these vectors, in order.
-
-    `num_records`: the rows of each data file, deleted ones included.
-    """
+    """Return the files (rows of FILES) with these vectors, in order; `num_records` counts deleted rows too."""
     adds = table_to_adds(files, data_change=True)
     return [
         msgspec.structs.replace(add, deletion_vector=vector, stats=wide_statistics(add.stats, count))
@@ -57,8 +51,7 @@ def adds_with_vectors(files: pa.Table, vectors: Sequence[DeletionVector], num_re
 def wide_statistics(stats: str | None, num_records: int) -> str:
     """Return statistics of a file with deleted rows: with `numRecords`, and `tightBounds` false.
 
-    Other values stay as written, to the letter: a long decimal must not pass through a double. Malformed statistics are
-    dropped.
+    Other values stay as written: a long decimal must not pass through a double. Malformed statistics are dropped.
     """
     try:
         found = msgspec.json.decode(stats or "{}", type=dict[str, msgspec.Raw])
@@ -132,10 +125,7 @@ def pack_vectors(bitmaps: Sequence[RowPositions], file_bytes: int = FILE_BYTES) 
 def new_vector_file(
     bitmaps: Sequence[RowPositions], *, prefix_chars: int = 0, clock: Clock = SYSTEM_CLOCK
 ) -> VectorFile:
-    """Return a file of these bitmaps under a fresh name, not written yet.
-
-    `prefix_chars`: the length of the random directory that it lies in, 0 for the table's own folder.
-    """
+    """Return a file of these bitmaps under a fresh name; `prefix_chars`: the length of its random folder, or 0."""
     # Letters and digits of another UUID: the folder's name must not reveal the file's.
     prefix = clock.unique_id().replace("-", "")[:prefix_chars] if prefix_chars else ""
     return VectorFile(place=prefix + _encoded(clock.unique_id()), bitmaps=tuple(bitmaps))

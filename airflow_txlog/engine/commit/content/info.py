@@ -35,10 +35,7 @@ def commit_info(
     user_metadata: str | None,
     tags: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """Return the commitInfo of one attempt, in the order of the reference implementation.
-
-    `parameters` and `metrics` become strings: text stays, everything else becomes JSON. Absent values are left out.
-    """
+    """Return the commitInfo of one attempt, in the reference implementation's order, with its values as texts."""
     info: dict[str, Any] = {}
     if attempt.in_commit_timestamp_ms is not None:
         # First, so that a reader finds it without decoding the rest. Source: protocol, "In-Commit Timestamps".
@@ -82,10 +79,7 @@ def with_in_commit_timestamp(attempt: Attempt, before: Snapshot | None) -> Attem
 
 
 def after_winner(attempt: Attempt, winner: Commit) -> Attempt:
-    """Return the attempt with a time later than the winner's, whose metadata is adopted already.
-
-    Raises CorruptTable if the winner lacks a required time.
-    """
+    """Return the attempt with a later time than the winner's. Raises CorruptTable if the winner lacks a needed one."""
     if not _is_timed(attempt):
         # The winner, or this commit itself, switched them off.
         return replace(attempt, in_commit_timestamp_ms=None)

@@ -67,10 +67,7 @@ def evolve(
     fixed: Collection[str],
     new_name: Callable[[int], str],
 ) -> tuple[Metadata, Evolution]:
-    """Return the metadata with which the table accepts rows of this schema; unchanged if it already does.
-
-    Raises SchemaMismatch or UnsupportedFeature, which names the column or the feature, before anything is staged.
-    """
+    """Return the metadata with which the table accepts such rows. Raises SchemaMismatch, UnsupportedFeature."""
     before = parse_schema(metadata.schema_string)
     may_widen = _is_on(metadata, WIDENING_PROPERTY) and not _WIDENING_FEATURES.isdisjoint(reader_features(protocol))
     evolution = evolved(before, rows, may_widen=may_widen, fixed=[*fixed, *metadata.partition_columns])
@@ -119,8 +116,7 @@ def _check_names(metadata: Metadata, evolution: Evolution, table: str) -> None:
 def completed(before: Metadata, after: Metadata, protocol: Protocol, table: str) -> tuple[Metadata, Protocol]:
     """Return the new metadata as it is kept, and the protocol with every feature that it switches on.
 
-    A property that another writer has left without its feature stays as it is. Raises InvalidProperty for a malformed
-    new value, UnsupportedFeature if this engine could not write to the table any more.
+    A property that another writer left without its feature stays as it is. Raises InvalidProperty, UnsupportedFeature.
     """
     changed = dict(after.configuration.items() - before.configuration.items())
     TableProperties(changed, table).validate()
@@ -140,10 +136,7 @@ def completed(before: Metadata, after: Metadata, protocol: Protocol, table: str)
 
 
 def new_rules(before: Metadata, after: Metadata) -> list[str]:
-    """Return, in words, the rules for rows that the new metadata adds: constraints, and rules of single columns.
-
-    A type that cannot hold every value of the column's files is such a rule.
-    """
+    """Return, in words, the new rules for rows: constraints, rules of columns, and types that hold fewer values."""
     found = [
         f"the constraint {name.removeprefix(CONSTRAINT_PREFIX)!r}"
         for name, sql in sorted(after.configuration.items())

@@ -47,7 +47,7 @@ class _Mark(msgspec.Struct, rename="camel"):
 def with_row_ids(attempt: Attempt, snapshot: Snapshot | None) -> Attempt:
     """Return the attempt with every added file numbered, and the new mark; unchanged if the table tracks no rows.
 
-    Raises RowCountMissing if a file's statistics lack numRecords, CorruptTable if the mark cannot be read.
+    Raises RowCountMissing, CorruptTable if the mark cannot be read.
     """
     protocol = attempt.resulting_protocol
     properties = attempt.resulting_properties
@@ -94,7 +94,7 @@ def _mark_of(snapshot: Snapshot) -> int:
 def number_rows(attempt: Attempt, mark: int, version: int) -> Attempt:
     """Return the attempt with ids above `mark` for each file without an id of an earlier commit, as `version`.
 
-    This attempt has assigned every id above the mark of the last check, and assigns them anew.
+    Every id above the mark of the last check is this attempt's own, and is assigned anew.
     """
     assert attempt.row_id_high_water is not None
     next_id = mark + 1
@@ -129,8 +129,7 @@ def high_water_mark(domains: Iterable[DomainMetadata], table: str) -> int | None
 def preserved_tags(attempt: Attempt) -> dict[str, str]:
     """Return the commitInfo tag that records whether rows kept their ids; none unless row tracking is enabled.
 
-    A commit that both removes rows (with files or by vectors) and adds files may have moved rows. Such rows keep their
-    ids only if the job copied the ids. In any other commit all rows keep their ids.
+    A commit that both removes rows and adds files may have moved rows, whose ids survive only if the job copied them.
     """
     properties = attempt.resulting_properties
     if attempt.row_id_high_water is None or properties is None or not properties.row_tracking:

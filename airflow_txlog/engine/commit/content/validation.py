@@ -86,9 +86,8 @@ def _check_metadata(attempt: Attempt) -> None:
 
 
 def _check_column_mapping(attempt: Attempt) -> None:
-    """Raise InvalidCommit unless new metadata keeps the mode, and never reuses names and ids.
-
-    Source: protocol, "Writer Requirements for Column Mapping".
+    """Raise InvalidCommit unless new metadata keeps the mode, and reuses no name or id. Source: protocol, "Column
+    Mapping".
     """
     metadata, before = attempt.new_metadata, attempt.current_metadata
     if metadata is None:
@@ -142,9 +141,8 @@ def _check_duplicates(attempt: Attempt) -> None:
 
 
 def _check_vectors(attempt: Attempt) -> None:
-    """Check that files with deletion vectors state their row count, and that the protocol lists the feature.
-
-    Source: protocol, "Writer Requirements for Deletion Vectors".
+    """Check that files with vectors state their row count. Source: protocol, "Writer Requirements for Deletion
+    Vectors".
     """
     with_vectors = [add for add in attempt.adds if add.deletion_vector is not None]
     if not with_vectors:
@@ -186,9 +184,8 @@ def _check_vectors(attempt: Attempt) -> None:
 def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
     """Raise DuplicateActions if a file is added at the path of a live file that the commit does not remove.
 
-    A path is live once. Without a deletion vector the new action would replace the old one, and with another vector
-    both would count. The same file with the same vector may be added again with `dataChange` false, which replaces
-    statistics and tags. Source: protocol, "Action Reconciliation".
+    The same file with the same vector may be added again with `dataChange` false, which replaces statistics and tags.
+    Source: protocol, "Action Reconciliation".
     """
     if snapshot is None or not attempt.adds:
         return
@@ -199,10 +196,7 @@ def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
 
 
 def check_new_files(attempt: Attempt, snapshot: Snapshot | None) -> None:
-    """Raise UnsupportedFeature if the commit adds new data files that this engine cannot write correctly.
-
-    Files that are already live, or that a RESTORE adds again, were written by an engine that can.
-    """
+    """Raise UnsupportedFeature for a new data file (none that is live or restored) that this engine cannot write."""
     protocol = attempt.resulting_protocol
     if protocol is None or not attempt.adds or attempt.operation == "RESTORE":
         return

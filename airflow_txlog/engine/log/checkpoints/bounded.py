@@ -118,10 +118,7 @@ def _most_bytes(source: Any, texts: Sequence[_Chunk]) -> int | None:
 
 
 def _rows_at_once(chunks: Iterable[_Chunk]) -> int:
-    """Return how many rows a batch may have, so that a batch that is not counted yet is within the limit.
-
-    A text that is stored as its difference from the one before may be as long as the whole chunk.
-    """
+    """Return how many rows an uncounted batch may have: a delta-encoded text may be as long as its whole chunk."""
     sizes = (each.chunk.total_uncompressed_size for each in chunks if "DELTA_BYTE_ARRAY" in each.chunk.encodings)
     longest = max(sizes, default=0)
     return _BATCH_ROWS if not longest else max(1, min(_BATCH_ROWS, CHECKPOINT.allowed // longest))

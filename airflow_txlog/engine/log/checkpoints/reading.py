@@ -103,10 +103,7 @@ def _added_twice(adds: pa.Table) -> str | None:
 
 
 def holds_twice(texts: pa.ChunkedArray, at_once: int = 1_048_576) -> bool:
-    """Return whether a text occurs twice. More than `at_once` texts are compared in groups of an eighth of it.
-
-    Texts whose hashes share a remainder are compared. A set of all texts would take a hundred bytes for each.
-    """
+    """Return whether a text occurs twice. More than `at_once` texts are compared in groups, by their hashes."""
     if len(texts) <= at_once:
         return bool(pc.count_distinct(texts).as_py() < len(texts))
     count = min(256, 8 * len(texts) // at_once)
@@ -165,10 +162,8 @@ def read_checkpoint(
     `keep` gets every batch of adds as it is read, and returns the form to keep in memory. Statistics and partition
     values that exist only as structs are converted to the log's form.
 
-    Raises CorruptCheckpoint (path) for a file that is neither Parquet nor JSON, has wrong types, lacks protocol,
-    metaData, or the path or size of a file, is of another version than its name, or names a sidecar that is missing or
-    has another length, and for parts that hold one file twice; LimitExceeded; FileNotFoundError if log cleanup took it
-    since it was listed.
+    Raises CorruptCheckpoint (path) for a damaged or incomplete checkpoint, LimitExceeded, FileNotFoundError if log
+    cleanup took it since it was listed.
     """
     found = Gathered(keep=keep)
     decoded = Decoded(checkpoint.path, store.root, store.is_remote)
@@ -180,11 +175,7 @@ def read_checkpoint(
 
 
 def read_metadata(store: Store, checkpoint: CheckpointFiles) -> Metadata:
-    """Return the metadata of a checkpoint; of Parquet only the columns that describe the table are read.
-
-    Raises CorruptCheckpoint (path) if it cannot be read or lacks an action that every checkpoint has,
-    FileNotFoundError if it is gone.
-    """
+    """Return the metadata of a checkpoint without its file actions. Raises CorruptCheckpoint, FileNotFoundError."""
     found = Gathered()
     _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root, store.is_remote), DESCRIBING)
     _check_top_level(store, checkpoint, found)
@@ -192,11 +183,10 @@ def read_metadata(store: Store, checkpoint: CheckpointFiles) -> Metadata:
 
 
 def sidecars_of(store: Store, checkpoint: CheckpointFiles) -> tuple[str, ...]:
-    """Return the paths, relative to the table, of the sidecars that a checkpoint refers to; none for a classic one.
+    """Return the paths, relative to the table, of the sidecars that a checkpoint refers to, from its top level alone.
 
-    Reads the top level only, and of Parquet only the columns that name sidecars. To delete sidecars, keep
-    those of every checkpoint that stays, and delete none if this raises: CorruptCheckpoint (path) if it cannot be
-    read, FileNotFoundError if the checkpoint is gone.
+    To delete sidecars, keep those of every checkpoint that stays, and delete none if this raises: CorruptCheckpoint
+    (path), FileNotFoundError.
     """
     found = Gathered()
     _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root, store.is_remote), SIDECARS)

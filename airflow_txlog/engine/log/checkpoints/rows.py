@@ -59,10 +59,9 @@ class Gathered:
 
 
 def gather(source: Any, found: Gathered, decoded: Decoded, only: Sequence[str] | None = None) -> None:
-    """Add the actions of one Parquet file to `found`. `source` is a seekable binary file object.
+    """Add the actions of one Parquet file, a seekable binary file object, to `found`.
 
-    `only`: the columns to read, SIDECARS, DESCRIBING or FILE_ACTIONS. Raises ArrowInvalid if a file of FILE_ACTIONS,
-    a sidecar, has neither column.
+    `only`: the columns to read, SIDECARS, DESCRIBING or FILE_ACTIONS. Raises ArrowInvalid for a sidecar without either.
     """
     file = _opened(source, decoded)
     there = set(file.schema_arrow.names)
@@ -259,10 +258,7 @@ _UNITS_A_SECOND = {"s": 1, "ms": 1000, "us": SECOND_US, "ns": 1000 * SECOND_US}
 
 
 def statistics_json(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
-    """Return one JSON string per row, null for a null struct; timestamps in UTC, rounded down to microseconds.
-
-    `instants` are members (`minValues.t`) that hold instants although their type has no zone.
-    """
+    """Return a JSON text per row, null for null; times in UTC and microseconds. `instants`: members with a zone."""
     rows = _with_texts(parsed, "", instants).to_pylist()
     return pa.array([None if row is None else _encoder.encode(_plain(row)).decode() for row in rows], pa.string())
 
@@ -311,10 +307,7 @@ def _value(value: Any) -> Any:
 
 
 def partition_maps(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
-    """Return one map per row, null for a null struct; a missing member is null.
-
-    `instants`: as for `statistics_json`. Raises ValueError for a type that cannot partition a table.
-    """
+    """Return one map per row, null for a null struct. Raises ValueError for a type that cannot partition a table."""
     names = [field.name for field in parsed.type]
     try:
         columns = [partition_string(_member(parsed, name, name in instants)) for name in names]

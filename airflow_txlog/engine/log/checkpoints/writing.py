@@ -92,8 +92,7 @@ class CheckpointState:
 def write_checkpoint(store: Store, state: CheckpointState, form: AddForm = AddForm()) -> None:
     """Write the classic checkpoint of the state's version, whose commit exists, and then the hint to it.
 
-    If two writers write one version at the same time, both write the same state, and one file stays. Raises the store's
-    errors; then the log is unchanged.
+    Two writers of one version write the same state. If the store raises, the log is unchanged.
     """
     path = checkpoint_name(state.version)
     small = _small_actions(state)
@@ -117,9 +116,9 @@ def write_v2_checkpoint(
 ) -> None:
     """Write a V2 checkpoint of the state's version: sidecars, then the top level, and then the hint to it.
 
-    The table's protocol must list the feature v2Checkpoint. `unique_id` returns fresh UUIDs, so that two writers of one
-    version both leave their checkpoint. Raises the store's errors, and FileNotFoundError if a sidecar was deleted
-    before the end. The log is then unchanged except for unreferenced sidecars, which the log cleanup removes.
+    The protocol must list v2Checkpoint. `unique_id` returns fresh UUIDs. Raises the store's errors, and
+    FileNotFoundError if a sidecar was deleted before the end; then only unreferenced sidecars stay, which the log
+    cleanup removes.
     """
     sidecars = _write_sidecars(store, state, unique_id, form)
     about: _Action = {"checkpointMetadata": CheckpointMetadata(version=state.version)}
