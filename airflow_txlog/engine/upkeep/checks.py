@@ -53,10 +53,7 @@ class Finding:
 
 
 def check(store: Store, snapshot: Snapshot, healthy: Healthy = Healthy()) -> list[Finding]:
-    """Return the findings about the table, of which `snapshot` is the latest version; empty if it is healthy.
-
-    Reads the newest checkpoint and lists the log. Raises the store's errors for a listing.
-    """
+    """Return the findings about the latest version of the table; empty if it is healthy. Raises the store's errors."""
     listed = store.list(LOG_DIRECTORY)
     return [
         *_checkpoints(store, snapshot, listed),

@@ -88,10 +88,7 @@ class VacuumRequest:
 
 
 def milliseconds(duration: timedelta | float) -> int:
-    """Return the duration in milliseconds; a plain number is hours, as in VACUUM … RETAIN 168 HOURS.
-
-    Raises InvalidInput if it is not a duration.
-    """
+    """Return the duration in milliseconds; a number is hours, as in RETAIN 168 HOURS. Raises InvalidInput."""
     try:
         whole = duration if isinstance(duration, timedelta) else timedelta(hours=duration)
     except (OverflowError, ValueError) as error:
@@ -164,11 +161,7 @@ class NamedFiles:
 
 
 def files_named(live: pa.Table, tombstones: pa.Table, root: str, delete_before_ms: int) -> NamedFiles:
-    """Return the files that the state names, each needed or expired.
-
-    A tombstone without a deletion timestamp counts as removed at the epoch. Raises CorruptTable for a deletion vector
-    whose place is not known.
-    """
+    """Return the files that the state names, each needed or expired. Raises CorruptTable for an unknown vector."""
     named = NamedFiles()
     is_needed = pc.greater_equal(pc.fill_null(tombstones.column("deletion_timestamp"), 0), delete_before_ms)
     for files in (live, tombstones.filter(is_needed)):

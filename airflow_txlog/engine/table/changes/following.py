@@ -202,10 +202,7 @@ class LogFollower:
         return self._metadata
 
     def any_is(self, partition: Mapping[str, str | None], values: frozenset[PartitionValues]) -> bool:
-        """Return whether one of `values` is the partition (texts by column, some of them), compared as typed values.
-
-        Raises InvalidInput for a column that is no partition column and for a text that is no value of its column.
-        """
+        """Return whether a value (texts by column) is the partition, compared as typed values. Raises InvalidInput."""
         metadata = self.metadata()
         schema = parse_schema(metadata.schema_string)
         columns = {name.lower(): name for name in metadata.partition_columns}
@@ -231,10 +228,7 @@ class LogFollower:
         return bool(candidates)
 
     def partitions(self, commits: Iterable[CommitFacts]) -> list[dict[str, str | None]] | None:
-        """Return the partitions that the commits changed, each once, as the log's texts by column.
-
-        None: unknown, because a commit removes files without partition values or the table had other partition columns.
-        """
+        """Return the partitions that the commits changed, as the log's texts by column; None if they are not known."""
         found = sorted(set().union(*(each.partitions for each in commits)), key=str)
         if not any(found):
             return []
@@ -323,10 +317,9 @@ class ConditionAnswer:
 def ask(
     condition: Condition, follower: LogFollower, snapshot: Callable[[], Snapshot], checked: Position | None = None
 ) -> ConditionAnswer:
-    """Return the answer according to the follower's last look.
+    """Return the answer according to the follower's last look; nothing up to version `checked` is looked at again.
 
-    `checked`: the version up to which the same condition was not reached before. `snapshot` is read only for a
-    partition that may have rows already. Raises InvalidInput, and as reading the log.
+    `snapshot` is read only for a partition that may have rows already. Raises InvalidInput, and as reading the log.
     """
     position, began = follower.position, condition.newer_than
     is_another_log = any(each is not None and follower.is_another_log(each) for each in (checked, began))

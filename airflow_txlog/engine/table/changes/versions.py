@@ -67,13 +67,11 @@ class VersionChanges(Commit, frozen=True, kw_only=True):
 
 
 def changes_since(snapshot: Snapshot, start: int) -> Iterator[VersionChanges]:
-    """Yield the changes of each commit after version `start`, up to the snapshot's, ascending; -1: from the first on.
+    """Yield the changes of each commit after version `start` (-1: all), up to the snapshot's, ascending.
 
-    The log is listed at once, so an error about missing commits comes before anything is yielded; a commit is read when
-    it is needed.
-
-    Raises VersionNotFound (earliest, latest) if `start` is later than the snapshot or the log was cleaned past it,
-    LogGap if a commit in between is missing, TableReplaced if the log is another one, CorruptCommit.
+    The log is listed at once, before anything is yielded; a commit is read when it is needed. Raises VersionNotFound
+    (earliest, latest) if `start` is later than the snapshot or the log was cleaned past it, LogGap if a commit is
+    missing, TableReplaced if the log is another one, CorruptCommit.
     """
     store, end, end_file, properties = snapshot.store, snapshot.version, snapshot.commit_file, snapshot.table_properties
     if not -1 <= start <= end:
@@ -165,12 +163,11 @@ def change_rows(
     """Return the change rows of the versions `start` to `end` (None: the latest), both inclusive.
 
     Versions ascend; rows of one version are in no order. The columns (`columns`: some of them) are those of version
-    `end`: a later column is null before, a renamed one has its new name. They are followed by `_change_type`,
-    `_commit_version` and `_commit_timestamp` (UTC).
+    `end`, null where they came later, and then `_change_type`, `_commit_version` and `_commit_timestamp` (UTC).
 
-    Raises UnknownColumn; VersionNotFound if there is no such range, the log no longer holds it or the feed was off at
-    some version; LogGap; UnsupportedFeature if the partitioning or a type changed in between; FilesMissing if a VACUUM
-    removed a needed file; CorruptDataFile, CorruptDeletionVector, CorruptTable.
+    Raises UnknownColumn; VersionNotFound if the log does not hold the range or the feed was off in it; LogGap;
+    UnsupportedFeature if the partitioning or a type changed; FilesMissing after a VACUUM; CorruptDataFile,
+    CorruptDeletionVector, CorruptTable.
     """
     last = snapshot_of(end)
     if not 0 <= start <= last.version:

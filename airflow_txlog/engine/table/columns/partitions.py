@@ -53,9 +53,8 @@ def typed_partition_columns(
 ) -> dict[str, PartitionValues]:
     """Return the partition columns of `files` (a FILES table) as typed values, keyed by the schema's spelling.
 
-    `only`: the wanted columns, in any case; other names in it are ignored. `time_zone`, `instants`: see
-    `parse_partition_values`. Raises UnknownColumn for a partition column that the schema lacks. Each distinct string is
-    parsed once.
+    `only`: the wanted columns, in any case. `time_zone`, `instants`: see `parse_partition_values`. Raises UnknownColumn
+    for a partition column that the schema lacks.
     """
     wanted = None if only is None else {name.lower() for name in only}
     typed: dict[str, PartitionValues] = {}
@@ -84,8 +83,7 @@ def parse_partition_values(
 ) -> PartitionValues:
     """Return partition strings as values of `data_type`; null and "" are null, other text may not be known.
 
-    A timestamp without a zone is read in `time_zone` if that is a fixed offset from UTC. For a named zone, `instants`
-    converts it; without `instants` the value is not known.
+    A timestamp without a zone is read in `time_zone`, which `instants` converts unless it is a fixed offset.
     """
     encoded = strings.dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
@@ -105,10 +103,7 @@ def parse_partition_values(
 
 
 def fixed_zone(name: str) -> datetime.timezone | None:
-    """Return the offset from UTC that Spark means by `UTC`, `+08:00` or `UTC+8`; None for other zones.
-
-    Only Spark converts times in named zones, because Java and Python have different releases of the zone data.
-    """
+    """Return the offset from UTC that Spark means by `UTC`, `+08:00` or `UTC+8`; None for zones with rules."""
     if name.upper() in ("Z", "UTC", "GMT", "UT"):
         return datetime.UTC
     offset = _FIXED_OFFSET.fullmatch(name)

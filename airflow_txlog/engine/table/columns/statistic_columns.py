@@ -121,10 +121,9 @@ def read_together(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ReadSt
 
 
 def _lines(texts: pa.StringArray) -> bytes | None:
-    """Return the texts as lines, or None if one may be anything but one object on one line.
+    """Return the texts as lines; None if one may be anything but one object on one line.
 
-    A text that begins with "{" and ends with "}" cannot share an object with the next: a value is followed by a comma,
-    and no string contains a line break. So there are as many objects as texts only if each text is one.
+    Texts in braces cannot share an object, so there are as many objects as texts only if each text is one.
     """
     whole = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
     if whole.true_count < len(texts) or texts.nbytes > _MAX_BYTES:

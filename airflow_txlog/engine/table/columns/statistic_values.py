@@ -147,10 +147,7 @@ def _older_types(member: StructField) -> set[DataType] | None:
 
 
 def value_reader(data_type: DataType) -> Callable[[bytes], Any] | None:
-    """Return the reader of exact values (`codecs`) from JSON, or None if the type has no bounds.
-
-    Source: delta-spark, SkippingEligible.
-    """
+    """Return the reader of exact values from JSON; None for a type without bounds (delta-spark, SkippingEligible)."""
     found = codec(data_type)
     if found is None or data_type in (Primitive.BOOLEAN, Primitive.BINARY):
         return None

@@ -174,10 +174,7 @@ class _KeptColumn:
 
 
 class KeptBounds:
-    """The bounds of one table's files by batch, kept while some version has the batch, up to `limits.STATISTICS` bytes.
-
-    Any number of threads may share it; two may parse the same batch.
-    """
+    """The bounds of one table's files by batch, up to `limits.STATISTICS` bytes; any number of threads may share it."""
 
     def __init__(self) -> None:
         # By name, the least recently used column first.

@@ -44,8 +44,7 @@ _MEMBERS_ONE_BY_ONE = 16
 def rows_matching(predicate: Predicate, rows: pa.Table) -> pa.BooleanArray:
     """Return which rows satisfy the predicate, in their order; never null.
 
-    `rows` has the columns that the predicate names, with the schema's names and types. Raises UnsupportedPredicate,
-    naming the construct, if some part lies outside the closed grammar.
+    `rows` has the columns that the predicate names. Raises UnsupportedPredicate, naming the construct.
     """
     outside = predicate.unknown or ["a set of partitions" for leaf in leaves(predicate.tree) if num_partitions(leaf)]
     if outside:
@@ -195,10 +194,7 @@ def _everywhere(count: int, value: bool = True) -> pa.BooleanArray:
 
 
 def partitions_of(partitions: Sequence[Mapping[str, str | None]]) -> Predicate:
-    """Return the predicate of rows in one of these partitions, given by some columns as strings of the log.
-
-    "" and None are null. Raises PartitionMismatch for a mapping without a column.
-    """
+    """Return the predicate of rows in one of these partitions, as texts of the log. Raises PartitionMismatch."""
     groups: dict[tuple[str, ...], set[tuple[str | None, ...]]] = {}
     for values in partitions:
         if not values:

@@ -263,10 +263,7 @@ def _check_characters(sql: str, bound: Mapping[str, object]) -> None:
 
 
 def _read(node: Expression, reader: _LeafReader, outside: list[str], negated: bool = False) -> Expression:
-    """Return the bound node, with NOT pushed down to its leaves, and note the parts outside the grammar.
-
-    A tree may lose unknown leaves (`FALSE AND …`), so `outside` lists them.
-    """
+    """Return the bound node, NOT pushed to its leaves; note in `outside` the parts that are not in the grammar."""
     match node:
         case Call("not", (operand,)):
             return _read(operand, reader, outside, not negated)

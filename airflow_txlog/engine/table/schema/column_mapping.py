@@ -54,8 +54,7 @@ def mapping_mode(configuration: Mapping[str, str], table: str) -> str:
 def table_schema(metadata: Metadata, table: str) -> StructType:
     """Return the schema of a metadata action; without a mode, remains of an old column mapping are dropped.
 
-    Raises CorruptTable, also for a mapping that omits a column or gives a name or an id twice, and UnsupportedFeature,
-    as `parse_schema` does.
+    Raises UnsupportedFeature; CorruptTable, also for a mapping that omits a column or gives a name or an id twice.
     """
     schema = parse_schema(metadata.schema_string)
     if mapping_mode(metadata.configuration, table) == NO_MAPPING:
@@ -96,10 +95,7 @@ def without_mapping(schema: StructType) -> StructType:
 
 
 def assign(schema: StructType, new_name: Callable[[], str]) -> tuple[StructType, int]:
-    """Return the schema of a new table with new ids and physical names at every depth, and the highest id.
-
-    `new_name` returns a name that no other column ever had.
-    """
+    """Return a new table's schema with ids and names (unused ones, by `new_name`) at every depth, and the last id."""
     last = 0
 
     def numbered(member: StructField) -> StructField:
@@ -112,10 +108,7 @@ def assign(schema: StructType, new_name: Callable[[], str]) -> tuple[StructType,
 
 
 def assign_new(schema: StructType, last: int, new_name: Callable[[int], str]) -> tuple[StructType, int]:
-    """Return the schema of a mapped table with ids for its new columns at every depth, and the highest id.
-
-    `last`: the highest id that any column ever had; `new_name` makes an unused name of an id.
-    """
+    """Return the mapped schema with ids above `last` and names (`new_name`) for its new columns, and the last id."""
 
     def numbered(member: StructField) -> StructField:
         nonlocal last

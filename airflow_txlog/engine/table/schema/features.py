@@ -138,11 +138,7 @@ def check_files_writable(
 
 
 def check_rows_have_place(schema: StructType, partition_columns: Iterable[str], table: str) -> None:
-    """Raise UnsupportedFeature, naming the column, if a new data file could not hold the table's rows.
-
-    Void columns are left out of files, so a value with only void inside would lose whether it is null and its length.
-    Source: protocol RFC "Void Type".
-    """
+    """Raise UnsupportedFeature for a column that files cannot hold: with void alone inside, its nulls are lost."""
     partitions = {name.lower() for name in partition_columns}
     in_files = [field for field in schema if field.name.lower() not in partitions]
     found = next((path for field in in_files if (path := _without_place(field.type, field.name))), None)

@@ -36,10 +36,7 @@ HARMLESS_FEATURES = frozenset(
 
 
 def without_identity_marks(node: object) -> object:
-    """Return a decoded schema, or a part of one, without the high-water marks of identity columns.
-
-    A mark moves with every value that another writer hands out.
-    """
+    """Return a decoded schema without the marks of identity columns, which move with every value handed out."""
     if isinstance(node, dict):
         return {name: without_identity_marks(value) for name, value in node.items() if name != MARK_KEY}
     if isinstance(node, list):

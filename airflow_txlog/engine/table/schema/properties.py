@@ -39,10 +39,7 @@ T = TypeVar("T")
 
 
 def parse_interval_ms(text: str) -> int:
-    """Return the milliseconds of "interval 7 days" or "7 days 12 hours".
-
-    Raises ValueError, also for months and years, which have no fixed length and which delta-spark refuses too.
-    """
+    """Return the milliseconds of "interval 7 days". Raises ValueError, also for months and years, which vary."""
     body = text.strip().lower().removeprefix("interval").strip()
     parts = _INTERVAL_PART.findall(body)
     if not parts or _INTERVAL_PART.sub("", body).strip():

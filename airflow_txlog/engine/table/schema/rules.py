@@ -72,8 +72,7 @@ class RowRules:
 def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
     """Return the rules in the metadata of a table with this schema.
 
-    Raises CorruptTable for an invariant that is not in the protocol's form; UnsupportedFeature, naming the feature and
-    the column, for a rule inside a struct, an array or a map, which cannot be enforced.
+    Raises CorruptTable for a malformed invariant, UnsupportedFeature for a rule inside a struct, an array or a map.
     """
     _check_top_level(schema, table)
     checks = [
@@ -150,10 +149,7 @@ def _length(member: StructField, table: str) -> Length:
 
 
 def keeps_as_they_are(rules: RowRules, schema: StructType, given: StructType) -> bool:
-    """Return whether rows with the columns `given` are rows of the table without any check or change.
-
-    Columns that they lack are then null; columns that the table lacks are ignored. Both schemas may be bare.
-    """
+    """Return whether rows with the columns `given` need no check and no change. Columns that they lack are null."""
     wanted, held = bare_columns(schema), bare_columns(given)
     pairs = [(field, held.find(field.name)) for field in wanted]
     return not (

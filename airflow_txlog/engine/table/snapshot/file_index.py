@@ -258,9 +258,8 @@ class FileIndex:
     def where(self, question: FileQuestion, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the files that may hold a match, in no order, with these columns (None: all).
 
-        The predicate is applied to groups of about 100,000 files, first to their partition values. If these leave at
-        least half of a group, the bounds of the whole group are parsed and kept for the next predicate; otherwise only
-        those of the files left.
+        If the partition values leave at least half of a group of about 100,000 files, the bounds of all of it are
+        parsed and kept for the next predicate; otherwise only those of the files left.
         """
         needs_statistics = columns is None or "stats" in columns
         found = [self._schema.empty_table()]

@@ -112,9 +112,8 @@ class _Stats(msgspec.Struct, rename="camel"):
 def record_count(stats: str | None, vector: DeletionVector | None) -> int | None:
     """Return the rows of a data file by its statistics, including rows that its deletion vector deletes.
 
-    None if unknown, negative or larger than a Parquet file can hold. Also None if the file has a deletion vector and
-    the statistics lack tightBounds: ANALYZE of older Trino versions then writes the rows that the vector leaves, and
-    only the footer shows which count it is.
+    None if unknown, impossible, or with a vector but without tightBounds: older Trino versions then count the rows that
+    the vector leaves.
     """
     found = _decoded(stats)
     return None if vector is not None and found.tight_bounds is None else found.num_records

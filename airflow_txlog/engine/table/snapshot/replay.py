@@ -147,8 +147,8 @@ class _Newest:
 def replay_newest_first(base: ReplayBase, commits: Iterable[Commit], *, root: str, version: int) -> TableState:
     """Return the state after `base` and then `commits` (descending, contiguous), of which the first is `version`.
 
-    It costs as much as the commits hold, because the content of `base` is shared (see `file_index`). Each commit is
-    released before the next is taken. Raises CorruptTable if there is no protocol or metadata.
+    It costs as much as the commits hold; each is released before the next is taken. Raises CorruptTable without
+    protocol or metadata.
     """
     newest = _Newest()
     for commit in commits:
@@ -177,10 +177,9 @@ def replay_newest_first(base: ReplayBase, commits: Iterable[Commit], *, root: st
 
 
 def check_against(state: TableState, checksum: Checksum, table: str) -> None:
-    """Raise CorruptTable, naming every field that differs, unless the state agrees with the version's checksum file.
+    """Raise CorruptTable, naming every differing field, unless the state agrees with the version's checksum file.
 
-    Only fields that must be equal are compared: a checkpoint may have dropped expired application transactions, and
-    the checksum may omit fields. Source: protocol, "Version Checksum File".
+    The checksum may omit fields. Source: protocol, "Version Checksum File".
     """
     differences = [
         f"{name} is {ours!r}, and the checksum says {theirs!r}"

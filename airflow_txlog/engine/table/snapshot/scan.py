@@ -25,8 +25,7 @@ from airflow_txlog.errors import UnknownColumn
 def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows that satisfy the predicate (None: all), with these columns (None: all), in no order.
 
-    Raises UnsupportedPredicate outside the closed grammar, UnknownColumn, CorruptDataFile, CorruptDeletionVector,
-    UnsupportedFeature.
+    Raises UnsupportedPredicate, UnknownColumn, CorruptDataFile, CorruptDeletionVector, UnsupportedFeature.
     """
     wanted = selected(snapshot, columns)
     needed = wanted if predicate is None else _with_columns_of(snapshot, wanted, predicate)

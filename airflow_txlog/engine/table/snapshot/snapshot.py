@@ -195,11 +195,10 @@ class Snapshot:
     ) -> Snapshot:
         """Return the latest version, or `version` (not before this one), reading only the new commits.
 
-        If nothing is new, it returns itself after one listing. If the log was cleaned past this version or is another
-        log (the table was recreated), the table is read anew.
+        If nothing is new, it returns itself after one listing; the table is read anew if the log is another one now.
 
         `own`: commits that were acknowledged to this process; CommitOverwritten is raised if one is gone. `contents`:
-        bytes of commits that were read before, by their files. Raises as `load_snapshot`.
+        bytes of commits that were read before. Raises as `load_snapshot`.
         """
         tail = list_tail(self.store, min([self.version, *(commit.version for commit in own)]))
         tail = up_to_own_commits(self.store, tail, own)
@@ -231,10 +230,8 @@ def is_same_log(store: Store, tail: LogTail, version: int, commit_file: FileInfo
 def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
     """Return the snapshot of `version`, or of the latest version.
 
-    A checkpoint that cannot be read is replaced, with a warning, by another one of its version, an earlier one or the
-    first commit, never by an earlier version of the table. If nothing else leads to the version, the error of the
-    newest checkpoint is raised. It is also raised if a checkpoint is readable and lacks something that the protocol
-    demands, because then nothing that its writer wrote can be trusted.
+    A checkpoint that cannot be read is replaced, with a warning, by another way to the same version. Without one, or if
+    it is readable and lacks something that the protocol demands, its error is raised.
 
     Raises TableNotFound, VersionNotFound, CorruptTable (also LogGap), UnsupportedFeature.
     """
@@ -244,10 +241,7 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
 
 
 def latest_metadata(store: Store) -> Metadata:
-    """Return the latest metadata without reading file actions, even if the table cannot be read here.
-
-    Raises TableNotFound, CorruptTable.
-    """
+    """Return the latest metadata, also of a table that cannot be read here. Raises TableNotFound, CorruptTable."""
     return _from_usable(store, None, lambda segment: _metadata_of(store, segment))
 
 
