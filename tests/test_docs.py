@@ -133,14 +133,14 @@ def test_the_dag_of_the_readme_forgets_a_user(tmp_path: Path, airflow_database: 
 
 
 @pytest.mark.airflow
-@pytest.mark.spark
-@pytest.mark.long("two real DAG runs, one of them with a Spark of its own")
-def test_the_first_table_is_loaded_from_its_csv_and_read_behind_its_sensor(
-    tmp_path: Path, airflow_database: Path
+@pytest.mark.long("two real DAG runs")
+def test_the_first_table_is_loaded_from_its_csv_and_read_behind_its_sensor_without_java(
+    tmp_path: Path, airflow_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page as it stands, its file included; only the folders of the files and of the table are others."""
     from airflow_txlog.engine import Table
 
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no java"))
     page = (ROOT / "docs" / "first-table.md").read_text()
     (name,) = re.findall(r"^`/in/(.*)`:$", page, re.MULTILINE)
     (rows,) = re.findall(r"^```csv\n(.*?)^```", page, re.DOTALL | re.MULTILINE)

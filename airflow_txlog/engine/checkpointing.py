@@ -23,7 +23,7 @@ from airflow_txlog.engine.log.actions import SetTransaction
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
 from airflow_txlog.engine.log.checkpoints.schema import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.checkpoints.writing import AddForm, CheckpointState, write_checkpoint, write_v2_checkpoint
-from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogFile, LogKind, parse_name
+from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, LogFile, LogKind, parse_name
 from airflow_txlog.engine.log.segment import CheckpointFiles, list_segment, read_hint
 from airflow_txlog.engine.many_files import Deletion, delete_files, progress_log
 from airflow_txlog.engine.table.columns.statistic_columns import TypedColumns
@@ -35,8 +35,6 @@ from airflow_txlog.errors import InvalidProperty, TableError, UnsupportedFeature
 from airflow_txlog.storage.base import FileInfo, Store
 
 log = logging.getLogger(__name__)
-
-_CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
 
 
 def is_due(version: int, interval: int) -> bool:
@@ -190,7 +188,7 @@ def _cut(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], cutoff_ms
     names = _parsed(listed)
     oldest = min((name.version for name, _ in names), default=0)
     last = _last_version_at(listed, cutoff_ms)
-    candidates = {name.version for name, _ in names if name.kind in _CHECKPOINTS and oldest < name.version <= last}
+    candidates = {name.version for name, _ in names if name.kind in CHECKPOINTS and oldest < name.version <= last}
     if not candidates:
         return None
     last = min(last, _last_in_commit_version_at(store, snapshot, listed, cutoff_ms))

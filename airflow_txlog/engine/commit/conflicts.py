@@ -79,39 +79,26 @@ def check_domains(attempt: Attempt, winner: Commit) -> None:
     ours = {domain.domain for domain in attempt.domains} - {ROW_TRACKING_DOMAIN}
     for domain in winner.domains:
         if domain.domain in ours:
-            raise conflict(
-                ConcurrentTransaction,
-                attempt,
-                winner,
-                f'wrote the domain "{domain.domain}", which this transaction writes too',
-                domain=domain.domain,
-            )
+            what = f'wrote the domain "{domain.domain}", which this transaction writes too'
+            raise conflict(ConcurrentTransaction, attempt, winner, what, domain=domain.domain)
 
 
 def check_application_transactions(attempt: Attempt, winner: Commit) -> None:
     """A winner that moved an application transaction which we read has most likely done our work."""
     for transaction in winner.transactions:
         if transaction.app_id in attempt.reads.application_ids:
-            raise conflict(
-                ConcurrentTransaction,
-                attempt,
-                winner,
+            what = (
                 f"set the application transaction {transaction.app_id!r} to {transaction.version}, which this "
-                "transaction had read: either the work is done, or two copies of it are running",
-                app_id=transaction.app_id,
+                "transaction had read: either the work is done, or two copies of it are running"
             )
+            raise conflict(ConcurrentTransaction, attempt, winner, what, app_id=transaction.app_id)
 
 
 def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
     """A winner must not cluster the table by a column that our files have no statistics of."""
     for add, path in without_bounds(attempt, clustering_columns(winner.domains, attempt.table)):
-        raise conflict(
-            MetadataChanged,
-            attempt,
-            winner,
-            f"clustered the table by {'.'.join(path)}, of which {add.path}, added here, has no statistics",
-            domain=CLUSTERING_DOMAIN,
-        )
+        what = f"clustered the table by {'.'.join(path)}, of which {add.path}, added here, has no statistics"
+        raise conflict(MetadataChanged, attempt, winner, what, domain=CLUSTERING_DOMAIN)
 
 
 def check_added_files(attempt: Attempt, winner: Commit) -> None:
@@ -132,16 +119,10 @@ def check_added_files(attempt: Attempt, winner: Commit) -> None:
     for add in winner.adds:
         if _added_file_may_matter(attempt, add):
             # A commit that removes and adds the same file changes its deleted rows.
-            again = attempt.canonical(add) in removed
-            what = "deleted other rows of" if again else "added"
-            raise conflict(
-                ConcurrentAppend,
-                attempt,
-                winner,
-                f"{what} {file_text(attempt, add)}, which may hold rows that this transaction read",
-                hint=_partition_hint(attempt),
-                **file_facts(attempt, add),
-            )
+            did = "deleted other rows of" if attempt.canonical(add) in removed else "added"
+            what = f"{did} {file_text(attempt, add)}, which may hold rows that this transaction read"
+            hint, facts = _partition_hint(attempt), file_facts(attempt, add)
+            raise conflict(ConcurrentAppend, attempt, winner, what, hint, **facts)
 
 
 def _added_file_may_matter(attempt: Attempt, add: Add) -> bool:
@@ -166,13 +147,8 @@ def check_deleted_against_read(attempt: Attempt, winner: Commit) -> None:
     """No file that we read may be removed, at any isolation level and even if its rows only moved."""
     for remove in winner.removes:
         if attempt.reads.whole_table or attempt.canonical(remove) in attempt.reads.paths:
-            raise conflict(
-                ConcurrentDeleteRead,
-                attempt,
-                winner,
-                f"removed {file_text(attempt, remove)}, which this transaction read",
-                **file_facts(attempt, remove),
-            )
+            what = f"removed {file_text(attempt, remove)}, which this transaction read"
+            raise conflict(ConcurrentDeleteRead, attempt, winner, what, **file_facts(attempt, remove))
 
 
 def check_deleted_against_deleted(attempt: Attempt, winner: Commit) -> None:
@@ -180,13 +156,8 @@ def check_deleted_against_deleted(attempt: Attempt, winner: Commit) -> None:
     ours = {attempt.canonical(remove) for remove in attempt.removes}
     for remove in winner.removes:
         if attempt.canonical(remove) in ours:
-            raise conflict(
-                ConcurrentDeleteDelete,
-                attempt,
-                winner,
-                f"removed {file_text(attempt, remove)}, which this transaction removes too",
-                **file_facts(attempt, remove),
-            )
+            what = f"removed {file_text(attempt, remove)}, which this transaction removes too"
+            raise conflict(ConcurrentDeleteDelete, attempt, winner, what, **file_facts(attempt, remove))
 
 
 def _partition_hint(attempt: Attempt) -> str:
@@ -305,7 +276,7 @@ def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
     if any(action.data_change for action in actions):
         return False
     unmatched = attempt.reads.unmatched
-    removed = [live_rows(unmatched.get(_path(remove, attempt)), remove.deletion_vector) for remove in winner.removes]
+    removed = [live_rows(unmatched.get(attempt.canonical(remove)), remove.deletion_vector) for remove in winner.removes]
     added = [live_rows(_rows_in_file(add), add.deletion_vector) for add in winner.adds]
     if None in removed or None in added:
         return False
@@ -314,9 +285,9 @@ def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
 
 def after_harmless_compaction(attempt: Attempt, winner: Commit) -> Attempt:
     """Return the attempt with the moved files in place of those that they were moved from."""
-    gone = {_path(remove, attempt) for remove in winner.removes}
+    gone = {attempt.canonical(remove) for remove in winner.removes}
     # Physical rows: when a later winner removes the file again, `live_rows` subtracts the deleted ones.
-    came = {_path(add, attempt): _rows_in_file(add) for add in winner.adds}
+    came = {attempt.canonical(add): _rows_in_file(add) for add in winner.adds}
     reads = attempt.reads
     unmatched = {path: rows for path, rows in reads.unmatched.items() if path not in gone}
     return replace(
@@ -326,10 +297,6 @@ def after_harmless_compaction(attempt: Attempt, winner: Commit) -> Attempt:
 
 def _rows_in_file(add: Add) -> int | None:
     return record_count(add.stats, add.deletion_vector)
-
-
-def _path(action: Add | Remove, attempt: Attempt) -> str:
-    return attempt.canonical(action)
 
 
 def rebase(attempt: Attempt, winner: Commit) -> Attempt:

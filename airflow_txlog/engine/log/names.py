@@ -26,6 +26,9 @@ class LogKind(enum.Enum):
     CHECKSUM = "checksum"
 
 
+CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
     """A parsed name. Fields that its kind does not have are None."""

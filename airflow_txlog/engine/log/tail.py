@@ -13,14 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_txlog.engine.log.actions import decode_commit
-from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, commit_name, parse_name, version_prefix
+from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, LogKind, commit_name, parse_name, version_prefix
 from airflow_txlog.errors import CommitOverwritten, CorruptCommit, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 
 # A larger commit of ours is read again instead of kept.
 _KEPT_BYTES = 64 * 1024
-
-_CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +70,7 @@ def _look(store: Store, start: int) -> LogTail:
         if name.kind is LogKind.COMMIT:
             commits[name.version] = info
         # A writer leaves an empty checkpoint on a store that shows unfinished files.
-        elif name.kind not in _CHECKPOINTS or info.size_bytes == 0:
+        elif name.kind not in CHECKPOINTS or info.size_bytes == 0:
             continue
         latest = max(latest, name.version)
     return LogTail(table=store.root, start=start, commits=commits, latest=latest)

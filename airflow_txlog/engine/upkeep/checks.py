@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint
-from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
+from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, parse_name
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
@@ -158,8 +158,4 @@ def _files(snapshot: Snapshot, healthy: Healthy) -> Iterator[Finding]:
 
 def _is_checkpoint(path: str) -> bool:
     name = parse_name(path)
-    return name is not None and name.kind in (
-        LogKind.CLASSIC_CHECKPOINT,
-        LogKind.MULTIPART_CHECKPOINT,
-        LogKind.V2_CHECKPOINT,
-    )
+    return name is not None and name.kind in CHECKPOINTS

@@ -175,9 +175,10 @@ class Attempt:
         return self.new_protocol or self.protocol
 
     @property
-    def resulting_properties(self) -> TableProperties | None:
+    def resulting_properties(self) -> TableProperties:
+        """The properties after the commit; the defaults for a new table without metadata."""
         metadata = self.new_metadata or self.current_metadata
-        return None if metadata is None else TableProperties(metadata.configuration, self.table)
+        return TableProperties({} if metadata is None else metadata.configuration, self.table)
 
     @property
     def resulting_layout(self) -> tuple[StructType, Sequence[str]]:

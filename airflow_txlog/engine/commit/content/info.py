@@ -72,7 +72,7 @@ ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 def with_in_commit_timestamp(attempt: Attempt, before: Snapshot | None) -> Attempt:
     """Return the attempt with its time, later than the version before it; unchanged if the table has none."""
-    if not _is_timed(attempt):
+    if not attempt.resulting_properties.in_commit_timestamps:
         return attempt
     before_ms = -1 if before is None else before.timestamp_ms
     return _at(attempt, max(attempt.prepared_ms, before_ms + 1), attempt.read_version + 1)
@@ -80,7 +80,7 @@ def with_in_commit_timestamp(attempt: Attempt, before: Snapshot | None) -> Attem
 
 def after_winner(attempt: Attempt, winner: Commit) -> Attempt:
     """Return the attempt with a later time than the winner's. Raises CorruptTable if the winner lacks a needed one."""
-    if not _is_timed(attempt):
+    if not attempt.resulting_properties.in_commit_timestamps:
         # The winner, or this commit itself, switched them off.
         return replace(attempt, in_commit_timestamp_ms=None)
     info = winner.info or {}
@@ -107,11 +107,6 @@ def _at(attempt: Attempt, timestamp_ms: int, version: int) -> Attempt:
     since = {ENABLEMENT_VERSION: str(version), ENABLEMENT_TIMESTAMP: str(timestamp_ms)}
     configuration = {**attempt.new_metadata.configuration, **since}
     return replace(timed, new_metadata=msgspec.structs.replace(attempt.new_metadata, configuration=configuration))
-
-
-def _is_timed(attempt: Attempt) -> bool:
-    properties = attempt.resulting_properties
-    return properties is not None and properties.in_commit_timestamps
 
 
 def _is_enabled(metadata: Metadata | None, table: str) -> bool:

@@ -49,11 +49,9 @@ def with_row_ids(attempt: Attempt, snapshot: Snapshot | None) -> Attempt:
 
     Raises RowCountMissing, CorruptTable if the mark cannot be read.
     """
-    protocol = attempt.resulting_protocol
-    properties = attempt.resulting_properties
-    if protocol is None or properties is None or "rowTracking" not in writer_features(protocol):
-        return attempt
-    if properties.row_tracking_suspended:
+    protocol, properties = attempt.resulting_protocol, attempt.resulting_properties
+    is_tracked = protocol is not None and "rowTracking" in writer_features(protocol)
+    if not is_tracked or properties.row_tracking_suspended:
         return attempt
     if snapshot is not None and properties.row_tracking and not snapshot.table_properties.row_tracking:
         _check_enabling(snapshot, attempt.new_metadata or snapshot.metadata)
@@ -131,8 +129,7 @@ def preserved_tags(attempt: Attempt) -> dict[str, str]:
 
     A commit that both removes rows and adds files may have moved rows, whose ids survive only if the job copied them.
     """
-    properties = attempt.resulting_properties
-    if attempt.row_id_high_water is None or properties is None or not properties.row_tracking:
+    if attempt.row_id_high_water is None or not attempt.resulting_properties.row_tracking:
         return {}
     lost = paths_that_lost_rows(attempt)
     fresh = [add for add in attempt.adds if (add.base_row_id or 0) > attempt.row_id_high_water]

@@ -253,8 +253,7 @@ def _check_transactions(attempt: Attempt) -> None:
 
 
 def _check_append_only(attempt: Attempt) -> None:
-    properties = attempt.resulting_properties
-    if properties is None or not properties.append_only:
+    if not attempt.resulting_properties.append_only:
         return
     for remove in attempt.removes:
         if remove.data_change:
@@ -287,7 +286,7 @@ def check_change_files(attempt: Attempt) -> None:
     """Raise InvalidCommit or DuplicateActions if the change files break the protocol, or are missing."""
     if attempt.cdc:
         _check_allowed(attempt)
-    elif _is_on(attempt) and attempt.operation in _COPYING and _copies_rows(attempt):
+    elif attempt.resulting_properties.change_data_feed and attempt.operation in _COPYING and _copies_rows(attempt):
         raise attempt.error(
             InvalidCommit,
             f"the table has a change data feed (delta.enableChangeDataFeed = true), and this {attempt.operation} "
@@ -297,7 +296,7 @@ def check_change_files(attempt: Attempt) -> None:
 
 
 def _check_allowed(attempt: Attempt) -> None:
-    if not _is_on(attempt):
+    if not attempt.resulting_properties.change_data_feed:
         raise attempt.error(
             InvalidCommit,
             f"the table has no change data feed (delta.enableChangeDataFeed), and this commit brings "
@@ -315,11 +314,6 @@ def _check_allowed(attempt: Attempt) -> None:
         if path in seen:
             raise attempt.error(DuplicateActions, f"one commit names the change file {path} twice.", path=path)
         seen.add(path)
-
-
-def _is_on(attempt: Attempt) -> bool:
-    properties = attempt.resulting_properties
-    return properties is not None and properties.change_data_feed
 
 
 def _copies_rows(attempt: Attempt) -> bool:
