@@ -12,7 +12,7 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
-from tests.helpers.rows import append, sorted_rows
+from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
@@ -50,12 +50,6 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
     assert not Table.exists(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("uri", ["hdfs://n/t", "dbfs:/t", "sftp://n/t"])
-def test_a_store_without_a_proved_put_if_absent_is_refused_by_name(uri: str) -> None:
-    with pytest.raises(errors.UnsupportedStore, match=uri.split(":")[0]):
-        Table.open(uri)
-
-
 def test_a_column_that_does_not_exist_is_named_with_the_nearest(table: Table, files_before: dict[str, bytes]) -> None:
     for use in (table.snapshot().files, table.to_arrow, table.begin().read):
         with pytest.raises(errors.UnknownColumn) as caught:
@@ -77,13 +71,6 @@ def test_what_is_not_one_condition_is_refused(table: Table, files_before: dict[s
     with pytest.raises(errors.InvalidPredicate):
         table.begin().read(predicate)
     assert contents(table) == files_before
-
-
-def test_a_parameter_that_is_missing_or_unused_is_named(table: Table) -> None:
-    with pytest.raises(errors.InvalidPredicate, match=":day"):
-        table.snapshot().files("day = :day")
-    with pytest.raises(errors.InvalidPredicate, match=":dya"):
-        table.snapshot().files("day = 'a'", parameters={"dya": "a"})
 
 
 def test_rows_are_never_chosen_by_a_guess(table: Table) -> None:
@@ -129,14 +116,6 @@ def test_a_corrupt_commit_of_a_winner_is_not_passed_over(table: Table) -> None:
     assert table.store.stat(commit_name(5)) is None
 
 
-@pytest.mark.parametrize("missing", [0, 1, 2])
-def test_a_gap_in_the_log_is_named(table: Table, missing: int) -> None:
-    table.store.delete(commit_name(missing))
-    with pytest.raises(errors.LogGap) as caught:
-        table.snapshot()
-    assert caught.value.version == missing
-
-
 def test_a_data_file_that_is_gone_or_changed_is_named_and_no_row_is_invented(table: Table) -> None:
     path = table.snapshot().files().column("path")[0].as_py()
     file = Path(table.uri.removeprefix("file://"), path)
@@ -148,24 +127,6 @@ def test_a_data_file_that_is_gone_or_changed_is_named_and_no_row_is_invented(tab
     file.unlink()
     with pytest.raises(errors.CorruptDataFile, match=file.name):
         table.to_arrow()
-
-
-def test_a_garbage_checkpoint_is_named(table: Table) -> None:
-    table.checkpoint()
-    log = Path(table.uri.removeprefix("file://"), "_delta_log")
-    (log / "00000000000000000003.checkpoint.parquet").write_bytes(b"PAR1!")
-    (log / "00000000000000000000.json").unlink()  # or else the commits would do
-    with pytest.raises(errors.CorruptCheckpoint, match="00000000000000000003"):
-        Table.open(table.store)
-
-
-@pytest.mark.parametrize(
-    "hint", [b"", b"{", b"null", b'{"version":-1}', b'{"version":"3"}', b'{"version":99,"size":1}']
-)
-def test_a_hint_that_makes_no_sense_costs_nothing(table: Table, hint: bytes) -> None:
-    table.store.put("_delta_log/_last_checkpoint", hint)
-    assert table.snapshot().version == 3
-    assert [row["id"] for row in sorted_rows(table.to_arrow())] == [0, 1, 2]
 
 
 def test_errors_cross_a_process_boundary_whole() -> None:
@@ -201,12 +162,6 @@ def test_a_log_without_a_schema_can_be_looked_at_and_neither_read_nor_written(tm
 
 def checkpoint_file(table: Table) -> Path:
     return Path(table.uri.removeprefix("file://"), "_delta_log", f"{table.checkpoint():020d}.checkpoint.parquet")
-
-
-def test_a_damaged_checkpoint_is_passed_over_for_the_commits(table: Table) -> None:
-    version, file = table.snapshot().version, checkpoint_file(table)
-    file.write_bytes(file.read_bytes()[:-9])
-    assert Table.open(table.uri).snapshot().version == version
 
 
 @pytest.mark.parametrize("action", ["protocol", "metaData"])

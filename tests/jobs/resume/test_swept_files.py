@@ -82,9 +82,13 @@ def test_a_file_is_looked_up_from_a_quarter_of_24_hours_on(table: Table) -> None
     young, old = staged(table, "young", 5.9), staged(table, "old", 6.1)
     for file in (young, old):
         (folder_of(table) / file.path).unlink()
+    check_not_swept(table.store, [])
     check_not_swept(table.store, [young])
     with pytest.raises(JobError, match="the first old"):
         check_not_swept(table.store, [old])
+    # Its siblings are looked up with it, however young they are.
+    with pytest.raises(JobError, match="the first young"):
+        check_not_swept(table.store, [staged(table, "old", 6.1), young])
 
 
 def test_a_file_that_is_there_is_committed_while_no_vacuum_may_take_it(table: Table) -> None:
