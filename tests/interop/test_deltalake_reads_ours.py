@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ from deltalake import DeltaTable
 
 from airflow_txlog.engine import Table
 from tests.helpers.readers import assert_both_read, rows_by_deltalake
-from tests.helpers.rows import append, bag, overwrite
+from tests.helpers.rows import append, bag, overwrite, stage, stage_changes
 
 UTC = dt.UTC
 PEOPLE = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
@@ -266,3 +267,37 @@ def test_every_version_is_read_alike(uri: str) -> None:
     for version in range(13):
         ours = Table.open(uri).to_arrow(version=version)
         assert bag(rows_by_deltalake(uri, version), *PEOPLE.names) == bag(ours, *PEOPLE.names)
+
+
+# --- the change feed ------------------------------------------------------------------------------------------------
+
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+
+
+def comparable(rows: pa.Table) -> list[tuple[Any, ...]]:
+    """Without the moments: deltalake takes them from commitInfo, and not from the commit's file."""
+    names = ("_commit_version", "_change_type", "id", "day")
+    return sorted((tuple(row[name] for name in names) for row in rows.to_pylist()), key=repr)
+
+
+def test_deltalake_reads_the_change_feed_as_we_do(uri: str) -> None:
+    table = Table.create(uri, SCHEMA, ["day"], {"delta.enableChangeDataFeed": "true"})
+    append(table, [{"id": k, "day": f"d{k % 2}"} for k in range(6)])
+    tx = table.begin()
+    tx.remove(tx.read("day = 'd1'"))
+    tx.add(stage(table, pa.table({"id": [1, 30], "day": ["d1", None]}, schema=SCHEMA)))
+    changes = [
+        {"id": 3, "day": "d1", "_change_type": "update_preimage"},
+        {"id": 30, "day": None, "_change_type": "update_postimage"},
+        {"id": 5, "day": "d1", "_change_type": "delete"},
+    ]
+    tx.add_changes(stage_changes(table, changes))
+    tx.commit("MERGE")
+    tx = table.begin()
+    tx.remove(tx.read("day = 'd0'"))
+    tx.commit("DELETE")
+    theirs = pa.table(DeltaTable(uri).load_cdf(starting_version=0).read_all())
+    ours = table.changes(0)
+    assert ours.num_rows == 6 + 3 + 3
+    assert comparable(theirs) == comparable(ours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import traceback
 from collections.abc import Iterator
@@ -12,11 +13,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.datafiles.failures import TaskFailed, error_in, text_of, trace_of
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
 from airflow_txlog.datafiles.tasks.scan_and_write import without_values
+from airflow_txlog.engine.upkeep.inventory import read_inventory
 from airflow_txlog.errors import CommitConflict, InvalidInput, JobError, JobLost, TxlogError
 from airflow_txlog.jobs.spark.causes import describe
 from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.runners.job_output import shown
+from airflow_txlog.storage import PLAIN
 from tests.helpers.jobs import error_of, run
 from tests.helpers.rows import make_table
 
@@ -297,3 +301,46 @@ def test_no_line_or_result_of_a_job_shows_a_value(tmp_path: Path, spark: SparkSe
         assert CANARY not in json.dumps(error), error
         assert expected in error["message"], error
     assert not [line for line in said if CANARY in line]
+
+
+# --- texts of libraries ---------------------------------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECRET = 4711
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (pa.array([631152000000000000 + SECRET], pa.timestamp("ns", "UTC")), pa.timestamp("us", "UTC")),
+        (pa.array([5_000_000_000 + SECRET], pa.int64()), pa.int32()),
+        (pa.array([9_100_000_000_000_000 + SECRET], pa.int64()), pa.float64()),
+        (pa.array([[5_000_000_000 + SECRET]], pa.list_(pa.int64())), pa.list_(pa.int32())),
+        (pa.array([4_000_000_000_000_000_000 + SECRET], pa.timestamp("s")), pa.timestamp("us")),
+        (pa.array([dt.datetime(1999, 1, 1, 0, 0, 0, SECRET)], pa.timestamp("us")), pa.timestamp("s")),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else str(value),
+)
+def test_a_value_that_does_not_fit_its_column_is_not_shown(values: pa.Array, wanted: pa.DataType) -> None:
+    with pytest.raises(ColumnMismatch) as caught:
+        convert_array(values, wanted, "c")
+    assert str(SECRET) not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [f"path,size\na,1\nb,2,x{SECRET}\n", f"path,isDir\na,x{SECRET}\n", f"x{SECRET}\ny\n"])
+def test_a_file_that_is_no_inventory_shows_no_line_of_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "i.csv").write_text(text)
+    with pytest.raises(InvalidInput) as caught:
+        read_inventory(str(tmp_path / "i.csv"), f"file://{tmp_path}/t", PLAIN)
+    assert str(SECRET) not in str(caught.value)
+
+
+@pytest.mark.spark
+def test_a_bound_value_that_spark_parses_is_not_shown(spark: SparkSession, tmp_path: Path) -> None:
+    source = {"sql": "SELECT from_json('1', :kind) AS x"}
+    kind = f"alpha{SECRET} of beta{SECRET}"
+    error = error_of(run(spark, "write", tmp_path / "t", source=source, parameters={"kind": kind}))
+    assert str(SECRET) not in str(error)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import uuid
 from collections.abc import Callable, Iterable
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.names import version_prefix
 from airflow_txlog.engine.log.segment import LastCheckpoint, LogSegment, list_segment, read_hint, write_hint
 from airflow_txlog.engine.log.tail import list_tail
+from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.errors import LogGap, TableError, TableNotFound, VersionNotFound
 from airflow_txlog.storage import FileInfo, MemoryStore
 from tests.helpers.checkpoints import list_checkpoints
@@ -321,3 +327,26 @@ def test_a_version_before_a_later_checkpoint_is_gone_and_not_a_gap() -> None:
         list_segment(store, 2)
     assert list_segment(store).version == 4
     assert list_segment(store, 1).version == 1
+
+
+# --- warnings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", ["compaction", "checkpoint"])
+def test_a_bad_file_is_warned_about_once_and_not_at_each_read(
+    memory_uri: str, clock: Any, caplog: pytest.LogCaptureFixture, bad: str
+) -> None:
+    store = MemoryStore(memory_uri)
+    table = Table.create(store, pa.schema([("id", pa.int64())]), clock=clock)
+    for number in range(4):
+        tx = table.begin()
+        tx.add(path=f"f{number}", size=1)
+        tx.commit("WRITE")
+    if bad == "compaction":
+        path = f"{version_prefix(1)}.{version_prefix(3).rpartition('/')[2]}.compacted.json"
+    else:
+        path = f"{version_prefix(3)}.checkpoint.parquet"
+    store.put(path, b"not what it should be")
+    with caplog.at_level(logging.WARNING):
+        assert [load_snapshot(store).num_files for _ in range(3)] == [4, 4, 4]
+    assert [path in record.getMessage() for record in caplog.records] == [True]

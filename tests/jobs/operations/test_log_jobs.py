@@ -11,9 +11,10 @@ import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, Lineage
 from airflow_txlog.contract.wording import summary_lines
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, delta_table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.runners.child_process import RESULT_BYTES
+from tests.engine.commit.test_writers import SPARK, S3LikeStore, table_of
 from tests.helpers.jobs import application, committed, error_of, ids, live_files, rows
 from tests.helpers.rows import append, make_table
 from tests.helpers.specs import job_spec
@@ -157,3 +158,19 @@ def test_restore_of_what_is_gone_says_what(tmp_path: Path, gone: str, kind: str)
     if gone == "file":
         committed(run("restore", table, version=3, ignore_missing=True))
         assert ids(table) == [*range(50, 60), *range(90, 95)]
+
+
+# --- strict writers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["checkpoint", "vacuum"])
+def test_a15_strict_writers_reaches_checkpoint_and_vacuum(
+    operation: str, memory_uri: str, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = S3LikeStore(memory_uri, clock=clock)
+    table_of(store, clock, [SPARK])
+    # Only what opens the store is replaced: no store on S3 is supported yet.
+    monkeypatch.setattr(delta_table, "open_store", lambda *_, **__: store)
+    spec = job_spec(operation=operation, table_uri=store.root)
+    assert error_of(run_job(spec.replace(strict_writers=True), None))["type"] == "OverwritingWriter"
+    assert run_job(spec, None).status == "committed"

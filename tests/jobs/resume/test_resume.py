@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
+import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.engine import Table
+from airflow_txlog.errors import from_dict
+from airflow_txlog.jobs.operations.merge import by_spark
+from airflow_txlog.jobs.operations.merge import job as merge_job
 from airflow_txlog.storage import LocalStore
 from airflow_txlog.storage.base import Output
-from tests.helpers.jobs import application, committed, files_on_disk, ids, insert, live_files, merge, rows, run, update
-from tests.helpers.racing import winning
+from tests.helpers.jobs import (
+    application,
+    by_id,
+    committed,
+    error_of,
+    files_on_disk,
+    ids,
+    insert,
+    live_files,
+    merge,
+    rows,
+    run,
+    update,
+)
+from tests.helpers.racing import killed_before_commit, winning
 from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
@@ -77,3 +101,112 @@ def test_b1_a_memory_that_cannot_be_written_down_does_not_fail_the_job(
     committed(run(spark, "delete", table, application=application(), log=told.append, predicate="id = 5"))
     assert ids(table) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
     assert [line for line in told if "could not be written down" in line]
+
+
+# --- full disks and hopeless work -----------------------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MERGE: dict[str, Any] = {
+    "source": {"sql": "SELECT id, 'new' AS name FROM range(3)"},
+    "on": "t.id = s.id",
+    "clauses": [{"when": "matched", "then": "update", "set": {"name": "s.name"}}],
+}
+
+
+@pytest.mark.parametrize("identity", [application(), None], ids=["task", "no task"])
+def test_a_disk_that_is_full_at_the_commit_fails_at_once_and_keeps_the_work_of_a_task(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, identity: ApplicationTransaction | None
+) -> None:
+    from airflow_txlog.policies.retry import TxlogRetryPolicy
+
+    table = make_table(tmp_path / "t", rows(10))
+    before = files_on_disk(table)
+
+    def is_full(store: LocalStore, path: str, data: bytes) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put_if_absent", is_full)
+        error = error_of(run(spark, "merge", table, application=identity, **MERGE))
+    assert (error["type"], error["retryable"], error["facts"]["cause_type"]) == ("JobError", False, "OSError")
+    assert error["message"].startswith("Cannot run the merge job: OSError: [Errno 28] No space left on device")
+    if identity is None:
+        assert files_on_disk(table) == before, "nothing landed, and nobody goes on with what was staged"
+        return
+    decision = TxlogRetryPolicy(otherwise="default").evaluate(from_dict(error), 1, 3)
+    assert decision.action.value == "default"
+    lines: list[str] = []
+    committed(run(spark, "merge", table, application=identity, log=lines.append, **MERGE))
+    assert any(line.startswith("resuming an earlier try: 1 file looked at") for line in lines)
+    assert "1 file remembered, 0 to look at" in lines
+    assert ids(table) == list(range(10))
+    assert list((tmp_path / "t").glob("txlog-inputs-*")) == []
+
+
+def test_what_no_retry_can_win_leaves_no_saved_work(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    twice = {**MERGE, "source": {"sql": "SELECT id % 2 AS id, 'new' AS name FROM range(4)"}}
+    error = error_of(run(spark, "merge", table, application=application(), **twice))
+    assert error["type"] == "AmbiguousMerge"
+    assert list((tmp_path / "t").glob("txlog-inputs-*")) == []
+
+
+# --- materialized rows ----------------------------------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def inserting(source: Path, name: str, value: str = "s.name") -> dict[str, Any]:
+    """The arguments of a merge that inserts one row, of this name (or what SQL makes of it), from a Parquet file."""
+    pq.write_table(pa.table({"id": pa.array([100], pa.int64()), "name": [name]}), source)
+    clause = {"when": "not_matched", "then": "insert", "values": {"id": "s.id", "name": value}}
+    return {"source": {"format": "parquet", "path": str(source)}, "on": "t.id = s.id", "clauses": [clause]}
+
+
+@pytest.fixture
+def lenient(spark: SparkSession) -> Iterator[None]:
+    """A session that passes over files that are gone, as an author may set it for a source of theirs."""
+    name = "spark.sql.files.ignoreMissingFiles"
+    spark.conf.set(name, "true")
+    yield
+    spark.conf.unset(name)
+
+
+@pytest.mark.parametrize(("way", "value"), [("plain_inserts", "s.name"), ("inserts", "upper(s.name)")])
+def test_materialized_rows_that_are_gone_are_an_error_whatever_the_session_ignores(
+    tmp_path: Path, spark: SparkSession, lenient: None, monkeypatch: pytest.MonkeyPatch, way: str, value: str
+) -> None:
+    table, given = make_table(tmp_path / "t", rows(3)), inserting(tmp_path / "s.parquet", "new", value)
+    owner = merge_job if way == "plain_inserts" else by_spark.JudgedMerge
+    real = getattr(owner, way)
+
+    def swept(*arguments: Any, **more: Any) -> Any:
+        frame = real(*arguments, **more)
+        for folder in (tmp_path / "t").glob("txlog-inputs-*"):
+            shutil.rmtree(folder)
+        return frame
+
+    monkeypatch.setattr(owner, way, swept)
+    error = error_of(run(spark, "merge", table, application=application(), **given))
+    assert "keeps its source's rows, is gone" in error["message"]
+    assert table.snapshot().version == 1
+
+
+def test_a_cleared_task_reads_its_source_anew_where_nothing_was_committed(tmp_path: Path, spark: SparkSession) -> None:
+    """It has the number of the tries before the clear, because none was recorded, and began later."""
+    table, source = make_table(tmp_path / "t", rows(3)), tmp_path / "s.parquet"
+    now_ms = time.time_ns() // 1_000_000
+    first = application(first_tried_ms=now_ms - 60_000)
+    with killed_before_commit():
+        run(spark, "merge", table, application=first, **inserting(source, "old"))
+    log: list[str] = []
+    mended = inserting(source, "mended")
+    retried = dataclasses.replace(first, first_tried_ms=now_ms)
+    committed(run(spark, "merge", table, application=retried, log=log.append, **mended))
+    assert by_id(table)[100] == "mended"
+    assert not any("resuming" in line for line in log)

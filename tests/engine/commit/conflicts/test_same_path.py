@@ -10,8 +10,11 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.commit import transaction
+from airflow_txlog.engine.commit.content import attempt
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import table_to_adds
+from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.storage import MemoryStore
 from tests.helpers.vectors import inline
 
@@ -111,3 +114,34 @@ def test_a_live_file_may_come_again_with_other_statistics(table: Table) -> None:
     tx.add(msgspec.structs.replace(new("a"), data_change=False, deletion_vector=inline([1])))
     with pytest.raises(errors.DuplicateActions):
         tx.commit("WRITE")
+
+
+# --- many winners ---------------------------------------------------------------------------------------------------
+
+
+def test_the_paths_of_added_files_are_read_once_however_many_commits_land_first(
+    memory_uri: str, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counted(path: str, root: str) -> str:
+        read.append(path)
+        return canonical_path(path, root)
+
+    for module in (transaction, attempt):
+        monkeypatch.setattr(module, "canonical_path", counted)
+
+    def reads_after(winners: int) -> int:
+        table = Table.create(MemoryStore(f"{memory_uri}-{winners}"), SCHEMA, clock=clock)
+        tx = table.begin()
+        for number in range(5):
+            tx.add(path=f"ours{number}", size=1)
+        for number in range(winners):
+            other = table.begin()
+            other.add(path=f"theirs{number}", size=1)
+            other.commit("WRITE")
+        read.clear()
+        assert tx.commit("WRITE") == winners + 1
+        return sum(path.startswith("ours") for path in read)
+
+    assert reads_after(4) == reads_after(0)
