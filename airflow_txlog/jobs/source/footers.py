@@ -32,8 +32,10 @@ from airflow_txlog.engine.table.schema.types import (
     StructType,
     VariantType,
     bare_columns,
+    parts_of,
     walk_fields,
     walk_types,
+    with_parts,
 )
 from airflow_txlog.errors import CorruptTable, InvalidJobSpec, SchemaMismatch, TxlogError, UnsupportedFeature
 from airflow_txlog.storage import Store
@@ -105,13 +107,7 @@ def without_void(columns: StructType) -> StructType:
 def _without_void(kind: DataType) -> DataType:
     if kind is Primitive.VOID:
         return Primitive.INTEGER
-    if isinstance(kind, StructType):
-        return without_void(kind)
-    if isinstance(kind, ArrayType):
-        return replace(kind, element=_without_void(kind.element))
-    if isinstance(kind, MapType):
-        return replace(kind, key=_without_void(kind.key), value=_without_void(kind.value))
-    return kind
+    return without_void(kind) if isinstance(kind, StructType) else with_parts(kind, _without_void)
 
 
 def is_in_nanoseconds(kind: pa.DataType) -> bool:
@@ -260,16 +256,11 @@ def _is_held(stated: DataType, held: DataType, *, has_int96: bool) -> bool:
 def pairs_of(wanted: DataType, held: DataType) -> Iterator[tuple[DataType, DataType]]:
     """Yield the two types, and the types inside of them that have the same place."""
     yield wanted, held
-    if isinstance(wanted, ArrayType) and isinstance(held, ArrayType):
-        yield from pairs_of(wanted.element, held.element)
-    elif isinstance(wanted, MapType) and isinstance(held, MapType):
-        yield from pairs_of(wanted.key, held.key)
-        yield from pairs_of(wanted.value, held.value)
-    elif isinstance(wanted, StructType) and isinstance(held, StructType):
-        for member in wanted:
-            other = held.find(member.name)
-            if other is not None:
-                yield from pairs_of(member.type, other.type)
+    if type(wanted) is type(held):
+        inside = {name.lower(): part for name, part in parts_of(held)}
+        for name, part in parts_of(wanted):
+            if name.lower() in inside:
+                yield from pairs_of(part, inside[name.lower()])
 
 
 def _noted(text: bytes) -> StructType:

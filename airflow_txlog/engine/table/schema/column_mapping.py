@@ -18,13 +18,12 @@ from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.schema import parse_schema, to_arrow
 from airflow_txlog.engine.table.schema.types import (
     PHYSICAL_NAME_KEY,
-    ArrayType,
     DataType,
-    MapType,
     StructField,
     StructType,
     parts_of,
     walk_fields,
+    with_parts,
 )
 from airflow_txlog.errors import CorruptTable
 
@@ -165,14 +164,7 @@ def _changed(schema: StructType, change: Callable[[StructField], StructField]) -
     """Return the schema with every field changed, a field before its members."""
 
     def within(data_type: DataType) -> DataType:
-        match data_type:
-            case StructType():
-                return _changed(data_type, change)
-            case ArrayType(element):
-                return replace(data_type, element=within(element))
-            case MapType(key, value):
-                return replace(data_type, key=within(key), value=within(value))
-        return data_type
+        return _changed(data_type, change) if isinstance(data_type, StructType) else with_parts(data_type, within)
 
     changed = (change(member) for member in schema)
     return StructType(tuple(replace(member, type=within(member.type)) for member in changed))

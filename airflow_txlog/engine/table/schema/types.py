@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from airflow_txlog.errors import SchemaMismatch
@@ -218,6 +218,16 @@ def bare_columns(schema: StructType) -> StructType:
 def bare_type(data_type: DataType) -> DataType:
     """Return the type with every member nullable and without metadata but collations."""
     return bare_columns(data_type) if isinstance(data_type, StructType) else nullable_inside(data_type, bare_type)
+
+
+def with_parts(data_type: DataType, change: Callable[[DataType], DataType]) -> DataType:
+    """Return an array or a map with its parts changed; other types as they are."""
+    match data_type:
+        case ArrayType(element):
+            return replace(data_type, element=change(element))
+        case MapType(key, value):
+            return replace(data_type, key=change(key), value=change(value))
+    return data_type
 
 
 def nullable_inside(data_type: DataType, change: Callable[[DataType], DataType]) -> DataType:
