@@ -40,10 +40,7 @@ MOST_LINEAGE_BYTES = 32_768
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSource:
-    """A materialized source: its files, their columns, and the parameters used.
-
-    `schema` is Spark's JSON of the source's own columns.
-    """
+    """A materialized source: its files, the parameters used, and Spark's JSON of its own columns."""
 
     files: tuple[StagedFile, ...]
     schema: dict[str, Any]
@@ -178,7 +175,7 @@ class LogContext:
 class FixedTexts:
     """A job's operation, with SQL texts that take the current time as a parameter, and the parameters of these texts.
 
-    `bare` are the names that were replaced without parentheses: the author could have meant a column of that name.
+    `bare` are the replaced names without parentheses: the author could have meant a column of that name.
     """
 
     operation: Operation
@@ -213,10 +210,7 @@ class JobContext(LogContext):
         self.job_id = self.clock.unique_id().replace("-", "")[:16]
 
     def go_on_from(self, tried: JobContext) -> None:
-        """Become the job that was tried without Spark: its materialized source is not evaluated again.
-
-        Its saved work is loaded once more.
-        """
+        """Become the job that was tried without Spark: its materialized source is kept, its saved work loaded again."""
         self.job_id, self.input_key, self.is_continued = tried.job_id, tried.input_key, True
         if tried.is_resumed:
             return
@@ -257,18 +251,14 @@ class JobContext(LogContext):
     def inputs_folder(self) -> str:
         """The folder, relative to the table, of the rows that the job materializes, of large plans and of its memory.
 
-        All tries of work with an application transaction and a key share one; any other work has a new one. No other
-        process can know either name in advance. It has no underscore, because another engine's vacuum ignores hidden
-        folders, and would never sweep the files that a killed job leaves behind. No log names anything in it.
+        All tries of work with an application transaction and a key share one, whose name nobody else can know. It has
+        no underscore: another engine's vacuum would never sweep files in a hidden folder.
         """
         return self.work_folder or folder_named(self.job_id)
 
     @functools.cached_property
     def input_key(self) -> bytes:
-        """The 32 bytes that encrypt the keys of a DELETE in the inputs folder.
-
-        All tries share them, because a retry reads the keys; without saved work no other process has them.
-        """
+        """The 32 bytes that encrypt a DELETE's keys in the inputs folder; tries that share saved work share them."""
         return secrets.token_bytes(32) if self.seal is None else bytes.fromhex(self.seal.sign("encryption", b""))
 
     def view_name(self) -> str:

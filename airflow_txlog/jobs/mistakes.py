@@ -66,13 +66,11 @@ _NAMES_OF_SPARK = frozenset(("col", "key", "pos", "value"))
 
 
 def check_mistakes(spec: JobSpec, table: DeltaTable, *, is_spark_here: bool, has_own_session: bool) -> None:
-    """Raise the error with which the job would end if it ran on Spark, if that is certain without Spark.
+    """Raise the error with which the job would end on Spark, if that is certain without Spark; done work passes.
 
-    Work that is in the table already passes. `is_spark_here`: as in `run_job`. `has_own_session`: the job's session has
-    no views of others.
-
-    Raises TableNotFound, InvalidPredicate and its kinds, InvalidJobSpec, SourceNotFound, SchemaMismatch,
-    PartitionMismatch, AppendOnlyViolation, and the errors of reading the log.
+    `is_spark_here`: as in `run_job`. `has_own_session`: the job's session has no views of others. Raises TableNotFound,
+    InvalidPredicate and its kinds, InvalidJobSpec, SourceNotFound, SchemaMismatch, PartitionMismatch,
+    AppendOnlyViolation, and the errors of reading the log.
     """
     nothing_logged: Callable[[str], None] = lambda line: None  # noqa: E731 - the job itself logs what it finds
     context = JobContext(
@@ -277,10 +275,9 @@ class _Checks:
         return None if known is None else known[1].inferred
 
     def _look_for(self, source: AnySource, argument: str) -> bool:
-        """Look for the files and tables of a source; return False if the job may not need them any more.
+        """Look for the files and tables of a source; return False if an earlier try may have materialized its rows.
 
-        An earlier try may have materialized the rows. Raises SourceNotFound, and InvalidJobSpec for a query that reads
-        more than its views.
+        Raises SourceNotFound, and InvalidJobSpec for a query that reads more than its views.
         """
         if self._is_tried_again():
             return False

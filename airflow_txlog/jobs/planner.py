@@ -137,10 +137,10 @@ def run_planned(
 def begin_job(
     spec: JobSpec, executor: Executor, table: DeltaTable, log: Log, tried: JobContext | None = None
 ) -> JobContext:
-    """Return the context of a job that starts now. From here on the current time in its texts is constant.
+    """Return the context of a job that starts now, in whose texts the current time is constant from here on.
 
-    `tried` is the same job on another executor; the new context continues it. Raises InvalidJobSpec for a parameter
-    with a name that this package reserves, and NeedsSpark.
+    `tried` is the same job on another executor, which it continues. Raises InvalidJobSpec for a reserved parameter,
+    NeedsSpark.
     """
     moment = None if tried is None or tried.is_resumed else tried.current_time.saved
     current_time = CurrentTime(executor.now, moment)
@@ -173,10 +173,7 @@ def _why_spark(spec: JobSpec) -> str | None:
 
 
 def _run_here(job: Job, context: JobContext) -> JobResult:
-    """Return the result of the job by this process alone.
-
-    Raises NeedsSpark, and then only files that saved work names are staged.
-    """
+    """Return the result of the job by this process alone. Raises NeedsSpark; then only saved work is staged."""
     executor = context.executor
     with _unread_by_arrow():
         result = job(context)
@@ -191,8 +188,7 @@ def _run_here(job: Job, context: JobContext) -> JobResult:
 def _run_by_spark(job: Job, context: JobContext, executor: SparkExecutor) -> JobResult:
     """Return the result of a job with its Spark.
 
-    Raises NeedsSpark if Arrow cannot decode a file and Spark has not tried it yet, and Arrow's error if Spark cannot
-    either.
+    Raises NeedsSpark if Arrow cannot decode a file that Spark has not tried yet, Arrow's error if Spark cannot either.
     """
     try:
         executor.prepare(context)
@@ -249,10 +245,7 @@ def _is_known_zone(name: str) -> bool:
 
 
 def _remove_inputs(contexts: list[LogContext]) -> None:
-    """Delete the folder of materialized inputs, large plans and memory; VACUUM sweeps what cannot be deleted now.
-
-    A second copy of the work that still reads them fails, and finds on its retry that the work is done.
-    """
+    """Delete the folder of materialized inputs, large plans and memory; VACUUM sweeps what cannot be deleted now."""
     for context in contexts[-1:]:
         if isinstance(context, JobContext):
             with contextlib.suppress(Exception):

@@ -159,10 +159,7 @@ def not_deferrable(runner: str) -> InvalidJobSpec:
 
 
 def check_stays_here(spec: JobSpec) -> None:
-    """Raise InvalidJobSpec for settings that a Spark of this machine refuses (`check_stays_closed`).
-
-    This also applies to a job that may need no Spark: a mistake is refused each time, or not at all.
-    """
+    """Raise InvalidJobSpec for settings that a Spark of this machine refuses, also if the job may need none."""
     if spec.operation.needs_spark:
         check_stays_closed(spec.spark_conf)
 
@@ -173,7 +170,7 @@ def check_stays_here(spec: JobSpec) -> None:
 def run_unless_done(runner: Runner, spec: JobSpec, *, log: Log) -> JobResult:
     """Return the result of `runner.run`, or of an earlier try that has done the work according to the table's log.
 
-    The lookup needs no Spark. The first try of a task skips this check. If the log does not answer, the job finds out.
+    The lookup needs no Spark, and the first try of a task skips it. If the log does not answer, the job finds out.
     """
     if spec.operation.needs_spark and spec.annotations.get("try_number") != 1:
         with contextlib.suppress(Exception):
@@ -196,7 +193,7 @@ def result_or_error(spec: JobSpec, result: JobResult) -> JobResult:
 def result_of_lost(spec: JobSpec, error: JobLost) -> JobResult:
     """Return the result of a lost job whose commit the table's log shows, as "already_done".
 
-    Raises the error itself if the log does not show the commit, or does not answer, and the TxlogError of the lookup.
+    Raises the error itself if the log does not show it or does not answer, and the TxlogError of the lookup.
     """
     try:
         done = result_of_done(spec)
@@ -210,10 +207,7 @@ def result_of_lost(spec: JobSpec, error: JobLost) -> JobResult:
 
 
 def result_of_done(spec: JobSpec) -> JobResult | None:
-    """Return the result of work that the table's log shows, as "already_done"; None if it does not show it.
-
-    Raises the TxlogError of the lookup.
-    """
+    """Return the result, "already_done", of work that the table's log shows, else None. Raises a TxlogError."""
     # Imported here: a DAG file that names a runner is parsed without the engine.
     from airflow_txlog.exactly_once.transactions import find_done
 

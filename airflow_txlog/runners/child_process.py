@@ -106,9 +106,7 @@ class ChildProcessRunner:
 
     @property
     def answer(self) -> JobResult | None:
-        """The result that the last job itself left. None if it left none, also if `run` found its commit in the table's
-        log.
-        """
+        """The result that the last job itself left, if any; not one that `run` found in the table's log."""
         return self._answer
 
     def kill(self) -> None:
@@ -318,10 +316,7 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def job_environment() -> dict[str, str]:
-    """Return the task's environment, with which the child finds this package and writes its lines at once.
-
-    Neither the child nor Spark's workers below it import from their current directory.
-    """
+    """Return the task's environment for a child that finds this package and imports nothing from its folder."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     package_parent = str(Path(airflow_txlog.__file__).resolve().parents[1])
     installed = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}

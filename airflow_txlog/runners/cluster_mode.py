@@ -180,10 +180,7 @@ class ClusterModeRunner(SubmitRunner):
                 self._applications.cancel(self._job.name)
 
     def cancel(self, spec: JobSpec, *, log: Log) -> None:
-        """Cancel the last job of this work that an earlier process has submitted, and log the outcome.
-
-        Its description is deleted once it has ended.
-        """
+        """Cancel the last submitted job of this work, log the outcome, and delete its description."""
         try:
             job = _last_of(_exchange_of(spec))
         except JobError as error:

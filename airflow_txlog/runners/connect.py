@@ -42,11 +42,7 @@ class ConnectRunner(ChildProcessRunner):
 
 
 def sessions_of(spec: JobSpec) -> tuple[str, tuple[str, ...]]:
-    """Return the id of this try's session, and those of the tries before.
-
-    Outside a task, earlier tries are unknown: each call gets a new session, and the server's own limits end the
-    sessions of dead clients.
-    """
+    """Return the id of this try's session, and those of the tries before; a new one, and none, outside a task."""
     number = spec.annotations.get("try_number")
     if not isinstance(number, int):
         return SYSTEM_CLOCK.unique_id(), ()

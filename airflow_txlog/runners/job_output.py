@@ -104,10 +104,7 @@ def shown(line: str) -> str | None:
 
 
 def lines_of(own: IO[bytes], others: IO[bytes]) -> Iterator[tuple[bool, str]]:
-    """Yield the lines of both streams as they arrive, each with whether it is the job's own, until the end of both.
-
-    A carriage return ends a line too: progress bars.
-    """
+    """Yield the lines of both streams as they arrive, progress bars too, each with whether it is the job's own."""
     started = {own.fileno(): b"", others.fileno(): b""}
     with selectors.DefaultSelector() as selector:
         for stream in started:

@@ -157,9 +157,7 @@ def check_left_to_connection(spec: JobSpec) -> None:
 
 @contextlib.contextmanager
 def settings_file(spec: JobSpec, settings: Mapping[str, str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the path of a file with the settings for this user alone, and the files that a child must inherit to open
-    it.
-    """
+    """Yield the path of a file with the settings for this user alone, and the files that a child must inherit."""
     # Without a name, nothing of it remains even after SIGKILL. By inheritance: Airflow forbids others of this user to
     # open what a task has open. Other systems than Linux let an inherited file be read once, and Spark reads it twice.
     is_linux = sys.platform == "linux"

@@ -37,7 +37,7 @@ T = TypeVar("T")
 class NeedsSpark(Exception):
     """Work needs Spark, and the executor has none. `args[0]` completes the sentence "Spark is needed: ".
 
-    `unread` is the error of a file of the source that Arrow cannot decode but Spark's own reader might.
+    `unread` is the error of a source's file that Arrow cannot decode but Spark's own reader might.
     """
 
     def __init__(self, why: str, unread: InvalidInput | None = None) -> None:
@@ -67,10 +67,7 @@ class FoundSource(Protocol):
         """Read the rows, once, and write them to files. `parameters` are those that its SQL has used."""
 
     def stage(self, rules: Any, layout: Layout, inside: str | None) -> list[StagedFile]:
-        """Write the rows as new rows of a table whose `rules` the same executor has accepted.
-
-        `inside`: a condition that each of them must satisfy.
-        """
+        """Write the rows, all within the condition `inside`, as new rows of a table with these accepted `rules`."""
 
 
 class AcceptedRules(Protocol):
@@ -96,16 +93,10 @@ class Executor(Protocol):
         """The session. Raises NeedsSpark without one."""
 
     def by_spark(self, why: str, evaluate: Callable[[], T]) -> T:
-        """Return what `evaluate` returns by Spark. Raises NeedsSpark without one.
-
-        `why` is the work that only Spark can do, as the rest of the sentence "Spark is needed: ".
-        """
+        """Return what `evaluate` returns by Spark. Raises NeedsSpark without one, for the reason `why`."""
 
     def foresee(self, why_not: Callable[[], str | None]) -> None:
-        """Raise NeedsSpark, before anything is written, if later work needs a Spark that is not there.
-
-        `why_not` returns the reason, and is not called if there is a Spark.
-        """
+        """Raise NeedsSpark before anything is written, if there is no Spark and `why_not` returns what needs one."""
 
     def admit(self, sizes: Sequence[int | None], store: Store) -> None:
         """Raise NeedsSpark if files of this store, whose rows cost `sizes` bytes to read, need Spark."""
@@ -114,10 +105,7 @@ class Executor(Protocol):
         """Return whether tasks that read files of this weight, and no Spark frame, run in this process."""
 
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
-        """Return the tasks' results for all of their bins, evaluated once.
-
-        `what` names the work in errors. Raises the first TxlogError of a task.
-        """
+        """Return the tasks' results for all bins, evaluated once. Raises the first TxlogError; `what` is for errors."""
 
     def write(self, context: JobContext, work: Work) -> pa.Table:
         """Write the files of the work, all at once; return a record of each."""

@@ -74,10 +74,9 @@ _WORTH_ANOTHER_ATTEMPT = (CommitConflict, CommitContention, TableAlreadyExists)
 class Change:
     """The change that a job wants to commit.
 
-    `staged` are new files, including those of change rows. `removed` are rows of a table `FILES`. `adds`, in addition
-    to `staged`, are files of the table with another deletion vector, which is in one of the staged `vector_files`.
-    `parameters` and `metrics` are the commit's operationParameters and operationMetrics, as delta-spark spells them.
-    `files` are the result's counts of files. Without `data_change`, rows only moved to other files.
+    `staged` are new files, of change rows too. `removed` are rows of a table `FILES`. `adds` are files of the table
+    with another deletion vector, which is in one of the staged `vector_files`. `parameters` and `metrics` are spelled
+    as delta-spark does; `files` are counts for the result. Without `data_change`, rows only moved.
     """
 
     operation: str
@@ -116,11 +115,10 @@ def run_attempts(
 ) -> JobResult:
     """Plan and commit until it succeeds, for at most `conflict_deadline_s` after the first conflict.
 
-    `plan` reads through the transaction, stages into `memory`, and returns the change to commit; on an error it has
-    deleted the files that it staged and had not yet put there. `saved_work` saves the memory. `begin_absent` begins
-    the transaction that creates the table if there is none; without it, TableNotFound.
-    Work that counts from its first try is planned on the version that this try met, and any conflict ends it for good.
-    Raises the last attempt's conflict when the time is over, and every other error at once.
+    `plan` reads through the transaction, stages into `memory`, and returns the change; on an error it has deleted files
+    that it had not yet put there. `begin_absent` begins the transaction that creates a missing table. Work that counts
+    from its first try is planned on the version that this try met, and any conflict ends it for good. Raises the last
+    conflict when the time is over, and every other error at once.
     """
     attempts = _Attempts(context, plan, begin_absent, clock)
     try:
@@ -294,11 +292,10 @@ class _Attempts:
 
 
 def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
-    """Commit the change through `tx`; return whether a version was made.
+    """Commit the change through `tx`; return whether a version was made. Raises the errors of `Transaction.commit`.
 
-    Under Serializable a change of nothing makes no commit and records no application transaction: a retry may find
-    rows that arrived later. Under WriteSerializable the empty commit carries it (soundness B5).
-    Raises the errors of `Transaction.commit`.
+    Under Serializable a change of nothing makes no commit: a retry may find rows that arrived later. Under
+    WriteSerializable the empty commit carries the application transaction (soundness B5).
     """
     snapshot = tx.snapshot
     is_serializable = snapshot is not None and snapshot.table_properties.isolation_level == SERIALIZABLE
@@ -335,10 +332,7 @@ def predicate_parameter(texts: Sequence[str]) -> str:
 
 
 def _removed_meanwhile(error: CorruptTable, read: Iterable[tuple[DeltaTable, Snapshot]]) -> ConcurrentDeleteRead | None:
-    """Return the conflict that explains a missing file, if its table no longer names it.
-
-    `read` are the tables that the job reads, each with the version that it planned on.
-    """
+    """Return the conflict that explains a missing file, if a table in `read` no longer names it."""
     for table, snapshot in read:
         if not is_missing_from(snapshot, error):
             continue

@@ -37,9 +37,8 @@ _TICK_MS = 50
 def first_version(context: LogContext, head: Snapshot | None) -> int:
     """Return the version that the first try of this work met, or NO_TABLE, and note it if this is the first try.
 
-    It is never later than `head`, the version that this try met; None if it met no table. Raises ConcurrentWrite, not
-    retryable, if commits may have landed since and the first version is not known, and TableReplaced if the table was
-    dropped since.
+    It is never later than `head`, the version that this try met (None: no table). Raises ConcurrentWrite, not
+    retryable, if commits may have landed since an unknown first version, TableReplaced if the table was dropped since.
     """
     met = _Met(table="", version=NO_TABLE) if head is None else _Met(table=head.metadata.id, version=head.version)
     application = context.spec.application
@@ -125,10 +124,7 @@ def _noted(store: Store, path: str, seal: Seal | None) -> _Met | None:
 
 
 def _check_times(context: LogContext, application: ApplicationTransaction, head: Snapshot | None) -> None:
-    """Raise ConcurrentWrite if, by the times of the store, a commit has landed since this work was first tried.
-
-    The check passes for a first try and for work that does not record when it began: they have no time to compare.
-    """
+    """Raise ConcurrentWrite if, by the store's clock, a commit may have landed since the first try of this work."""
     if head is None or application.first_tried_ms is None or application.is_first_try:
         return
     store = context.store

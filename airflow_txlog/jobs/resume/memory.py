@@ -47,11 +47,7 @@ JOINED = "joined"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFile:
-    """A data file of the version on which the job works.
-
-    `path` is canonical; `vector` is the id of its deletion vector, and `deleted` the serialized set of rows that it
-    deletes.
-    """
+    """A data file of the present version: its canonical path, and the id and the bytes of its deletion vector."""
 
     path: str
     vector: str | None = None
@@ -62,8 +58,7 @@ class LiveFile:
 class FileMatches:
     """All matches that one scan of a file found.
 
-    `rows`: for each clause, the rows on which it acts and that met no source row. `pairs`: those that met one, as
-    `pack_pairs` packs them.
+    `rows`: for each clause, the rows it acts on that met no source row. `pairs`: those that met one (`pack_pairs`).
     """
 
     rows: Mapping[int, RowPositions] = field(default_factory=dict)
@@ -96,11 +91,9 @@ _FOUND_NOTHING = Scan()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Files that were staged together.
+    """Files that were staged together; none if their inputs gave no row.
 
-    `inputs` are the keys (`file_key`: canonical path and deletion vector) of the files whose rows are in it.
-    `fingerprint` is everything else that decided about the rows, "" for nothing. A segment without files had inputs
-    that gave no row.
+    `inputs` are the keys (`file_key`) of the files whose rows are in it, `fingerprint` everything else that decided.
     """
 
     kind: str
@@ -129,10 +122,7 @@ class Memory:
     """Files of segments that this attempt commits joined into one. Another attempt may join others."""
 
     def begin(self, rules: TableRules) -> bool:
-        """Start an attempt on a version with these rules; return whether the memory still holds.
-
-        If not, everything is forgotten: rows were never checked against the new rules (soundness A18).
-        """
+        """Start an attempt under these rules; return whether the memory holds, else forget it (soundness A18)."""
         holds = self.rules is None or still_holds(self.rules, rules)
         if not holds:
             self.forget()
@@ -163,8 +153,8 @@ class Memory:
     def keep(self, kind: str, inputs: Collection[str], fingerprints: Collection[str] = ("",)) -> list[Segment]:
         """Return the segments of this kind that still hold, and drop all others of it.
 
-        A segment holds if each of its inputs is among `inputs`, the keys of live files that are to be staged in this
-        way, and its fingerprint is among `fingerprints`.
+        A segment holds if its inputs are among `inputs`, the keys of live files to stage so, and its fingerprint is
+        wanted.
         """
         wanted = frozenset(inputs)
         kept: list[Segment] = []
@@ -197,10 +187,7 @@ class Memory:
 def log_reuse(
     context: LogContext, memory: Memory, earlier: Collection[Segment], unused: Collection[StagedFile]
 ) -> None:
-    """Log which earlier segments an attempt uses, and how much of their files it does not use.
-
-    `earlier`: the segments before the attempt staged anything; `unused`: the files that it has dropped.
-    """
+    """Log which segments of `earlier` attempts are used, and how much of their files (`unused`) is not."""
     kept = [file for one in earlier if any(one is each for each in memory.segments) for file in one.files]
     if kept:
         context.log(f"reused what was staged before: {files_text([file.size_bytes for file in kept])}")

@@ -104,10 +104,7 @@ class SavedWork:
         """Whether another try may know of the files that this job has staged."""
 
     def load(self) -> Memory:
-        """Return the memory of an earlier try of the same work, or an empty one.
-
-        The try's inputs and current time become this job's.
-        """
+        """Return the memory of an earlier try, whose inputs and current time become this job's, or a new one."""
         for path in self._saved_before():
             try:
                 found = self._read(path)
@@ -260,10 +257,7 @@ class SavedWork:
         )
 
     def _is_usable(self, saved: _Saved) -> bool:
-        """Return whether all files exist, are too young for a VACUUM (soundness A16), and the source's are unchanged.
-
-        Reads each file of the source's rows whole.
-        """
+        """Return whether all files exist, are too young for a VACUUM (A16), and the source's bytes are unchanged."""
 
         def is_unchanged(file: StagedFile) -> bool:
             return has_digest(self._store, file.store_path, file.size_bytes, file.digest or "")

@@ -75,8 +75,7 @@ class SourceFooter:
     """The footer of one file.
 
     `columns` is None if only Spark may know them, for the reason `why`. `error`: why there are no columns or no notes.
-    `in_nanoseconds`: lower-case names of the columns with such times. `names`: of all columns in the file,
-    whatever Spark has noted.
+    `in_nanoseconds`: the columns with such times, in lower case. `names`: of all columns, whatever Spark has noted.
     """
 
     path: str
@@ -173,9 +172,9 @@ def columns_in_footers(found: SourceFiles, besides: Iterable[str] = ()) -> Sourc
 
 
 def found_with_columns(context: JobContext, view: FileView, argument: str) -> tuple[SourceFiles, SourceColumns] | None:
-    """Return a view's Parquet files and the columns in their footers, for which Spark would start a job.
+    """Return a view's Parquet files and the columns in their footers; None if only Spark can know them.
 
-    None if only Spark can know them. Raises InvalidJobSpec (`argument`) for a type that no column can have.
+    Raises InvalidJobSpec (`argument`) for a type that no column can have.
     """
     try:
         found = find_files(context, view, argument)

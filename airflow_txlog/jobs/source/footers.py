@@ -77,10 +77,9 @@ class NoColumnType(NotSpark):
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Spark's notes on columns in addition to their types, by the columns' names.
+    """Spark's notes on columns by their names, and whether there are any (`is_any`), even without effect on reading.
 
-    `chars`: the n of a text `char(n)`, which Spark pads on reading. `defaults`: the SQL of a column's value in a file
-    that lacks it. `is_any`: there is a note, whether it matters for reading or not.
+    `chars`: the n of a text `char(n)`, which Spark pads. `defaults`: the SQL of a column's value in a file without it.
     """
 
     chars: Mapping[str, int] = field(default_factory=dict)
@@ -193,8 +192,7 @@ class _Node:
 def _check_groups(schema: pq.ParquetSchema) -> None:
     """Raise NotSpark for groups that Spark and Arrow take for other types.
 
-    Only the text of a schema shows the annotations of groups, and a name may look like an annotation there. The paths
-    of the leaves, in the same order, distinguish them.
+    Only the text of a schema shows the annotations of groups; the paths of the leaves tell them from names.
     Source: parquet-format, LogicalTypes, "Backward-compatibility rules"; Arrow follows later ones than Spark.
     """
     leaves = iter([schema.column(index).path for index in range(len(schema))])
@@ -240,10 +238,7 @@ def _close(above: list[_Node], depth: int) -> None:
 
 
 def _is_held(stated: DataType, held: DataType, *, has_int96: bool) -> bool:
-    """Return whether a file holds the types in Spark's schema, or fewer: a later writer may have copied the schema.
-
-    A column that the file lacks is null to Spark and to Arrow.
-    """
+    """Return whether a file holds the types in Spark's schema, or fewer: a later writer may have copied the schema."""
     for one, other in pairs_of(stated, held):
         # INT96 is an instant to Spark; Arrow shows it as a time without a zone. A column of nulls has no type.
         is_int96 = has_int96 and one is Primitive.TIMESTAMP and other is Primitive.TIMESTAMP_NTZ

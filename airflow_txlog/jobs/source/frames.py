@@ -63,8 +63,8 @@ from airflow_txlog.storage.local_files import stat_linked
 class Source:
     """The author's source as a frame that is not evaluated yet. `reads_target`: a row of it may be the target's.
 
-    `size`: of the files, as `Lineage.sizes` has it; empty if it is not known, and for a query. `scan` returns the scan
-    of the same columns and rows without Spark; None if only Spark can. `is_read_here`: this package reads the files.
+    `size`: of the files, as `Lineage.sizes` has it; empty if unknown. `scan` returns the scan of the same rows without
+    Spark, or None. `is_read_here`: this package reads the files.
     """
 
     frame: DataFrame
@@ -83,8 +83,8 @@ def build_source(
 ) -> Source:
     """Return a described source (None: the operation's); views of our own tables are read at one version each.
 
-    `target` is the version of the job's table that a source reading it sees; errors call the source `argument`. Raises
-    InvalidJobSpec, also for a source that reads a Delta table's files as raw files, and the errors of opening a table.
+    `target` is the version of the job's table that a source reading it sees. Raises InvalidJobSpec (`argument`), also
+    for the raw files of a Delta table, and the errors of opening a table.
     """
     described = context.record(SourceOperation).source if described is None else described
     lineage = context.lineage
@@ -113,10 +113,7 @@ def build_source(
 
 
 def materialize(context: JobContext, source: Source, parameters: Collection[str]) -> MaterializedSource:
-    """Evaluate the source, once, into files of the job's inputs folder. Its SQL has used the `parameters`.
-
-    Raises SchemaMismatch for columns that cannot be written, InvalidInput if the query fails on its data.
-    """
+    """Evaluate the source, once, into files of the job's inputs folder. Raises SchemaMismatch, InvalidInput."""
     wanted = source.frame.schema
     check_names(wanted.names)
     stored = stored_columns(wanted)
@@ -259,10 +256,7 @@ def _columns(frame: DataFrame, names: Collection[str]) -> list[Column]:
 
 
 def stored_columns(schema: StructType) -> pa.Schema:
-    """Return the columns that files of a source with this schema hold.
-
-    A column without a type holds only null, and Parquet has no such type: reading adds it again.
-    """
+    """Return the columns that files of a source hold: those that have a type. Raises SchemaMismatch."""
     kept = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
     try:
         # The elements of `array()` are NOT NULL and have no type; Arrow has no such type.

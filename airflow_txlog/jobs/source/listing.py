@@ -155,10 +155,7 @@ class _Listed(NamedTuple):
 
 
 def is_listed_here(paths: Sequence[str], argument: str) -> bool:
-    """Return whether the paths are in stores that this package reads without Spark.
-
-    Raises InvalidJobSpec (`argument`) for a list of both kinds, UnsupportedStore for a process's memory.
-    """
+    """Return whether this package reads the paths' stores without Spark. Raises InvalidJobSpec, UnsupportedStore."""
     ours = [path for path in paths if scheme_of(path) in STORES and scheme_of(path) != LOCAL]
     if ours and len(ours) < len(paths):
         raise InvalidJobSpec(
@@ -184,8 +181,7 @@ def check_reachable(root: str) -> None:
 def find_files(context: JobContext, view: FileView, argument: str) -> SourceFiles | OnlySpark:
     """Return the files of a view, or why Spark may find others; no file is read.
 
-    Raises SourceNotFound (`argument`) if there is nothing at a path, InvalidJobSpec for options of files in other
-    stores that cannot be honoured, and the store's errors.
+    Raises SourceNotFound, InvalidJobSpec (`argument`) for options that cannot be honoured, and the store's errors.
     """
     if not context.executor.knows_settings:
         return OnlySpark("Spark is installed with settings of its own, which may say how files are read")
@@ -224,10 +220,7 @@ def _reads_other_disks(context: JobContext, view: FileView) -> bool:
 
 
 def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
-    """Raise SourceNotFound (`argument`) if Spark would certainly find no file at a path of the view.
-
-    Nothing is read. A glob is checked by the folder before its first wildcard.
-    """
+    """Raise SourceNotFound (`argument`) if Spark would certainly find no file at a path; nothing is read."""
     for path in view.paths:
         fixed = before_glob(path)
         if (_ODD_IN_GLOB | {"%"}) & set(path):
@@ -310,8 +303,7 @@ def files_in_store(context: JobContext, view: FileView, argument: str) -> Source
 def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
     """Return the files that the paths and options of a view name.
 
-    Raises SourceNotFound (`argument`) if there is nothing at a path, InvalidJobSpec for a base that does not hold
-    them, and the store's errors.
+    Raises SourceNotFound, InvalidJobSpec (`argument`) for a base that does not hold them, and the store's errors.
     """
     # Absolute, like data files that a log names by their URI: a source may span several folders or buckets.
     anywhere, options = replace(access, allow_absolute_paths=True), options_of(view)
@@ -407,10 +399,7 @@ def _files_of(
 
 
 def _values_in(folder: str) -> Values:
-    """Return the partition values of files in a folder, by its path below the base.
-
-    A folder `sub` below the last `name=value` is ignored, as are folders above one without a value.
-    """
+    """Return the partition values in a folder's path below the base: those of the last run of `name=value` folders."""
     found: list[tuple[str, str | None]] = []
     for part in reversed(folder.split("/")):
         name, equals, value = part.partition("=")

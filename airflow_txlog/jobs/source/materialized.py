@@ -54,8 +54,8 @@ _HELD_BYTES = {"INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4, "INT64": 8, "DOUBLE": 8,
 class MaterializedSource:
     """A source's rows in `files` of a store, numbered by ROW_ID_COLUMN.
 
-    `described` is Spark's JSON of the source's own columns. `stored` are the columns of the files, which lack a column
-    without a type, because it holds only null. `reads_target`: a row may be the target's.
+    `described` is Spark's JSON of the source's own columns; `stored` are those in the files, which lack columns without
+    a type. `reads_target`: a row may be the target's.
     """
 
     files: tuple[StagedFile, ...]
@@ -120,7 +120,7 @@ class MaterializedSource:
     def distinct(self, column: str, most: int) -> tuple[pa.Array, bool]:
         """Return the distinct values of a column, null too, in no order, and whether they are complete.
 
-        If there are more than `most`, the least and the greatest are among them.
+        Of more than `most` only some are returned, the least and the greatest among them.
         """
         found, are_all = pa.array([], pa.null()), True
         for file in self.files:
@@ -244,10 +244,7 @@ def unmatched_plan(
     matched: Mapping[int, RowPositions],
     buckets: Collection[int],
 ) -> FilePlan:
-    """Return the plan that reads these columns of the buckets' files without the `matched` rows, by part of the source.
-
-    The segment of a file is its bucket.
-    """
+    """Return the plan that reads these columns of the buckets, its segments, without the `matched` rows."""
     files, skipped = source.files, source.among(matched)
     counts = [0 if data is None else RowPositions(data, "of rows that matched").num_rows for data in skipped]
     chosen = [

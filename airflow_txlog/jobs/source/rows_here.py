@@ -32,10 +32,9 @@ from airflow_txlog.storage.limits import cost_of, weight_of
 
 @dataclass(frozen=True, kw_only=True)
 class RowsHere:
-    """The rows of a source as tasks read them without Spark.
+    """The rows of a source as tasks read them without Spark. `reads_target`: a row may be the target's.
 
-    `make_scan` makes the scan that reads the files of `plan`, given their bins. `reads_target`: a row may be the
-    target's.
+    `make_scan` makes the scan that reads the files of `plan`, given their bins.
     """
 
     columns: StructType
@@ -58,9 +57,9 @@ def rows_here(
 ) -> RowsHere | OnlySpark:
     """Return the rows of a source as this process reads them, or why only Spark can.
 
-    `reads_all`: the caller reads every column. `target` is the version of the job's table that a source reading it
-    sees. Raises InvalidJobSpec (`argument`) for the files of a Delta table, SourceNotFound, NeedsSpark for too
-    many bytes, and the errors of `snapshot_of_view`.
+    `reads_all`: the caller reads every column. `target`: the version of the job's table that a source reading it sees.
+    Raises InvalidJobSpec (`argument`), SourceNotFound, NeedsSpark for too many bytes, and the errors of opening a
+    table.
     """
     context.lineage.forget_source()
     if isinstance(described, TableView):

@@ -83,11 +83,10 @@ _FILE_FUNCTIONS = re.compile(r"\binput_file_(?:name|block_start|block_length)\b"
 def read_files(
     context: JobContext, found: SourceFiles, source: SourceColumns | None = None
 ) -> tuple[DataFrame, FileScan | None]:
-    """Return the rows of a view's files as a frame that is not evaluated yet, and the scan that gives the same rows.
+    """Return the rows of a view's files as a frame that is not evaluated yet, and the scan that gives the same rows, or
+    None.
 
-    There is no scan if Spark computes some of them. `source`: the columns in the files' footers, if they are known.
-
-    Raises InvalidJobSpec for files that cannot be read as Spark would read them, SourceNotFound if no file can give a
+    `source`: the columns in the files' footers, if known. Raises InvalidJobSpec, SourceNotFound if no file can give a
     schema, and PySparkException if Spark refuses an option or the schema.
     """
     read = _Read(context, found)
@@ -288,8 +287,7 @@ def _partition_types(
 ) -> dict[str, DataType]:
     """Return the types of the partition columns of these folders, by name, in order.
 
-    `given`: types by lower-case name. Without `infers` all others are texts. Raises InvalidJobSpec
-    (`argument`) for folders that do not agree in their columns, and for values whose type is not certain.
+    `given`: types by lower-case name. Without `infers` all others are texts. Raises InvalidJobSpec (`argument`).
     """
     distinct = list(dict.fromkeys(folders))
     names = {tuple(name for name, _ in values) for values in distinct}

@@ -42,8 +42,7 @@ _PARALLELISM, _ASKED_AT_ONCE = 16, 500
 def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | None) -> tuple[Snapshot, bool]:
     """Return the version of a source's table that the job reads, and whether its rows may be the target's.
 
-    `target` is the version of the job's table that a source reading it sees. Raises SourceNotFound, and InvalidJobSpec
-    for a source that reads the table which the job is to create.
+    `target` is the version of the job's table that a source reading it sees. Raises SourceNotFound, InvalidJobSpec.
     """
     try:
         table = DeltaTable.at(view.table, context.store.access)
@@ -65,10 +64,7 @@ def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | No
 
 
 def check_table_is_there(context: JobContext, view: TableView, target: Snapshot | None) -> None:
-    """Raise SourceNotFound if a source's table does not exist; its log is listed, and not read.
-
-    `target`: the job's table, which a source may read; None if the job is to make it.
-    """
+    """Raise SourceNotFound if a source's table, other than the job's own, does not exist; its log is only listed."""
     table = DeltaTable.at(view.table, context.store.access)
     if target is None and _canonical(table.uri) == _canonical(context.root):
         return
@@ -86,10 +82,7 @@ def _not_there(view: TableView) -> SourceNotFound:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesRead:
-    """The paths that one relation of a plan was given, and the folders of its files.
-
-    `by_log`: an engine that reads Delta tables chose the files.
-    """
+    """The paths that a relation of a plan was given, and its files' folders. `by_log`: the files of a Delta log."""
 
     roots: frozenset[str]
     folders: frozenset[str]
@@ -97,7 +90,7 @@ class FilesRead:
 
 
 def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: str) -> bool:
-    """Return whether a frame, not yet evaluated, reads rows of the table at this URI through an engine that knows it.
+    """Return whether an unevaluated frame reads rows of the table at this URI through an engine that knows it.
 
     Raises InvalidJobSpec (`argument`) if it reads the files of any Delta table as raw files.
     """
@@ -112,8 +105,7 @@ def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: st
 def check_view(spark: SparkSession, frame: DataFrame, paths: Sequence[str], target: str, argument: str) -> None:
     """Raise InvalidJobSpec (`argument`) for a view of files, as Spark reads them, that are those of a Delta table.
 
-    Only needed on Connect, whose queries show neither their relations nor the files of their subqueries; in a classic
-    session the plan of the whole source shows both.
+    Needed on Connect alone: in a classic session the plan of the whole source shows them.
     """
     if not is_classic(spark):
         read = FilesRead(roots=_on_server(paths), folders=_on_server(_folders(frame.inputFiles())))
@@ -244,10 +236,9 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
 
 
 def _table_of_server(spark: SparkSession, folders: Sequence[str], read: Collection[str]) -> str | None:
-    """Return the first of the folders in which a Connect server sees commits.
+    """Return the first of the folders in which a Connect server sees commits, by one request for many.
 
-    One request has a pattern of many names; if the server refuses one of them, each gets a request. Raises the server's
-    error for a folder of `read`; a folder above these may be closed to it.
+    Raises the server's error for a folder of `read`; a folder above these may be closed to it.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415 - only with Spark
 

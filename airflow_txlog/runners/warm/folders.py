@@ -38,10 +38,7 @@ def base_path() -> Path:
 
 
 def base_folder() -> Path:
-    """Return the folder of this user's servers on this machine, and create it if it is missing.
-
-    Raises JobError unless it is this user's alone: in a shared /tmp another user may have created it.
-    """
+    """Return the folder of this user's servers, made if missing. Raises JobError unless it is this user's alone."""
     base = base_path()
     try:
         fault = make_own_folder(base)
@@ -205,10 +202,7 @@ class Place:
 
 @contextlib.contextmanager
 def locked(path: Path, check: Callable[[], None] | None = None) -> Iterator[int]:
-    """Wait for a lock file and hold it; yield its file descriptor. A process that inherits the descriptor holds it too.
-
-    `check` is called while it waits, and may raise.
-    """
+    """Wait for a lock file, hold it, and yield its descriptor. `check` is called while it waits, and may raise."""
     while True:
         held = try_lock(path, is_waiting=check is None)
         if held is not None:
@@ -223,11 +217,7 @@ def locked(path: Path, check: Callable[[], None] | None = None) -> Iterator[int]
 
 
 def try_lock(path: Path, *, is_waiting: bool = False) -> int | None:
-    """Return the descriptor of the lock file, held until all of its copies are closed; None if another process holds
-    it.
-
-    Raises FileNotFoundError if its folder is gone.
-    """
+    """Return the descriptor of the lock file; None if it is held. Raises FileNotFoundError if its folder is gone."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX if is_waiting else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -76,11 +76,7 @@ class WarmRunner(RunsChildren):
 
 
 def _has_put_its_session_in_order(child: ChildProcessRunner) -> bool:
-    """Return whether the next job can have the session of the last one.
-
-    The job itself must have ended well. A job that was stopped has released its session, also if the table's log shows
-    its commit.
-    """
+    """Return whether the next job can have the session: the job itself has ended well, and was not stopped."""
     if child.answer is None or child.was_killed:
         return False
     return not isinstance(child.answer.typed_error(), JobError)

@@ -97,10 +97,7 @@ class Lease:
 
 
 def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], None] = lambda: None) -> Lease:
-    """Return a session of a server with these static settings; start a server if there is none.
-
-    `check` is called repeatedly during the wait, and may raise.
-    """
+    """Return a session of a server with these settings. `check` is called while it waits, and may raise."""
     check_one_version()
     check_has_jvm_side()
     check_has_client()
