@@ -192,7 +192,7 @@ class _Node:
 def _check_groups(schema: pq.ParquetSchema) -> None:
     """Raise NotSpark for groups that Spark and Arrow take for other types.
 
-    Only the text of a schema shows the annotations of groups; the paths of the leaves tell them from names.
+    Only the text of a schema shows the annotations of groups; the paths of the leaves show which are names.
     Source: parquet-format, LogicalTypes, "Backward-compatibility rules"; Arrow follows later ones than Spark.
     """
     leaves = iter([schema.column(index).path for index in range(len(schema))])
