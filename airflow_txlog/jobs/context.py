@@ -251,8 +251,8 @@ class JobContext(LogContext):
     def inputs_folder(self) -> str:
         """The folder, relative to the table, of the rows that the job materializes, of large plans and of its memory.
 
-        All tries of work with an application transaction and a key share one, whose name no other process can know. It has
-        no underscore: another engine's vacuum would never sweep files in a hidden folder.
+        All tries of work with an application transaction and a key share one, whose name no other process can know.
+        It has no underscore: another engine's vacuum would never sweep files in a hidden folder.
         """
         return self.work_folder or folder_named(self.job_id)
 
