@@ -276,10 +276,9 @@ def _moment(args: Namespace) -> int | str | None:
 
 
 def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:
-    """Return `--where` with its `--param`, each read for the column that it is compared with.
+    """Return `--where` with its `--param`, each JSON or text as its column takes it.
 
-    A VALUE is JSON, or else text. If the column cannot be compared with that JSON, use the text. Standard error names a
-    comparison that rules out no file.
+    Standard error names a comparison that rules out no file.
     """
     if args.where is None:
         if args.params:

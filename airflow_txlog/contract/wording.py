@@ -30,8 +30,7 @@ _SHORTEST_OTHER_S = 10.0
 class LinesOnce:
     """The log of a job that may run again, with Spark or elsewhere, without the lines that earlier runs have logged.
 
-    A line is left out only as many times as earlier runs logged it: one run may log the same line twice, for example
-    when it plans again after a conflict.
+    A line is left out only as many times as earlier runs logged it.
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
@@ -82,8 +81,7 @@ def tasks_done(name: str, total: int, done: int, failed: int, moved: Sequence[st
 def summary_lines(result: JobResult, seconds: float) -> list[str]:
     """Return lines with the outcome, the time of each step, and the metrics of the commit that are not zero.
 
-    The process that reads a result last logs them: the task, or a job that no task waits for. `seconds`: how long the
-    work took, as seen by that process.
+    The process that reads a result last logs them; `seconds`: how long the work took for it.
     """
     if result.error is not None:
         return [f"{result.operation} failed: {result.error['type']}: {result.error['message']}"]
@@ -175,10 +173,7 @@ def row_counts(operation: str, metrics: Mapping[str, _Count]) -> dict[str, _Coun
 
 
 def rows_changed(result: JobResult) -> int | None:
-    """Return the rows that the operation wrote, changed or removed; None if it has none, or does not count them.
-
-    An overwrite counts the rows that it wrote.
-    """
+    """Return the rows that the operation wrote, changed or removed; None if it has none, or does not count them."""
     found = [count for became, count in row_counts(result.operation, result.metrics).items() if became != REPLACED]
     return sum(found) if found else None
 
@@ -189,8 +184,7 @@ _SIGNS = {"written": "+", "inserted": "+", "updated": "~", "deleted": "-", REPLA
 def commit_rows(operation: object, metrics: object) -> str:
     """Return the rows that a commit of any engine added, updated and removed, such as `+2 ~30 -1`; `0` for none.
 
-    The result is empty if the commit does not count them, and for an unknown operation. delta-spark uses our names,
-    with texts as values; delta-rs uses most of them in snake case.
+    Empty if the commit does not count them. delta-spark uses our names, delta-rs most of them in snake case.
     """
     if not isinstance(metrics, Mapping):
         return ""

@@ -58,10 +58,7 @@ class Exchange:
         self._store.put(*self._signed(f"{kind}-{number}", document))
 
     def get(self, kind: str, number: int) -> dict[str, Any] | None:
-        """Return a document; None if there is none that this work has signed.
-
-        Raises JobError for one that is signed and cannot be decrypted.
-        """
+        """Return a document; None if this work has signed none. Raises JobError if it cannot be decrypted."""
         name = f"{kind}-{number}"
         try:
             found = self._store.read(f"{self.folder}/{name}")
@@ -127,10 +124,7 @@ class Exchange:
 
 
 def forget_saved_work(spec: JobSpec) -> None:
-    """Delete the sources' rows and keys that the tries of this work have saved: no further try comes.
-
-    Staged files stay for VACUUM, because a second copy of the work may commit them. Raises the store's errors.
-    """
+    """Delete the rows and keys that the tries of this work have saved; VACUUM takes staged files. Raises OSError."""
     store = open_store(spec.table_uri, spec.access)
     folder = work_folder(store.root, spec.application, spec.saved_work_key)
     if folder is not None:

@@ -134,10 +134,7 @@ def earlier_run(store: Store, snapshot: Snapshot, spec: JobSpec) -> str | None:
 
 
 def _check_not_expired(snapshot: Snapshot, wanted: ApplicationTransaction, now_ms: int) -> None:
-    """Raise TransactionExpired if the table may have forgotten a transaction that it does not know (B4).
-
-    An older number that is still in the table is no such case: a later one would have replaced it.
-    """
+    """Raise TransactionExpired if the table may have forgotten a transaction of which it knows no number (B4)."""
     retention_ms = snapshot.table_properties.set_transaction_retention_ms
     if retention_ms is None or wanted.first_tried_ms is None or now_ms - wanted.first_tried_ms < retention_ms:
         return
@@ -181,10 +178,7 @@ def _commit_of(store: Store, head: int, wanted: ApplicationTransaction, most: in
 
 
 def _has_other_arguments(spec: JobSpec, info: Mapping[str, Any]) -> bool:
-    """Return whether the commit of this work was made from other arguments; False if that cannot be known.
-
-    Digests alone are compared. Without the key of this work, that of another try cannot be made again.
-    """
+    """Return whether the commit of this work was made from other arguments, by their digests; False if unknown."""
     recorded = (info.get("tags") or {}).get(DIGEST_TAG)
     known = (spec.digest(), spec.digest(with_key=False))
     return recorded is not None and spec.saved_work_key is not None and recorded not in known
@@ -271,19 +265,13 @@ def seal_of(root: str, application: ApplicationTransaction | None, key: str | No
 
 
 def work_folder(root: str, application: ApplicationTransaction | None, key: str | None) -> str | None:
-    """Return the folder, relative to the table, that all tries of this work share; None if no saved work is trusted.
-
-    No other process can know the name and make the folder first.
-    """
+    """Return the folder in the table that all tries of this work share, by a secret name; None without saved work."""
     seal = seal_of(root, application, key)
     return None if seal is None else folder_named(seal.sign("folder", b"")[:_FOLDER_CHARACTERS])
 
 
 def first_version_note(application: ApplicationTransaction) -> str:
-    """Return the path in the table of the note of the first try's version (`jobs.resume.first_version`).
-
-    All tries of the work find it, with a key or without.
-    """
+    """Return the path of the note of the first try's version, for all tries of the work, with a key or without."""
     identity = f"{application.app_id}\0{application.version}"
     return f"{folder_named(hashlib.sha256(identity.encode()).hexdigest()[:16])}/first-version"
 

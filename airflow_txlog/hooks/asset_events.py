@@ -32,10 +32,7 @@ log = logging.getLogger(__name__)
 def fill_asset_events(
     task: Any, context: Mapping[str, Any], result: JobResult, *, without_change: bool, by_partition: bool
 ) -> None:
-    """Fill the events of the task's outlets. If no row changed, remove its outlets, unless `without_change`.
-
-    `by_partition`: one event for each partition that changed, for DAGs that are scheduled by partitions.
-    """
+    """Fill the events of the outlets, or one per partition; if no row changed, only `without_change`."""
     if not task.outlets or "outlet_events" not in context:  # without Airflow no event is needed
         return
     is_change, found, partitions = _change_of(task, result)

@@ -54,10 +54,7 @@ class UnprocessedVersions:
 
 
 class FollowedTable:
-    """The table at `uri`. Nothing is read before a method is called. For one thread at a time.
-
-    Answers and keys name `uri`: the table as its readers spell it.
-    """
+    """The table at `uri`, as answers and keys name it. Nothing is read before a method is called. For one thread."""
 
     def __init__(self, uri: str, access: Access, *, strict_writers: bool) -> None:
         self.uri = uri

@@ -26,8 +26,7 @@ _YARN_ADDRESS = "yarn_resourcemanager_webapp_address"
 def open_spark_connection(runner: str, conn_id: str | None) -> Cluster | None:
     """Return the cluster of a runner; None for a runner that starts its own Spark.
 
-    Raises InvalidJobSpec if the connection is missing in the arguments, or has another type than the runner takes, and
-    Airflow's own error if it does not exist.
+    Raises InvalidJobSpec without the connection or for another type, Airflow's error if it does not exist.
     """
     wanted = CONNECTION_TYPES[runner]
     if conn_id is None or wanted is None:
@@ -59,10 +58,7 @@ def open_applications(conn_id: str) -> Applications:
 
 
 def _connect_server(connection: Any) -> ConnectServer:
-    """Return the server, from the fields that the Spark provider's hook reads.
-
-    That hook itself leaves a slash in a token as it is, and PySpark refuses the URL with a message that quotes it.
-    """
+    """Return the server, from the Spark provider's fields; its own hook leaves a slash in a token as it is."""
     host = str(connection.host or "").removeprefix("sc://").rstrip("/")
     if not host or "/" in host or ";" in host:
         raise InvalidJobSpec(

@@ -25,11 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def saved_work_key(application: ApplicationTransaction) -> str | None:
-    """Return the key of the work of this transaction; None if this process has no access to the secret.
-
-    Without a key the job works, but a retry of it starts over. So nothing is raised here; the problem is logged as a
-    warning.
-    """
+    """Return the key of this transaction's work; None, with a warning, without access to the secret."""
     try:
         secret = _secret()
     except Exception as error:  # no Airflow behind this process, or one that does not answer or refuses

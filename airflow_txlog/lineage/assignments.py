@@ -45,10 +45,7 @@ Origins: TypeAlias = Mapping[str, frozenset[Field] | None]
 
 
 def copied_columns(operation: Operation, table_uri: str, lineage: Lineage) -> dict[str, frozenset[Field]]:
-    """Return, by the table's columns, the columns of sources or of the table that their new values are copied from.
-
-    A column that is or may be computed is left out.
-    """
+    """Return, by the table's columns, the columns that their new values are certainly copied from."""
     columns = list(lineage.columns)
     table, source = _copies_of(table_uri, columns), {}
     if isinstance(operation, SourceOperation):
@@ -121,10 +118,7 @@ def _of_clauses(merge: Merge, table: Origins, source: Origins) -> list[Origins] 
 
 
 def _assigned(texts: Mapping[str, str], table: Origins, seen: Mapping[str, Origins]) -> Origins | None:
-    """Return the assignments of a mapping of columns to SQL; None if a key is not just the name of a table's column.
-
-    `seen`: the relations that the SQL may name, by alias.
-    """
+    """Return the assignments of columns to SQL over the relations `seen`; None if a key is no plain column."""
     found: dict[str, frozenset[Field] | None] = {}
     for key, text in texts.items():
         name = sql_text(key).expression

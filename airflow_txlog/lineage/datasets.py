@@ -51,10 +51,7 @@ def dataset_name(uri: str) -> DatasetName:
 
 
 def datasets_read(operation: Operation, versions: Mapping[str, int | None]) -> dict[DatasetName, str | None]:
-    """Return the datasets of the operation's sources, each with the version that is read, if it is exactly one.
-
-    `versions`: of tables that are read at their latest version.
-    """
+    """Return the datasets of the sources, with their version if it is one; `versions`: of those at their latest."""
     found: dict[DatasetName, set[str | None]] = {}
     for _, part in operation.parts():
         if isinstance(part, TableView):

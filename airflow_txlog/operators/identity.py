@@ -174,10 +174,7 @@ def _transaction_of(kept: KeptNumber, *, is_first_try: bool = False) -> Applicat
 
 
 def _transaction_without_store(context: Mapping[str, Any], clock: Clock) -> ApplicationTransaction:
-    """Return the transaction under an Airflow before 3.3: its number is `max_tries`, which a clear raises.
-
-    A transaction that was recorded before this run began does not count as this task's.
-    """
+    """Return the transaction before Airflow 3.3: the number is `max_tries`; one from before this run is not ours."""
     ti, started = context["ti"], _run_started(context)
     # The time of a later try's first one is not kept; it was not before the run began.
     not_before_ms = _epoch_ms(started)
@@ -205,11 +202,7 @@ def keep_success(context: Mapping[str, Any]) -> None:
 
 
 def _keyed_transaction(context: Mapping[str, Any], key: str, clock: Clock) -> ApplicationTransaction:
-    """Return the transaction of an author's key.
-
-    Its `first_tried_ms` is when this task first tried that work, or an earlier moment if that is not kept. A clear does
-    not change it, because it does not repeat such work.
-    """
+    """Return the transaction of an author's key, first tried when this task did or before; a clear changes nothing."""
     first_tried_ms, is_first_try = _key_first_tried(context, key, clock)
     return ApplicationTransaction(
         app_id=key, version=FIRST_VERSION, check_digest=True, first_tried_ms=first_tried_ms, is_first_try=is_first_try
@@ -231,10 +224,7 @@ def _key_first_tried(context: Mapping[str, Any], key: str, clock: Clock) -> tupl
 
 
 def _is_first_try(context: Mapping[str, Any]) -> bool:
-    """Return whether no earlier try is possible since the task was created or cleared.
-
-    A clear sets `max_tries` to the tries so far plus `retries`.
-    """
+    """Return whether no earlier try is possible since the task was created or cleared, by its `max_tries`."""
     if "ti" not in context:
         return False
     ti, retries = context["ti"], getattr(context.get("task"), "retries", None)

@@ -43,10 +43,7 @@ def report(
     rows: int | None = None,
     seconds: float = 0.0,
 ) -> None:
-    """Append a line with these fields, the task's id and its DAG's number of tasks, if PROGRESS_FILE is set.
-
-    Call it in tasks without our operators that belong to the displayed run.
-    """
+    """Append a line with these fields, the task's id and its DAG's number of tasks, if PROGRESS_FILE is set."""
     path = os.environ.get(PROGRESS_FILE)
     if not path or "ti" not in context:
         return

@@ -79,10 +79,7 @@ class TxlogRetryPolicy(RetryPolicy):
 
 
 def raise_for_airflow(error: TxlogError) -> NoReturn:
-    """Raise the error as it is for the task's retry policy.
-
-    If Airflow has no policies, an error that is not retryable becomes AirflowFailException, which is never retried.
-    """
+    """Raise the error; without retry policies one that is not retryable becomes AirflowFailException."""
     if HAS_RETRY_POLICY or error.retryable:
         raise error
     raise sdk.AirflowFailException(f"running again cannot help: {_reason(error)}") from error

@@ -20,10 +20,7 @@ _TIMES, _PAUSE_S = 10, 0.1
 
 
 def make_own_folder(path: Path) -> str | None:
-    """Make the folder if there is none. Return None if it is this user's alone, else a sentence that describes it.
-
-    In a shared /tmp another user may have made it, or a link of that name. Raises OSError if it cannot be made.
-    """
+    """Make the folder if there is none. Return None if it is this user's alone, else why it is not. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     found = path.lstat()

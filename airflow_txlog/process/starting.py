@@ -115,10 +115,7 @@ def most_starts() -> int:
 
 
 def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return how many cores this process may keep busy, at least 1: those it may run on, within its cgroup's quota.
-
-    Source: Linux, cgroup v2, cpu.max (microseconds in each period, or `max`).
-    """
+    """Return how many cores this process may keep busy, at least 1. Source: Linux, cgroup v2, cpu.max."""
     try:
         found = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux

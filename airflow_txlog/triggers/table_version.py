@@ -239,11 +239,7 @@ class TableVersionTrigger(BaseEventTrigger):
             await store.aset(self._state_key(), position)
 
     def _stores(self) -> list[Any]:
-        """Return the state stores of the watched assets; none before Airflow 3.3.
-
-        The store of a trigger of several assets answers only for a single one (apache/airflow #71460), so each gets its
-        own.
-        """
+        """Return the state stores of the watched assets, one each (apache/airflow #71460); none before Airflow 3.3."""
         accessors = getattr(self, "asset_state_store", None)
         if accessors is None:
             return []

@@ -63,10 +63,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def may_spare_spark(self) -> bool:
-        """Whether a job that `needs_spark` is tried without it first.
-
-        The job finds out whether that works; a step that needs Spark ends the try before anything is staged.
-        """
+        """Whether a job that `needs_spark` is tried without it first, until a step needs it, before it stages."""
         return False
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
@@ -187,10 +184,7 @@ def operation_named(name: Any) -> type[Operation]:
 
 
 def read_operation(cls: type[_Record], arguments: Any) -> _Record:
-    """Return the operation with these arguments, from the wire or from an author's rendered templates.
-
-    Raises InvalidJobSpec naming the first argument that is unknown, missing or wrong.
-    """
+    """Return the operation with these arguments, rendered or from the wire. Raises InvalidJobSpec by argument."""
     want(_PLACE, isinstance(arguments, Mapping), "a mapping", arguments)
     check_names(cls, arguments, _PLACE, cls.name)
     return cls(**arguments)

@@ -262,11 +262,7 @@ def plain(name: str, value: Any) -> None:
 
 
 def whole(name: str, value: Any) -> None:
-    """Refuse a text with a lone surrogate, however deep in the value: UTF-8 has no half of a character.
-
-    `json.loads` returns such a text for an escape such as "\\ud83d" without its other half, and cutting a text may make
-    one.
-    """
+    """Refuse a text with a lone surrogate, however deep in the value: UTF-8 has no half of a character."""
     is_whole = not any(map(has_half_of_a_character, _texts(value)))
     want(name, is_whole, "text of whole characters, without a lone surrogate (half of a character)", value)
 

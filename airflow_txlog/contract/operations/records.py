@@ -52,10 +52,7 @@ _CALCULATING = frozenset(("+", "-", "*"))
 
 
 def looks_plain(text: str | None, *, is_value: bool = False) -> bool:
-    """Return whether a text, if there is one, has only names, constants and comparisons.
-
-    `is_value`: also `+`, `-` and `*`.
-    """
+    """Return whether a text, if any, has only names, constants and comparisons; `is_value`: also `+`, `-` and `*`."""
     if text is None:
         return True
     expression = sql_text(text).expression

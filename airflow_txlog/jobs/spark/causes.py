@@ -116,10 +116,7 @@ def causes_of(error: BaseException) -> list[Cause]:
 
 
 def describe(error: BaseException) -> str:
-    """Return the chain in one line: `FAILED_READ_FILE (path: …): MALFORMED_RECORD_IN_PARSING: JsonParseException`.
-
-    An exception without condition or words, such as "Exception thrown in awaitResult", is left out.
-    """
+    """Return the chain in one line, without empty exceptions: `FAILED_READ_FILE (path: …): JsonParseException`."""
     causes = causes_of(error)
     shown = [cause for cause in causes[:-1] if cause.says_something] + causes[-1:]
     return ": ".join(cause.text() for cause in shown)
@@ -141,10 +138,7 @@ def facts_of(error: BaseException) -> dict[str, str]:
 
 
 def analysis_text(error: PySparkException) -> str:
-    """Return Spark's own message about a text to which no value is bound: it quotes that text.
-
-    For an exception from elsewhere than Spark's analysis, return `describe`.
-    """
+    """Return Spark's own message about a text without bound values, which it quotes; else the same as `describe`."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415
 
     if not isinstance(error, AnalysisException):

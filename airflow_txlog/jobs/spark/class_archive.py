@@ -60,10 +60,7 @@ _chosen: str | None = None
 
 
 def jvm_options() -> str:
-    """Return the JVM options that use the archive, "" without one; always the same in this process.
-
-    If there is none, the end of this process starts a background process that makes one.
-    """
+    """Return the JVM options that use the archive; "" without one, which a process in the background then makes."""
     global _chosen
     if _chosen is None:
         path = archive_path()

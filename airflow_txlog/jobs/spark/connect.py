@@ -70,11 +70,7 @@ class ConnectTarget:
 
 
 def connect_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Return the session that the environment names, in which nothing runs yet.
-
-    Raises SparkUnavailable if the server does not answer or refuses the token, and JobError if PySpark lacks a package
-    for it.
-    """
+    """Return the session that the environment names, in which nothing runs. Raises SparkUnavailable, JobError."""
     check_one_version()
     target = ConnectTarget.of_environment()
     url = checked_url(target.url)
@@ -94,11 +90,7 @@ def connect_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession
 
 
 def checked_url(url: str) -> str:
-    """Return the URL, with `localhost` for an address of this machine. Raises InvalidJobSpec.
-
-    With a token PySpark encrypts unless the host is `localhost` by name; a server without TLS never answers, and the
-    client would wait for ten minutes.
-    """
+    """Return the URL, `localhost` for an address of this machine: others need TLS. Raises InvalidJobSpec."""
     # Parsed as PySpark parses it.
     parts = urlparse(f"http{url[2:]}")
     if not url.startswith("sc://") or not parts.hostname:

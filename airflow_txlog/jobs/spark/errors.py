@@ -93,8 +93,7 @@ _ADVICE = {
 def collect(frame: DataFrame, what: str) -> pa.Table:
     """Return the rows of a frame, evaluated once. `what` names the work in errors.
 
-    Raises the TxlogError of a worker, InvalidInput for values that the SQL cannot handle, JobLost if a process of Spark
-    died, JobError for the rest.
+    Raises the TxlogError of a worker, InvalidInput for values, JobLost if a process of Spark died, else JobError.
     """
     try:
         return frame.toArrow()
@@ -233,11 +232,7 @@ def _is_of_gateway(error: BaseException) -> bool:
 
 
 def _end_of_driver() -> str | None:
-    """Return how this process's own Spark ended, if it has.
-
-    The exception does not show it: py4j has no class for a call that finds no JVM, and a call on a stopped context
-    fails with another error.
-    """
+    """Return how this process's own Spark ended, if it has: the exception of a call to it does not show it."""
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark import SparkContext  # noqa: PLC0415
 
@@ -255,10 +250,7 @@ def _end_of_driver() -> str | None:
 
 
 def _host_of_failed_task() -> str | None:
-    """Return the machine of a failed task of the last failed stage, if this process's Spark knows it.
-
-    Spark raises the exception of a Python worker unchanged, without its executor.
-    """
+    """Return the machine of a failed task of the last failed stage, if this process's Spark knows it."""
     from pyspark import SparkContext  # noqa: PLC0415
 
     context: Any = SparkContext._active_spark_context

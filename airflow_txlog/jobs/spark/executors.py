@@ -51,8 +51,8 @@ def check_executors(
 ) -> None:
     """Log where the application runs, wait for an executor, and check the executors that are there.
 
-    `scheme`: of the store that tasks open; `task_memory_mib`: the memory of each outside the JVM; `conf`: the job's
-    settings. Raises NoExecutors, and UnfitExecutor with the host and the part that it lacks.
+    `scheme`: of the store that tasks open; `task_memory_mib`: of each outside the JVM. Raises NoExecutors,
+    UnfitExecutor.
     """
     master = str(spark.sparkContext.master if is_classic(spark) else spark.conf.get("spark.master", "local"))
     if master == "local" or master.startswith("local["):
@@ -115,10 +115,7 @@ _MEMORY_SETTINGS = (
 
 
 def memory_warning(master: str, conf: Mapping[str, str], task_memory_mib: int) -> str | None:
-    """Return a warning if executors have less memory outside the JVM than their tasks may take.
-
-    None on a standalone cluster, which bounds the JVM's memory alone.
-    """
+    """Return a warning if executors have less memory outside the JVM than tasks may take; None if standalone."""
     is_kubernetes = master.startswith("k8s://")
     if master != "yarn" and not is_kubernetes:
         return None

@@ -88,10 +88,7 @@ def is_one_process(master: str) -> bool:
 
 
 def closed_settings(folder: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the settings under which no process can connect to Spark's ports.
-
-    A file that Spark needs for its start is written into the folder.
-    """
+    """Return the settings under which no process can connect to Spark's ports; the folder gets a file for its start."""
     path = os.path.join(folder, _KEYS)
     with open(path, "wb") as file:
         file.write(_NO_KEYS)
@@ -104,10 +101,7 @@ def closed_settings(folder: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def jars_in_place(jars: str) -> str:
-    """Return the value of `spark.jars` with which Spark reads the jars of this machine in place.
-
-    Spark would send any other jar to its own executor through a closed port.
-    """
+    """Return the `spark.jars` with which Spark reads the jars of this machine in place, and not through a port."""
     found = []
     for jar in filter(None, map(str.strip, jars.split(","))):
         scheme, colon, rest = jar.partition(":")
@@ -168,7 +162,6 @@ def size_bytes(text: str) -> int | None:
 def memory_bytes(root: Path = Path("/")) -> int | None:
     """Return the memory of this machine, or of this process's cgroup if that is less; None if it is not known.
 
-    A JVM takes more than its heap, and the kernel kills a process that takes too much, without a line in our logs.
     Source: Linux, "Control Group v2", memory.max; Spark, "Configuration", spark.driver.memoryOverhead.
     """
     found = [limit for _, limit in _limits(root)]
@@ -178,9 +171,8 @@ def memory_bytes(root: Path = Path("/")) -> int | None:
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Return the memory of this machine, or of this process's cgroups, that nothing uses; None if it is not known.
+    """Return the memory of this machine or this process's cgroups that is free or caches files; None if unknown.
 
-    Cached files count as free: the kernel drops them before it kills a process.
     Source: Linux, "The /proc Filesystem", MemAvailable; "Control Group v2", memory.current and memory.stat.
     """
     try:
@@ -234,10 +226,7 @@ def _limits(root: Path) -> Iterator[tuple[Path, int]]:
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process with these settings, if there is none yet.
-
-    If PYSPARK_SUBMIT_ARGS names a properties file too, Spark reads that one for its start.
-    """
+    """Start the JVM of this process, if there is none; PYSPARK_SUBMIT_ARGS may name another properties file."""
     from pyspark import SparkContext  # noqa: PLC0415 - the rest of this module is used without PySpark
 
     if SparkContext._gateway is not None:

@@ -77,10 +77,7 @@ def watched(spark: SparkSession, name: str, log: Callable[[str], None], every_s:
 
 
 def counted(spark: SparkSession, task: Step) -> Step:
-    """Return the task so that it counts its rows for a watched step, if Spark is on this machine.
-
-    Over Spark Connect nothing shows where tasks run: a task elsewhere finds no folder, and counts nothing.
-    """
+    """Return the task so that it counts its rows for a watched step, if Spark is on this machine."""
     folder = _counts_folder() if is_local(spark) or not is_classic(spark) else None
     return task if folder is None else CountedTask(task=task, folder=folder)
 
@@ -133,11 +130,7 @@ def task_counts(spark: SparkSession) -> tuple[int, int, int]:
 
 
 def _moved_in_spark(spark: SparkSession) -> list[str]:
-    """Return the rows and bytes that Spark itself has read or made for the running tasks, as parts of a line.
-
-    Executors report it every ten seconds (spark.executor.heartbeatInterval). Spark does not see the files that our own
-    tasks read and write.
-    """
+    """Return the rows and bytes that Spark itself, not our tasks, has read or made for the running tasks, as texts."""
     session: Any = spark
     stages = session.sparkContext._jsc.sc().statusStore().activeStages()
     num_bytes = sum(int(stages.apply(index).inputBytes()) for index in range(stages.size()))

@@ -83,9 +83,8 @@ LOCAL_ONLY = {"is_local_only": True}
 def local_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return a new session in this process's Spark, and start Spark if there is none.
 
-    Temporary views and runtime settings are the session's alone. Raises InvalidJobSpec (argument `spark_conf.<name>`)
-    for a static setting of which the running Spark has another value, for one that lets others connect, and for the
-    master of a cluster; JobError if the installed PySpark cannot work.
+    Raises InvalidJobSpec (argument `spark_conf.<name>`) for a static setting that the running Spark has otherwise, that
+    lets others connect, or that names a cluster; JobError if the installed PySpark cannot work.
     """
     check_one_version()
     conf = dict(spark_conf or {})
@@ -155,9 +154,8 @@ def job_settings(
 ) -> Iterator[None]:
     """Apply the settings for a job's SQL, and restore the session's own at the end.
 
-    `conf` are the job's own, for a session on a Spark Connect server: any other was made with them. Only an
-    `unrestricted` query reads files by their paths. Raises InvalidJobSpec (argument `spark_conf.<name>`) for a setting
-    that the server would ignore.
+    `conf` are the job's own, for a session on a Spark Connect server. Raises InvalidJobSpec (argument
+    `spark_conf.<name>`) for a setting that the server would ignore.
     """
     silence_query_errors()
     wanted = {**_JOB_SETTINGS, "spark.sql.session.timeZone": time_zone}
@@ -176,10 +174,7 @@ def job_settings(
 
 @contextlib.contextmanager
 def session_settings(spark: SparkSession, wanted: Mapping[str, str | None]) -> Iterator[None]:
-    """Apply these settings, and restore the session's own at the end.
-
-    Raises InvalidJobSpec for a time zone that Spark does not know.
-    """
+    """Apply these settings, and restore the session's own at the end. Raises InvalidJobSpec for an unknown zone."""
     before = _settings_of(spark, wanted)
     try:
         _change_settings(spark, wanted)

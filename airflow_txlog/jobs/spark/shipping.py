@@ -38,9 +38,9 @@ _shipped: set[str] = set()
 
 
 def ship(spark: SparkSession) -> None:
-    """Make `airflow_txlog.datafiles` importable in this session's Python workers.
+    """Make `airflow_txlog.datafiles` importable in the session's Python workers.
 
-    Raises InvalidJobSpec for a server that speaks Spark Connect and is not Apache Spark (docs/decisions/not-sail.md).
+    Raises InvalidJobSpec for a server of Spark Connect that is not Apache Spark (docs/decisions/not-sail.md).
     """
     key = str(spark.sparkContext.applicationId if is_classic(spark) else spark.session_id)  # type: ignore[attr-defined]
     if key in _shipped:

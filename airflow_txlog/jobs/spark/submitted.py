@@ -24,10 +24,7 @@ GATEWAY = "PYSPARK_GATEWAY_PORT"
 
 
 def submitted_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Return the session on the cluster, with the settings of the job.
-
-    Raises InvalidJobSpec if no cluster was requested, and SparkUnavailable if Spark is on another.
-    """
+    """Return the session on the cluster. Raises InvalidJobSpec without a cluster, SparkUnavailable for another one."""
     check_one_version()
     if GATEWAY not in os.environ:
         raise InvalidJobSpec(

@@ -19,11 +19,7 @@ from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 
 def check_texts(operation: Operation) -> None:
-    """Raise InvalidJobSpec for a text that cannot be an expression, and for parameters that do not fit the texts.
-
-    Such a text has a bracket or a quote without its partner. A parameter in a text needs a value, which is no list in
-    IN, and every value needs its parameter.
-    """
+    """Raise InvalidJobSpec for a text that cannot be an expression, and for parameters that do not fit the texts."""
     values = operation.bound_parameters
     texts = list(operation.texts())
     used: set[str] = set()
