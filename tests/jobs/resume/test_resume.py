@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import Protocol
 from airflow_txlog.errors import from_dict
 from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.jobs.operations.merge import job as merge_job
@@ -210,3 +212,46 @@ def test_a_cleared_task_reads_its_source_anew_where_nothing_was_committed(tmp_pa
     committed(run(spark, "merge", table, application=retried, log=log.append, **mended))
     assert by_id(table)[100] == "mended"
     assert not any("resuming" in line for line in log)
+
+
+# --- rules that landed meanwhile ------------------------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEATURES = ["appendOnly", "changeDataFeed", "checkConstraints", "invariants"]
+
+
+def set_rule(table: Table, name: str, value: str) -> None:
+    """ALTER TABLE … SET TBLPROPERTIES, by another writer, with the protocol that it needs."""
+    tx = table.begin()
+    metadata = tx.metadata
+    assert metadata is not None
+    changed = msgspec.structs.replace(metadata, configuration={**metadata.configuration, name: value})
+    tx.set_metadata(changed, is_checked=True)
+    tx.set_protocol(Protocol(min_reader_version=1, min_writer_version=7, writer_features=FEATURES))
+    tx.commit("SET TBLPROPERTIES")
+
+
+def test_a18_a_constraint_that_landed_meanwhile_is_kept_by_rows_that_were_staged_before(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    log = winning("staged", lambda: set_rule(table, "delta.constraints.small", "amount < 100"))
+    error = error_of(run(spark, "update", table, set={"amount": "amount + 99"}, predicate="id > 3", log=log))
+    assert error["type"] == "ConstraintViolation"
+    assert ids(table) == list(range(10))
+    assert files_on_disk(table) == live_files(table), "what both attempts had staged is proved uncommitted, and gone"
+
+
+def test_a18_a_change_feed_that_was_switched_on_meanwhile_is_told_all_changes(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    log = winning("staged", lambda: set_rule(table, "delta.enableChangeDataFeed", "true"))
+    result = committed(run(spark, "delete", table, predicate="id = 4", log=log))
+    assert result.attempts == 2
+    assert [line for line in log.lines if "rules have changed" in line]
+    changes = table.changes(result.version or 0, result.version).to_pylist()
+    assert [(row["id"], row["_change_type"]) for row in changes] == [(4, "delete")]

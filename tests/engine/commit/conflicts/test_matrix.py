@@ -210,10 +210,7 @@ def documented(level: str) -> list[str]:
     return found.group(1).rstrip("\n").split("\n")
 
 
-@pytest.mark.parametrize(
-    "level",
-    [pytest.param("Serializable", marks=pytest.mark.long("every pair of operations again")), "WriteSerializable"],
-)
+@pytest.mark.parametrize("level", ["Serializable", "WriteSerializable"])
 def test_the_matrix_is_what_the_document_says(level: str) -> None:
     assert matrix(level) == documented(level)
 
