@@ -73,7 +73,6 @@ _CONFLICTS = "airflow_txlog/engine/commit/conflicts.py"
 _LOOP = "airflow_txlog/engine/commit/loop.py"
 _TRANSACTION = "airflow_txlog/engine/commit/transaction.py"
 _VACUUM_PLAN = "airflow_txlog/engine/upkeep/vacuum_plan.py"
-_PRUNING = "airflow_txlog/engine/table/predicate/pruning.py"
 _ATTEMPTS = "airflow_txlog/jobs/resume/attempts.py"
 
 FAULTS = (

@@ -29,7 +29,6 @@ Offset = Callable[[int], int]
 
 SECOND = 1_000_000
 DAYS_UNTIL_1970 = 719_163
-TEXT_OF_A_NUMBER = (Primitive.LONG, Primitive.DOUBLE, Primitive.FLOAT)
 
 
 @dataclass(frozen=True, kw_only=True)

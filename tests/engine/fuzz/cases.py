@@ -290,16 +290,7 @@ def _member_changed(column: pa.StructArray, chance: random.Random) -> pa.StructA
         case 0:
             members[at] = pa.nulls(len(column), members[at].type)
         case 1:
-            strange = [
-                pa.string(),
-                pa.int8(),
-                pa.float64(),
-                pa.binary(),
-                pa.list_(pa.string()),
-                pa.timestamp("ns"),
-                pa.null(),
-            ]
-            members[at] = pa.nulls(len(column), chance.choice(strange))
+            members[at] = pa.nulls(len(column), chance.choice(_STRANGE_TYPES))
         case 2:
             names[at] = names[at] + "X"
         case 3:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tests.helpers.depth import depth
 
-ROOT_NAME = "properties"
 SCHEMA = {
     "type": "struct",
     "fields": [

@@ -66,8 +66,6 @@ def _map(value: list[tuple[str, int]]) -> str:
     return "map(" + ", ".join(f"{_text(key)}, {one}" for key, one in value) + ")"
 
 
-_AN_HOUR = dt.timedelta(hours=1)
-
 KINDS: dict[str, Kind] = {
     "boolean": Kind(sql="BOOLEAN", arrow=pa.bool_(), values=(True, False), say=lambda v: str(v).upper()),
     "byte": Kind(sql="TINYINT", arrow=pa.int8(), values=(0, 1, 2, -128, 127), say=lambda v: f"CAST({v} AS TINYINT)"),

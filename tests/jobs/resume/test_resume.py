@@ -48,10 +48,6 @@ pytestmark = pytest.mark.spark
 SOURCE = "SELECT id * 5 AS id, date'2024-01-01' AS day, uuid() AS name, 0D AS amount FROM range(8)"
 
 
-def staged_part(table: Table, before: set[str]) -> set[str]:
-    return {path for path in files_on_disk(table) - before if "part-" in path and "txlog-inputs" not in path}
-
-
 def test_b1_a_retry_after_a_lost_race_stages_nothing_that_was_staged(tmp_path: Path, spark: SparkSession) -> None:
     """The first try may not go on after a conflict, and leaves its memory to the second."""
     table = make_table(tmp_path / "t", rows(10), rows(10, start=10), rows(10, start=100))
