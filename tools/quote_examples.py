@@ -12,6 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 QUOTING_PAGES = [ROOT / "docs" / "operators.md", ROOT / "docs" / "waiting.md"]
+QUOTING_IN_PART = [ROOT / "docs" / "python-rows.md"]
+"""Pages with blocks of their own too, which a test runs."""
 QUOTE = re.compile(r"<!-- (example_dags/\w+\.py): (\w+) -->\n```python\n(.*?)```", re.DOTALL)
 
 
@@ -33,5 +35,5 @@ def quoted(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in QUOTING_PAGES:
+    for page in (*QUOTING_PAGES, *QUOTING_IN_PART):
         page.write_text(quoted(page.read_text()))

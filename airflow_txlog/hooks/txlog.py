@@ -16,13 +16,14 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowException, BaseHook, conf
+from airflow.providers.common.compat.sdk import AirflowException, conf
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.restrictions import only_tunes, unrestricted_names
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.spark_connection import open_spark_connection
+from airflow_txlog.hooks.task_rows import RowWritingHook
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.locations import Access, is_absolute, shown
 from airflow_txlog.runners import CONNECTION_TYPES, Runner, check_runner, make_runner, run_unless_done
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _NAME_A_TABLE = 'an absolute path ("/lake/orders") or a URI ("file:///lake/orders")'
 
 
-class TxlogHook(BaseHook):
+class TxlogHook(RowWritingHook):
     """Delta tables of one connection, or of none.
 
     :param txlog_conn_id: a connection of type `txlog`, or None: then every table is named by its full URI. A connection

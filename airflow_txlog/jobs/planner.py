@@ -178,9 +178,10 @@ def _run_here(job: Job, context: JobContext) -> JobResult:
     with _unread_by_arrow():
         result = job(context)
     assert isinstance(executor, LocalExecutor)
+    allowed = "" if context.operation.holds_rows else f", of {executor.bytes_allowed} that {SMALL_JOB.setting} allows"
     context.log(
         f"without Spark: all that the job evaluates is plain, and at most {executor.bytes_planned} bytes were read at "
-        f"once, of {executor.bytes_allowed} that {SMALL_JOB.setting} allows"
+        f"once{allowed}"
     )
     return result
 

@@ -19,12 +19,14 @@ from sqlglot.optimizer.scope import build_scope
 
 from airflow_txlog.contract.job import Lineage
 from airflow_txlog.contract.operations import (
+    AnySource,
     DeleteClause,
     FileView,
     InsertClause,
     Merge,
     Operation,
     QuerySource,
+    RowsInProcess,
     SourceOperation,
     TableView,
     Update,
@@ -76,15 +78,15 @@ def _copies_of(uri: str, columns: Sequence[str]) -> dict[str, frozenset[Field] |
     return {column.lower(): frozenset({(uri, column)}) for column in columns}
 
 
-def _of_source(source: QuerySource | View, views: Mapping[str, Sequence[str]]) -> Origins | None:
+def _of_source(source: AnySource, views: Mapping[str, Sequence[str]]) -> Origins | None:
     if isinstance(source, QuerySource):
         relations = {name: _of_view(view, views.get(name)) for name, view in source.views.items()}
         return _of_query(source.sql, relations)
     return _of_view(source, views.get(""))
 
 
-def _of_view(view: View, columns: Sequence[str] | None) -> Origins | None:
-    if columns is None or len({column.lower() for column in columns}) < len(columns):
+def _of_view(view: View | RowsInProcess, columns: Sequence[str] | None) -> Origins | None:
+    if columns is None or isinstance(view, RowsInProcess) or len({column.lower() for column in columns}) < len(columns):
         return None
     if isinstance(view, TableView):
         return _copies_of(view.table, columns)

@@ -16,6 +16,7 @@ from airflow_txlog.contract.operations import (
     KeySource,
     Operation,
     QuerySource,
+    RowsInProcess,
     SourceOperation,
     TableView,
     View,
@@ -86,5 +87,7 @@ def sizes_read(
     }
 
 
-def _places(view: View) -> list[str]:
+def _places(view: View | RowsInProcess) -> list[str]:
+    if isinstance(view, RowsInProcess):
+        return []
     return [view.table] if isinstance(view, TableView) else [before_glob(path) for path in view.paths]

@@ -19,6 +19,13 @@ from airflow_txlog.contract.restrictions import unrestricted_names
 from airflow_txlog.contract.wording import summary_lines, xcom_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
+from airflow_txlog.hooks.identity import (
+    annotations_of,
+    application_transaction,
+    check_key,
+    job_identity,
+    keep_success,
+)
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.links.pages import links_of
@@ -32,8 +39,7 @@ from airflow_txlog.operators.arguments.given import (
     text_map,
 )
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
-from airflow_txlog.operators.arguments.texts import check_key, check_texts, check_time_zone
-from airflow_txlog.operators.identity import annotations_of, application_transaction, job_identity, keep_success
+from airflow_txlog.operators.arguments.texts import check_texts, check_time_zone
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
 from airflow_txlog.runners import (

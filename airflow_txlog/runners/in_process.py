@@ -20,6 +20,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.source.held_rows import ArrowRows, rows_in_process
 from airflow_txlog.jobs.spark.launch import log_start
 from airflow_txlog.jobs.spark.session import has_session, is_classic, local_session
 from airflow_txlog.runners.base import Log, check_stays_here, result_or_error
@@ -34,9 +35,13 @@ INTERRUPT_EVERY_S = 0.2
 
 
 class InProcessRunner:
-    """One warm Spark session per process."""
+    """One warm Spark session per process.
 
-    def __init__(self) -> None:
+    `rows`: the source of its one job, as `ArrowRows` takes them. Raises as `ArrowRows` does.
+    """
+
+    def __init__(self, rows: object = None) -> None:
+        self._rows = None if rows is None else ArrowRows(rows)
         self._interrupt: Callable[[], object] | None = None
         """Cancels the Spark jobs of the running job."""
 
@@ -44,7 +49,13 @@ class InProcessRunner:
         """Run the job and wait; see `Runner.run`."""
         check_stays_here(spec)
         with contextlib.ExitStack() as held:
+            held.enter_context(rows_in_process(self._rows))
             return result_or_error(spec, run_job(spec, None, log=log, start=lambda: self._spark(spec, held, log)))
+
+    @property
+    def reading_error(self) -> BaseException | None:
+        """The error that the stream of the rows has raised."""
+        return None if self._rows is None else self._rows.error
 
     def _spark(self, spec: JobSpec, held: contextlib.ExitStack, log: Log) -> SparkSession:
         """Return the session for a job, which can be killed and has its credentials until `held` ends."""

@@ -132,6 +132,20 @@ def test_the_people_of_a_file_of_keys_are_forgotten_in_both_tables(folder: Path,
     assert tasks["check"][0].xcom_pull(task_ids="check") == {"people": 997, "orders": 4980}
 
 
+def test_rows_of_tasks_are_written_by_the_hook_and_a_cleared_run_writes_its_own(folder: Path, dag_of: ParseDag) -> None:
+    tasks = run(dag_of("rows_from_tasks", "rows_from_tasks"))
+    versions = [tasks[name][0].xcom_pull(task_ids=name) for name in ("measure", "correct", "forget")]
+    assert versions == [0, 1, 2]
+    table = Table.open(str(folder / "readings"))
+    rows = {row["sensor"]: row["celsius"] for row in table.to_arrow().to_pylist()}
+    assert rows == {"roof": 19.5, "attic": 21.0}
+    assert [name.rpartition("/")[2].split("-")[0] for name in sorted(table.snapshot().state.transactions)] == [
+        "upsert",
+        "delete",
+        "append",
+    ]
+
+
 def test_nightly_upkeep_leaves_a_mapped_table_with_a_v2_checkpoint_and_nothing_to_complain_of(
     folder: Path, dag_of: ParseDag
 ) -> None:

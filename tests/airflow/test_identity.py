@@ -85,7 +85,7 @@ def identity(
     run_started: dt.datetime | None = None,
     clock: Clock = NOW,
 ) -> ApplicationTransaction:
-    from airflow_txlog.operators.identity import application_transaction
+    from airflow_txlog.hooks.identity import application_transaction
 
     context: dict[str, Any] = {"ti": ti, "task": SimpleNamespace(retries=2)}
     if store is not None:
@@ -139,7 +139,7 @@ AFTER_THE_TABLE = {
 
 @pytest.mark.parametrize("held", HELD)
 def test_what_a_try_does_next_follows_from_what_is_kept_and_what_the_table_was_asked_for(held: str) -> None:
-    from airflow_txlog.operators.identity import Asked, KeptNumber, next_step
+    from airflow_txlog.hooks.identity import Asked, KeptNumber, next_step
 
     def kept(name: str) -> KeptNumber | None:
         return KeptNumber.in_store(StateStore({"txlog.transaction": HELD[name]}))
@@ -154,7 +154,7 @@ def test_what_a_try_does_next_follows_from_what_is_kept_and_what_the_table_was_a
 
 @pytest.mark.parametrize("held", [name for name, data in HELD.items() if data is not None])
 def test_a_number_is_kept_in_the_form_in_which_it_is_read(held: str) -> None:
-    from airflow_txlog.operators.identity import KeptNumber
+    from airflow_txlog.hooks.identity import KeptNumber
 
     store, again = StateStore({"txlog.transaction": HELD[held]}), StateStore()
     found = KeptNumber.in_store(store)
@@ -286,7 +286,7 @@ def test_a10_two_copies_of_one_try_hold_one_number_whatever_their_order(table: T
 
     # The copy that read the table before the first one kept its number, and wrote the store after it committed.
     late_store, late_ti = StateStore(), Try(task_id="late")
-    from airflow_txlog.operators.identity import application_transaction
+    from airflow_txlog.hooks.identity import application_transaction
 
     def read_then_overtaken(app_id: str) -> int | None:
         recorded = recorded_version(table, app_id)
@@ -505,7 +505,7 @@ def test_the_first_try_of_an_authors_key_is_known_to_its_retries_and_over_a_clea
 
 
 def test_a_commit_has_the_label_of_a_mapped_task_unless_its_values_are_personal() -> None:
-    from airflow_txlog.operators.identity import annotations_of
+    from airflow_txlog.hooks.identity import annotations_of
 
     class Labelled(Try):
         rendered_map_index = "mary@home.example"

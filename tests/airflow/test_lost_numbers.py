@@ -66,7 +66,7 @@ def spec_of(
     read: Callable[[str], int | None] | None = None,
 ) -> JobSpec:
     """The job of one try, as the operator describes it."""
-    from airflow_txlog.operators.identity import annotations_of, application_transaction
+    from airflow_txlog.hooks.identity import annotations_of, application_transaction
 
     context: dict[str, Any] = {"ti": ti, "dag_run": Run(started)}
     if store is not None:

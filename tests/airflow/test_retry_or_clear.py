@@ -169,7 +169,7 @@ def staging_does_it(table: Table) -> None:
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
 
-    from airflow_txlog.operators.identity import annotations_of, application_transaction
+    from airflow_txlog.hooks.identity import annotations_of, application_transaction
     from tests.airflow.test_identity import StateStore
 
     with create_session() as session:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from airflow_txlog.contract.operations.fields import AnySource, Parameters, PartitionText
+from airflow_txlog.contract.operations.fields import AnySource, Parameters, PartitionText, RowsInProcess
 from airflow_txlog.contract.operations.reading import Change, Part, Sees, check_names, kinds_of, read, want
 from airflow_txlog.contract.parameters import decode_parameter
 
@@ -59,6 +59,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def counts_from_first_try(self) -> bool:
         """Whether a commit that landed since the work's first try began is a conflict, also for a retry."""
+        return False
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether its rows are in this process, which then does the work of the job however large it is."""
         return False
 
     @property
@@ -160,6 +165,10 @@ class SourceOperation(ScopedOperation, frozen=True, kw_only=True):
 
     source: AnySource
     schema_evolution: bool = False
+
+    @property
+    def holds_rows(self) -> bool:
+        return isinstance(self.source, RowsInProcess)
 
 
 OPERATIONS: dict[str, type[Operation]] = {}

@@ -122,8 +122,19 @@ class QuerySource(Part, frozen=True, kw_only=True):
         return "sql" in given
 
 
+class RowsInProcess(Part, frozen=True, kw_only=True):
+    """Rows that the caller of the job holds as an Arrow stream. Only the process that holds them can run such a job."""
+
+    rows: Literal["in_process"] = "in_process"
+
+    @classmethod
+    def fits(cls, given: Mapping[str, Any]) -> bool:
+        return "rows" in given
+
+
 AnySource = Annotated[
-    QuerySource | TableView | FileView, Meta(description="a mapping with `sql`, `table`, or `format` and `path`")
+    QuerySource | TableView | FileView | RowsInProcess,
+    Meta(description="a mapping with `sql`, `table`, or `format` and `path`"),
 ]
 
 

@@ -23,6 +23,7 @@ from airflow_txlog.contract.operations.fields import (
     KeySource,
     Location,
     PairText,
+    RowsInProcess,
     SomeColumnNames,
     TableText,
     TableView,
@@ -70,8 +71,8 @@ def _looks_plain(part: Expression, operators: frozenset[str]) -> bool:
 
 
 def _may_be_read_here(source: AnySource) -> bool:
-    """Return whether Arrow may read the source: Parquet files, or one of our tables."""
-    return isinstance(source, TableView) or (isinstance(source, FileView) and source.may_be_plain)
+    """Return whether Arrow may read the source: Parquet files, one of our tables, or rows in this process."""
+    return isinstance(source, TableView | RowsInProcess) or (isinstance(source, FileView) and source.may_be_plain)
 
 
 def _is_in_reach(source: AnySource, *, is_spark_here: bool) -> bool:
@@ -115,7 +116,10 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
     @property
     def may_spare_spark(self) -> bool:
-        return isinstance(self.source, FileView) and self.source.may_be_plain and self.replace_where is None
+        is_plain = isinstance(self.source, RowsInProcess) or (
+            isinstance(self.source, FileView) and self.source.may_be_plain
+        )
+        return is_plain and self.replace_where is None
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         return self.may_spare_spark and _is_in_reach(self.source, is_spark_here=is_spark_here)
@@ -140,6 +144,10 @@ class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
     def check(self) -> None:
         possible = self.keys is None or self.predicate is None
         want("arguments.predicate", possible, "null where keys are given", self.predicate)
+
+    @property
+    def holds_rows(self) -> bool:
+        return isinstance(self.keys, KeySource) and isinstance(self.keys.source, RowsInProcess)
 
     @property
     def may_spare_spark(self) -> bool:

@@ -55,7 +55,8 @@ class LocalExecutor:
 
     def __init__(self, spec: JobSpec) -> None:
         self.parallelism = threads_for(spec.table_uri)
-        self.bytes_allowed = SMALL_JOB.allowed
+        # Another process could not read rows of this one, so that it does the work whatever the table's size.
+        self.bytes_allowed = sys.maxsize if spec.operation.holds_rows else SMALL_JOB.allowed
         self.bytes_planned = 0
         """The most that was read at once."""
         self._time_zone = spec.time_zone

@@ -1,15 +1,15 @@
-"""The rows of a source that this process reads: Parquet files, or one of our tables."""
+"""The rows of a source that this process reads: Parquet files, one of our tables, or rows that its caller holds."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from airflow_txlog.contract.operations import AnySource
+from airflow_txlog.contract.operations import AnySource, RowsInProcess
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
@@ -19,6 +19,7 @@ from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.stage import TaskRows, stage
+from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
 from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan, plain_columns_of
 from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here
 
@@ -59,22 +60,64 @@ class FoundHere:
     def stage(self, rules: PlainRules, layout: Layout, inside: str | None) -> list[StagedFile]:
         """Copy the files' rows. Raises NeedsSpark."""
         context = self._context
-        context.executor.foresee(lambda: self._why_spark(rules, inside))
+        context.executor.foresee(lambda: why_not_as_they_are(rules, self.columns, inside))
         # A single task writes one file per partition; several tasks would each write a file per partition.
         scan = self._found.scan(context, in_one=bool(layout.partition_columns))
         return stage(context, layout, [(TaskRows(Task(source=scan)), None)])
 
-    def _why_spark(self, rules: PlainRules, inside: str | None) -> str | None:
-        given, schema = self.columns, rules.schema
-        lacks = any(not field.nullable and given.find(field.name) is None for field in schema)
-        unknown = any(schema.find(field.name) is None for field in given)
-        if inside is not None or lacks or unknown or not keeps_as_they_are(rules.table, schema, given):
-            return "the source's columns are not those of the table, in the same types"
-        return None
+
+@dataclass(frozen=True)
+class FoundInProcess:
+    """Rows that the caller of the job holds. See `FoundSource`."""
+
+    _context: JobContext
+    _found: GivenRows
+    reads_target: ClassVar[bool] = False
+
+    @property
+    def columns(self) -> StructType:
+        return self._found.columns
+
+    @property
+    def described(self) -> SchemaJson:
+        described: SchemaJson = json.loads(schema_to_json(self.columns))
+        return described
+
+    def values_of(self, name: str, what: str) -> pa.ChunkedArray:
+        return self._found.values_of(name)
+
+    def materialize(self, parameters: Collection[str]) -> MaterializedSource:
+        context = self._context
+        return materialize_scan(context, self._found.scan(context, context.parallelism), self.columns, parameters)
+
+    def stage(self, rules: PlainRules, layout: Layout, inside: str | None) -> list[StagedFile]:
+        """Write the rows as they come. Raises NeedsSpark."""
+        context = self._context
+        context.executor.foresee(lambda: why_not_as_they_are(rules, self.columns, inside))
+        # A single task writes one file per partition; several tasks would each write a file per partition.
+        scan = self._found.scan(context, 1 if layout.partition_columns else context.parallelism)
+        return stage(context, layout, [(TaskRows(Task(source=scan)), None)])
 
 
-def found_here(context: JobContext, described: AnySource, argument: str, target: Snapshot | None) -> FoundHere | str:
+def why_not_as_they_are(rules: PlainRules, given: StructType, inside: str | None) -> str | None:
+    """Return why rows with these columns are no rows of the table as they are; None if they are.
+
+    `inside`: a condition that each of them must satisfy.
+    """
+    schema = rules.schema
+    lacks = any(not field.nullable and given.find(field.name) is None for field in schema)
+    unknown = any(schema.find(field.name) is None for field in given)
+    if inside is not None or lacks or unknown or not keeps_as_they_are(rules.table, schema, given):
+        return "the source's columns are not those of the table, in the same types"
+    return None
+
+
+def found_here(
+    context: JobContext, described: AnySource, argument: str, target: Snapshot | None
+) -> FoundHere | FoundInProcess | str:
     """Find a source that this process can read; return the reason if only Spark can."""
+    if isinstance(described, RowsInProcess):
+        return FoundInProcess(context, given_rows(context, argument, target))
     # Of a source of keys one column is read, of any other source all columns.
     found = rows_here(context, described, argument, target, reads_all=argument == "source")
     return FoundHere(context, found) if isinstance(found, RowsHere) else found.why

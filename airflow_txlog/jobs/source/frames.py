@@ -17,7 +17,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import NullType, StructField, StructType
 
-from airflow_txlog.contract.operations import AnySource, FileView, QuerySource, SourceOperation, TableView, View
+from airflow_txlog.contract.operations import (
+    AnySource,
+    FileView,
+    QuerySource,
+    RowsInProcess,
+    SourceOperation,
+    TableView,
+    View,
+)
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
@@ -30,6 +38,7 @@ from airflow_txlog.jobs.files.scan import bins_for, plan_files
 from airflow_txlog.jobs.files.stage import load
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_as_given, found_with_columns
 from airflow_txlog.jobs.source.footers import NotSpark, notes_in
+from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
 from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, files_in_store, find_files, is_listed_here
 from airflow_txlog.jobs.source.materialized import (
     WRITING_SOURCE,
@@ -37,6 +46,7 @@ from airflow_txlog.jobs.source.materialized import (
     check_names,
     input_layout,
     input_scan,
+    materialize_scan,
     materialized,
     stored_of,
     unmatched_plan,
@@ -157,10 +167,12 @@ def frame_of(context: JobContext, source: MaterializedSource, names: Collection[
 
 
 def _view(
-    context: JobContext, view: View, argument: str, target: Snapshot | None, *, reads_all: bool = False
+    context: JobContext, view: View | RowsInProcess, argument: str, target: Snapshot | None, *, reads_all: bool = False
 ) -> Source:
     if isinstance(view, TableView):
         return _table_view(context, view, target)
+    if isinstance(view, RowsInProcess):
+        return _written_down(context, given_rows(context, argument, target))
     try:
         if is_listed_here(view.paths, argument):
             return _read_here(context, files_in_store(context, view, argument))
@@ -247,6 +259,14 @@ def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -
     plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.executor.instants)
     frame = scan_frame(context, FileScan(bins=bins_for(context, plan), schema=snapshot.schema))
     return Source(frame=frame, reads_target=reads_target, size=plan.size)
+
+
+def _written_down(context: JobContext, given: GivenRows) -> Source:
+    """Return rows of this process as Spark reads them: from files of the job, into which they are written here."""
+    written = materialize_scan(context, given.scan(context), given.columns, ())
+    frame = frame_of(context, written)
+    scan = input_scan(context, written.files, stored_of(written, written.names))
+    return Source(frame=frame.drop(ROW_ID_COLUMN), reads_target=False, scan=lambda: scan)
 
 
 def _columns(frame: DataFrame, names: Collection[str]) -> list[Column]:

@@ -30,7 +30,7 @@ from airflow_txlog.engine.table.predicate.names import SPECIAL_NAMES, columns_in
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.schema.types import StructType, bare_columns
-from airflow_txlog.errors import InvalidPredicate, SchemaMismatch, UnknownColumn
+from airflow_txlog.errors import ConstraintViolation, InvalidPredicate, SchemaMismatch, UnknownColumn
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.sql.expression import Call, Name, parts_of
 from airflow_txlog.sql.lexer import DOT, Token
@@ -63,6 +63,45 @@ def check_distinct(names: Sequence[str], what: str) -> None:
                 columns=[name],
             )
         seen.add(name.lower())
+
+
+def rows_do_not_fit(
+    problems: Sequence[str],
+    source: Sequence[tuple[str, str]],
+    table: Sequence[tuple[str, str]],
+    table_uri: str,
+    where: str = "in the source's SQL",
+) -> SchemaMismatch:
+    """Return the error that names every column that does not fit, and shows both sides, each with names and types.
+
+    `where`: the place in which the author converts columns.
+    """
+    have = {name.lower(): (name, kind) for name, kind in source}
+    lines = [("column", "table", "source")]
+    for name, kind in table:
+        other = have.pop(name.lower(), None)
+        lines.append((name, kind, "-" if other is None else other[1]))
+    lines += [(name, "-", kind) for name, kind in have.values()]
+    widths = [max(len(line[index]) for line in lines) for index in range(3)]
+    shown = (
+        "  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+    return SchemaMismatch(
+        # The first line is all that a retry policy logs: it names the columns.
+        f"The rows do not fit the table {table_uri}: " + "; ".join(problems) + "\n" + "\n".join(shown) + "\n"
+        f"Cast, rename or leave out columns {where}. Nothing was staged.",
+        table=table_uri,
+        columns=[problem.split(":", 1)[0] for problem in problems],
+    )
+
+
+def without_not_null_column(table_uri: str, column: str) -> ConstraintViolation:
+    """Return the error for rows that lack a column that is NOT NULL."""
+    return ConstraintViolation(
+        f"{table_uri}: column {column!r} is NOT NULL, and the source has no such column. Nothing was staged.",
+        constraint="NOT NULL",
+        column=column,
+    )
 
 
 def assigned_column(name: str, columns: Mapping[str, Column], alias: str) -> Column | None:

@@ -40,8 +40,8 @@ from pyspark.sql.types import (
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
-from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, TxlogError, UnsupportedFeature
-from airflow_txlog.jobs.sql.columns import check_distinct
+from airflow_txlog.errors import SchemaMismatch, TxlogError, UnsupportedFeature
+from airflow_txlog.jobs.sql.columns import check_distinct, rows_do_not_fit, without_not_null_column
 from airflow_txlog.jobs.sql.gate import quoted
 
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
@@ -233,12 +233,7 @@ def fit_rows(
         found = have.get(field.name.lower())
         if found is None:
             if not field.nullable and field.name not in filled:
-                raise ConstraintViolation(
-                    f"{table_uri}: column {field.name!r} is NOT NULL, and the source has no such column. Nothing was "
-                    "staged.",
-                    constraint="NOT NULL",
-                    column=field.name,
-                )
+                raise without_not_null_column(table_uri, field.name)
             columns.append(F.lit(None).cast(_nullable(field.dataType)).alias(field.name))
         elif not can_store(found.dataType, field.dataType, ansi=ansi):
             problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
@@ -252,27 +247,9 @@ def fit_rows(
 
 def mismatch(problems: Sequence[str], found: StructType, table: StructType, table_uri: str) -> SchemaMismatch:
     """Return the error that names every column that does not fit, and shows both schemas side by side."""
-    return SchemaMismatch(
-        # The first line is all that a retry policy logs: it names the columns.
-        f"The rows do not fit the table {table_uri}: " + "; ".join(problems) + "\n" + _side_by_side(found, table) + "\n"
-        "Cast, rename or leave out columns in the source's SQL. Nothing was staged.",
-        table=table_uri,
-        columns=[problem.split(":", 1)[0] for problem in problems],
-    )
-
-
-def _side_by_side(found: StructType, table: StructType) -> str:
-    have = {field.name.lower(): field for field in found}
-    lines = [("column", "table", "source")]
-    for field in table:
-        other = have.pop(field.name.lower(), None)
-        own = field.dataType.simpleString() + ("" if field.nullable else " not null")
-        lines.append((field.name, own, "-" if other is None else other.dataType.simpleString()))
-    lines += [(field.name, "-", field.dataType.simpleString()) for field in have.values()]
-    widths = [max(len(line[index]) for line in lines) for index in range(3)]
-    return "\n".join(
-        "  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    source = [(field.name, field.dataType.simpleString()) for field in found]
+    own = [(field.name, field.dataType.simpleString() + ("" if field.nullable else " not null")) for field in table]
+    return rows_do_not_fit(problems, source, own, table_uri)
 
 
 def lacking_member(found: DataType, wanted: DataType) -> str | None:

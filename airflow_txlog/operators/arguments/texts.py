@@ -51,18 +51,6 @@ def check_time_zone(name: str) -> None:
             ) from None
 
 
-def check_key(key: str) -> None:
-    """Raise InvalidJobSpec for an idempotency key that is not a text, or is empty."""
-    if not isinstance(key, str):
-        raise InvalidJobSpec(
-            f"idempotency_key must be a text; found {type(key).__name__}. In a template, | string makes one of it. "
-            "Nothing was read.",
-            argument="idempotency_key",
-        )
-    if not key.strip():
-        raise InvalidJobSpec("idempotency_key must not be empty: it names the work.", argument="idempotency_key")
-
-
 def _mistake(text: str, values: Mapping[str, Any], *, is_query: bool) -> str | None:
     why = why_not_cut(text) if is_query else why_no_expression(text)
     if why is not None:

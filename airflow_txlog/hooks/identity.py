@@ -5,6 +5,9 @@ submitted. A retry and a second copy use the kept number. A cleared task takes t
 `max_tries`, or the task had succeeded, which `keep_success` records after Airflow's own database has. A later try that
 finds nothing kept searches the table's log for commits of this task, whose tags name run, task, try and `max_tries`.
 
+A task that calls `TxlogHook` several times does several pieces of work: each call has its own number and its own app
+id, which ends in its method, its table and its position among such calls (`HookCall`).
+
 An app id names the task instance, and before it the deployment: `[txlog] deployment_id` if that is set, else the id
 that Airflow gave to the task's first try, which no two deployments share. Source: soundness A10.
 
@@ -16,6 +19,8 @@ it keeps first. So both hold the same number, and one of them wins.
 from __future__ import annotations
 
 import enum
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -25,8 +30,7 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, ApplicationTransaction
-from airflow_txlog.errors import IdempotencyKeyReused
-from airflow_txlog.operators.arguments.texts import check_key
+from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec
 
 if TYPE_CHECKING:
     from airflow_txlog.exactly_once.transactions import RecordedWork
@@ -40,6 +44,44 @@ try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE
 except ImportError:
     NEVER_EXPIRE = timedelta.max
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookCall:
+    """One call of a `TxlogHook` method in a task: the `number`-th of this method on this table, counted from 1.
+
+    A retry makes the same calls in the same order, so the number finds the work of an earlier try.
+    """
+
+    table_uri: str
+    method: str
+    number: int
+
+    @classmethod
+    def next_in(cls, context: Mapping[str, Any], table_uri: str, method: str) -> HookCall:
+        """Return the next such call of this try. Every use counts, whether the call succeeds or not."""
+        ti = context["ti"]
+        this_try = (ti.dag_id, ti.task_id, ti.run_id, ti.map_index, ti.try_number, str(ti.id))
+        if this_try not in _calls:
+            # A process runs one task at a time; one that runs several one after another needs only the last.
+            _calls.clear()
+            _calls[this_try] = Counter()
+        _calls[this_try][table_uri, method] += 1
+        return cls(table_uri=table_uri, method=method, number=_calls[this_try][table_uri, method])
+
+    @property
+    def name(self) -> str:
+        """The last part of the call's app id. It is no map index, so no task instance has this id."""
+        # Two spellings of one table are counted separately, and must not share an id.
+        return f"{self.method}-{hashlib.sha256(self.table_uri.encode()).hexdigest()[:12]}-{self.number}"
+
+    @property
+    def slot(self) -> str:
+        """The end of the key under which the state store keeps the call's number."""
+        return f".{self.name}"
+
+
+_calls: dict[tuple[Any, ...], Counter[tuple[str, str]]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +99,17 @@ class KeptNumber:
     """Whether no number was chosen, because it is unknown whether a commit is this task's."""
 
     @classmethod
-    def in_store(cls, store: Any) -> KeptNumber | None:
-        """Return the number that the store holds now."""
-        data = store.get(STATE_KEY)
+    def in_store(cls, store: Any, slot: str = "") -> KeptNumber | None:
+        """Return the number that the store holds now for the task, or for one of its calls (`HookCall.slot`)."""
+        data = store.get(STATE_KEY + slot)
         if not isinstance(data, dict):
             return None
         return cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})
 
-    def keep(self, store: Any) -> None:
+    def keep(self, store: Any, slot: str = "") -> None:
         """Put the number into the store, without expiry."""
         data = {name: value for name, value in asdict(self).items() if value is not None and value is not False}
-        store.set(STATE_KEY, data, retention=NEVER_EXPIRE)
+        store.set(STATE_KEY + slot, data, retention=NEVER_EXPIRE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +156,9 @@ def application_transaction(
     idempotency_key: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
     recorded_work: Callable[[str], Iterable[RecordedWork]] = lambda suffix: (),
+    call: HookCall | None = None,
 ) -> ApplicationTransaction:
-    """Return the transaction that this try of this task carries.
+    """Return the transaction that this try of this task carries, or this `call` of it.
 
     Two functions read the table: `recorded_version` returns the number that it holds for an app id, `recorded_work` the
     commits whose app id has a given end. Neither is called for an author's key: its number is always 1, and the spec's
@@ -123,33 +166,34 @@ def application_transaction(
 
     Raises the state store's errors: without its answer a retry cannot be distinguished from new work.
     """
+    name, slot = ("", "") if call is None else (call.name, call.slot)
     if idempotency_key is not None:
         check_key(idempotency_key)
-        return _keyed_transaction(context, idempotency_key, clock)
+        return _keyed_transaction(context, idempotency_key, clock, slot)
     if "task_state_store" not in context:
-        return _earlier_work(context, recorded_work) or _transaction_without_store(context, clock)
+        return _earlier_work(context, recorded_work, name) or _transaction_without_store(context, clock, name)
     ti, store = context["ti"], context["task_state_store"]
     max_tries = int(ti.max_tries)
     asked: Asked | None = None
     while True:
         # After the table: see the module's invariant.
-        kept = KeptNumber.in_store(store)
+        kept = KeptNumber.in_store(store, slot)
         step = next_step(kept, asked, max_tries)
         if step is Step.USE_KEPT:
             assert kept is not None
             return _transaction_of(kept)
         if step is Step.ASK_TABLE or asked is None:
             # The id is kept with the number, so that a deployment that is renamed between two tries makes no new work.
-            app_id = kept.app_id if kept is not None else app_id_of(ti, deployment_id() or str(ti.id))
+            app_id = kept.app_id if kept is not None else app_id_of(ti, deployment_id() or str(ti.id), name)
             asked = Asked(kept=kept, app_id=app_id, recorded=recorded_version(app_id))
             continue
         earlier = None
         if step is Step.FIND_EARLIER:
             try:
-                earlier = _earlier_work(context, recorded_work)
+                earlier = _earlier_work(context, recorded_work, name)
             except IdempotencyKeyReused:
                 # This detects a clear, which changes `max_tries`: it is new work, whatever is recorded.
-                KeptNumber(app_id=asked.app_id, max_tries=max_tries, refused=True).keep(store)
+                KeptNumber(app_id=asked.app_id, max_tries=max_tries, refused=True).keep(store, slot)
                 raise
         chosen = KeptNumber(
             app_id=asked.app_id if earlier is None else earlier.app_id,
@@ -158,7 +202,7 @@ def application_transaction(
             first_tried_ms=clock.now_ms() if earlier is None else earlier.first_tried_ms,
         )
         # The number is kept before anything is submitted: no try of new work has met the table.
-        chosen.keep(store)
+        chosen.keep(store, slot)
         return _transaction_of(chosen, is_first_try=earlier is None)
 
 
@@ -173,14 +217,14 @@ def _transaction_of(kept: KeptNumber, *, is_first_try: bool = False) -> Applicat
     )
 
 
-def _transaction_without_store(context: Mapping[str, Any], clock: Clock) -> ApplicationTransaction:
+def _transaction_without_store(context: Mapping[str, Any], clock: Clock, name: str) -> ApplicationTransaction:
     """Return the transaction before Airflow 3.3: the number is `max_tries`; one from before this run is not ours."""
     ti, started = context["ti"], _run_started(context)
     # The time of a later try's first one is not kept; it was not before the run began.
     not_before_ms = _epoch_ms(started)
     return ApplicationTransaction(
         # Every try must compute the same app id, so it names the deployment by the moment that its run began.
-        app_id=app_id_of(ti, deployment_id() or _iso(started) or "none"),
+        app_id=app_id_of(ti, deployment_id() or _iso(started) or "none", name),
         version=int(ti.max_tries),
         not_before_ms=not_before_ms,
         first_tried_ms=not_before_ms if ti.try_number > 1 else clock.now_ms(),
@@ -188,37 +232,37 @@ def _transaction_without_store(context: Mapping[str, Any], clock: Clock) -> Appl
     )
 
 
-def keep_success(context: Mapping[str, Any]) -> None:
-    """Record that the task of the kept number succeeded: any later run is a clear.
+def keep_success(context: Mapping[str, Any], slot: str = "") -> None:
+    """Record that the task of the kept number succeeded: any later run is a clear. `slot`: the number of a call.
 
-    Call it after Airflow has recorded the success. Earlier, a worker that dies in between would be retried, and its
+    HookCall it after Airflow has recorded the success. Earlier, a worker that dies in between would be retried, and its
     retry would count as a clear. Later or never is safe: `max_tries` shows most clears, and without both the cleared
     task reports its work as already done.
     """
     store = context.get("task_state_store")
-    kept = None if store is None else KeptNumber.in_store(store)
+    kept = None if store is None else KeptNumber.in_store(store, slot)
     if kept is not None:
-        replace(kept, succeeded=True).keep(store)
+        replace(kept, succeeded=True).keep(store, slot)
 
 
-def _keyed_transaction(context: Mapping[str, Any], key: str, clock: Clock) -> ApplicationTransaction:
+def _keyed_transaction(context: Mapping[str, Any], key: str, clock: Clock, slot: str) -> ApplicationTransaction:
     """Return the transaction of an author's key, first tried when this task did or before; a clear changes nothing."""
-    first_tried_ms, is_first_try = _key_first_tried(context, key, clock)
+    first_tried_ms, is_first_try = _key_first_tried(context, key, clock, slot)
     return ApplicationTransaction(
         app_id=key, version=FIRST_VERSION, check_digest=True, first_tried_ms=first_tried_ms, is_first_try=is_first_try
     )
 
 
-def _key_first_tried(context: Mapping[str, Any], key: str, clock: Clock) -> tuple[int, bool]:
+def _key_first_tried(context: Mapping[str, Any], key: str, clock: Clock, slot: str) -> tuple[int, bool]:
     store = context.get("task_state_store")
-    kept = None if store is None else store.get(KEY_STATE_KEY)
+    kept = None if store is None else store.get(KEY_STATE_KEY + slot)
     if isinstance(kept, dict) and kept.get("key") == key:
         return int(kept["first_tried_ms"]), False
     is_retry = "ti" in context and context["ti"].try_number > 1
     started_ms = _epoch_ms(_run_started(context)) if is_retry else None
     first_tried_ms = clock.now_ms() if started_ms is None else started_ms
     if store is not None:
-        store.set(KEY_STATE_KEY, {"key": key, "first_tried_ms": first_tried_ms}, retention=NEVER_EXPIRE)
+        store.set(KEY_STATE_KEY + slot, {"key": key, "first_tried_ms": first_tried_ms}, retention=NEVER_EXPIRE)
     # Another key is other work, which this task has not tried.
     return first_tried_ms, isinstance(kept, dict) or _is_first_try(context)
 
@@ -233,7 +277,7 @@ def _is_first_try(context: Mapping[str, Any]) -> bool:
 
 
 def _earlier_work(
-    context: Mapping[str, Any], recorded_work: Callable[[str], Iterable[RecordedWork]]
+    context: Mapping[str, Any], recorded_work: Callable[[str], Iterable[RecordedWork]], name: str
 ) -> ApplicationTransaction | None:
     """Return the work that an earlier try of this task committed, from the table's log, if the store keeps nothing
     about it.
@@ -250,10 +294,10 @@ def _earlier_work(
     configured, started = deployment_id(), _run_started(context)
     started_ms = _epoch_ms(started)
     has_store = "task_state_store" in context
-    for work in recorded_work(app_id_of(ti, "")):
+    for work in recorded_work(app_id_of(ti, "", name)):
         tagged = work.tags.get(ANNOTATION_TAG_PREFIX + "run_started")
         is_of_this_run = tagged is not None and tagged == _iso(started)
-        if configured and work.app_id != app_id_of(ti, configured) and not is_of_this_run:
+        if configured and work.app_id != app_id_of(ti, configured, name) and not is_of_this_run:
             continue
         # Without a state store the number is the `max_tries` of its try, even if the commit's tags are lost.
         its_max_tries = _number(work, "max_tries", ti.max_tries if has_store else work.version)
@@ -280,13 +324,14 @@ def _number(work: RecordedWork, name: str, default: int) -> int:
     return int(text) if text.isdigit() else default
 
 
-def app_id_of(ti: Any, deployment: str) -> str:
+def app_id_of(ti: Any, deployment: str, call: str = "") -> str:
     """Return `airflow_txlog/<deployment>/<dag>/<task>/<run>/<map index>` of a task instance; -1 if it is not mapped.
 
-    Without a deployment, return the part that all deployments share: from the slash before the DAG on.
+    A `call` of `TxlogHook` adds its own name. Without a deployment, return the part that all deployments share: from
+    the slash before the DAG on.
     """
     prefix = f"airflow_txlog/{deployment}" if deployment else ""
-    return f"{prefix}/{ti.dag_id}/{ti.task_id}/{ti.run_id}/{ti.map_index}"
+    return f"{prefix}/{ti.dag_id}/{ti.task_id}/{ti.run_id}/{ti.map_index}{f'/{call}' if call else ''}"
 
 
 def job_identity(context: Mapping[str, Any]) -> ApplicationTransaction:
@@ -294,6 +339,18 @@ def job_identity(context: Mapping[str, Any]) -> ApplicationTransaction:
     ti = context["ti"]
     deployment = deployment_id() or _iso(_run_started(context)) or "none"
     return ApplicationTransaction(app_id=app_id_of(ti, deployment), version=int(ti.max_tries))
+
+
+def check_key(key: str) -> None:
+    """Raise InvalidJobSpec for an idempotency key that is not a text, or is empty."""
+    if not isinstance(key, str):
+        raise InvalidJobSpec(
+            f"idempotency_key must be a text; found {type(key).__name__}. In a template, | string makes one of it. "
+            "Nothing was read.",
+            argument="idempotency_key",
+        )
+    if not key.strip():
+        raise InvalidJobSpec("idempotency_key must not be empty: it names the work.", argument="idempotency_key")
 
 
 def deployment_id() -> str:

@@ -1,0 +1,222 @@
+"""Rows that a task's Python code holds, written into tables exactly once: `TxlogHook().append(table, rows)`.
+
+The rows become the source of an operator's job, which runs in the task's own process, without Spark wherever the table
+has no rule in SQL. Invariant: each call of a task is a piece of work of its own, which its retries find again by its
+position among those of one method on one table (`identity.HookCall`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseHook, get_current_context
+
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import operation_named, read_operation
+from airflow_txlog.contract.parameters import encode_parameter, encode_parameters
+from airflow_txlog.contract.wording import summary_lines
+from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.hooks.identity import HookCall, annotations_of, application_transaction, keep_success
+from airflow_txlog.runners import Runner, run_unless_done
+
+if TYPE_CHECKING:
+    from airflow_txlog.contract.job import ApplicationTransaction
+    from airflow_txlog.hooks.followed_table import FollowedTable
+
+_GIVEN = {"rows": "in_process"}
+_OPERATIONS = {"append": "write", "overwrite": "write"}
+
+
+class RowWritingHook(BaseHook):
+    """The methods of `TxlogHook` that write rows.
+
+    `rows` are an Arrow table, record batch or reader, a pandas or polars DataFrame, or any object with
+    `__arrow_c_stream__`, such as a relation of DuckDB. A stream is written as it comes. Columns are found by name and
+    take the table's types if no value changes; others are a SchemaMismatch, as with the operators.
+
+    In a task each call is done exactly once. A retry finds the calls of an earlier try by their order among those of
+    one method on one table, so a task must make them in the same order each time. A cleared task is new work. Outside
+    of a task, and if the order may change, give an `idempotency_key`, as for `run`.
+
+    All of them return the result of the job, and raise its typed error, or the error of the stream itself.
+    `partition_predicate` and `parameters` are those of the operators, in UTC. `conflict_deadline_s` too.
+    """
+
+    if TYPE_CHECKING:
+
+        def table_uri(self, table: str) -> str: ...
+        def followed(self, table: str) -> FollowedTable: ...
+        def with_settings(self, spec: JobSpec, runner: str | Runner) -> JobSpec: ...
+
+    def append(
+        self,
+        table: str,
+        rows: object,
+        *,
+        create: bool = True,
+        partition_by: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        schema_evolution: bool = False,
+        **others: Any,
+    ) -> JobResult:
+        """Append rows, as `DeltaWriteOperator` does. `others`: as for `overwrite`."""
+        arguments = {
+            "create": create,
+            "partition_by": _names(partition_by),
+            "properties": dict(properties or {}),
+            "schema_evolution": schema_evolution,
+        }
+        return self._write("append", table, {"mode": "append", "source": _GIVEN, **arguments}, rows, **others)
+
+    def overwrite(
+        self,
+        table: str,
+        rows: object,
+        *,
+        mode: str = "overwrite",
+        replace_where: str | None = None,
+        on_conflict: str = "replan",
+        create: bool = True,
+        partition_by: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        schema_evolution: bool = False,
+        **others: Any,
+    ) -> JobResult:
+        """Replace the table's rows, or those of `mode` and `replace_where`, as `DeltaWriteOperator` does.
+
+        `others`: partition_predicate, parameters, idempotency_key, conflict_deadline_s.
+        """
+        arguments = {
+            "mode": mode,
+            "replace_where": replace_where,
+            "on_conflict": on_conflict,
+            "create": create,
+            "partition_by": _names(partition_by),
+            "properties": dict(properties or {}),
+            "schema_evolution": schema_evolution,
+        }
+        return self._write("overwrite", table, {"source": _GIVEN, **arguments}, rows, **others)
+
+    def upsert(
+        self,
+        table: str,
+        rows: object,
+        *,
+        keys: str | Sequence[str],
+        columns: str | Sequence[str] | None = None,
+        schema_evolution: bool = False,
+        **others: Any,
+    ) -> JobResult:
+        """Update the rows with equal `keys` and insert the others, as `DeltaUpsertOperator` does.
+
+        `others`: as for `overwrite`.
+        """
+        arguments = {"keys": _names(keys), "columns": _names(columns), "schema_evolution": schema_evolution}
+        return self._write("upsert", table, {"source": _GIVEN, **arguments}, rows, **others)
+
+    def delete(
+        self,
+        table: str,
+        predicate: str | None = None,
+        *,
+        keys: object = None,
+        key_column: str | None = None,
+        source_column: str | None = None,
+        require_match: bool = False,
+        **others: Any,
+    ) -> JobResult:
+        """Delete the rows for which `predicate` is true, or that have one of the `keys`, as `DeltaDeleteOperator` does.
+
+        `keys`: a list of values, or rows whose `source_column` holds them (None: their only column, or the one named as
+        `key_column`). `others`: as for `overwrite`.
+        """
+        by_keys = key_column is not None
+        if by_keys == (predicate is not None) or by_keys != (keys is not None):
+            raise InvalidJobSpec(
+                "A delete takes either predicate, or keys together with key_column. Nothing was read.",
+                argument="predicate",
+            )
+        arguments: dict[str, Any] = {"predicate": predicate, "require_match": require_match}
+        if isinstance(keys, list | tuple):
+            arguments["keys"] = {"column": key_column, "values": encode_parameter(list(keys), "keys")}
+            keys = None
+        elif by_keys:
+            arguments["keys"] = {"column": key_column, "source": _GIVEN, "source_column": source_column}
+        return self._write("delete", table, arguments, keys, **others)
+
+    def _write(
+        self,
+        method: str,
+        table: str,
+        arguments: Mapping[str, Any],
+        rows: object,
+        *,
+        partition_predicate: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        conflict_deadline_s: int = 3600,
+    ) -> JobResult:
+        # Here: it loads the jobs, which a hook that only reads does not need.
+        from airflow_txlog.runners.in_process import InProcessRunner
+
+        table_uri, context = self.table_uri(table), _context_of_task()
+        # Counted first: a call that fails must not shift the numbers of those after it.
+        call = None if context is None else HookCall.next_in(context, self.followed(table_uri).table.uri, method)
+        bound = {"parameters": encode_parameters(parameters)} if parameters else {}
+        given = {**arguments, "partition_predicate": partition_predicate, **bound}
+        spec = JobSpec(
+            operation=read_operation(operation_named(_OPERATIONS.get(method, method)), given),
+            table_uri=table_uri,
+            conflict_deadline_s=conflict_deadline_s,
+            annotations={} if context is None else annotations_of(context),
+        )
+        runner = InProcessRunner(rows)
+        spec = self.with_settings(spec, "in_process").replace(
+            application=self._application(table_uri, context, call, idempotency_key)
+        )
+        started_s = time.perf_counter()
+        try:
+            result = run_unless_done(runner, spec, log=self.log.info)
+        except TxlogError:
+            if runner.reading_error is not None:
+                raise runner.reading_error from None
+            raise
+        for line in summary_lines(result, time.perf_counter() - started_s):
+            self.log.info("%s", line)
+        return result
+
+    def _application(
+        self, table_uri: str, context: Mapping[str, Any] | None, call: HookCall | None, key: str | None
+    ) -> ApplicationTransaction:
+        if context is None and key is None:
+            raise InvalidJobSpec(
+                "No task of Airflow runs in this process (a virtual environment and another Python count as none), so "
+                "that nothing identifies this work over its retries. Give it an idempotency_key. Nothing was read.",
+                argument="idempotency_key",
+            )
+        followed = self.followed(table_uri)
+        found = application_transaction(
+            context or {}, followed.recorded_version, key, recorded_work=followed.recorded_work, call=call
+        )
+        if key is None and context is not None and call is not None:
+            # As the operators do in their constructors: Airflow calls it once its database has the success.
+            task = context["task"]
+            task.on_success_callback = [*task.on_success_callback, partial(keep_success, slot=call.slot)]
+        self.log.info("application transaction %s, version %s", found.app_id, found.version)
+        return found
+
+
+def _context_of_task() -> Mapping[str, Any] | None:
+    """Return the context of the task that runs in this process; None without one."""
+    try:
+        context: Mapping[str, Any] = get_current_context()
+    except RuntimeError:
+        return None
+    return context
+
+
+def _names(given: str | Sequence[str] | None) -> list[str] | None:
+    return [given] if isinstance(given, str) else None if given is None else list(given)
