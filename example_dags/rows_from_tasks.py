@@ -32,6 +32,7 @@ with DAG(
 
         readings = pd.DataFrame({"sensor": sensors, "celsius": [20.0 + len(name) for name in sensors]})
         return TxlogHook().append(READINGS, readings).version
+        # [END rows_from_tasks]
 
     @task
     def correct() -> int | None:
@@ -42,8 +43,6 @@ with DAG(
 
         corrections = pa.table({"sensor": ["roof", "attic"], "celsius": [19.5, 21.0]})
         return TxlogHook().upsert(READINGS, corrections, keys="sensor").version
-
-    # [END rows_from_tasks]
 
     @task
     def forget() -> int | None:
