@@ -67,7 +67,7 @@ OURS: dict[str, tuple[str, ...]] = {
         ),
     ),
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
-    "cli": ("errors", "locations", "contract", "process", "engine", "hooks", "cli"),
+    "cli": ("clock", "errors", "locations", "contract", "process", "engine", "hooks", "cli"),
     "get_provider_info": (),
 }
 # What the extras for object stores install: imported where such a store is opened.
@@ -105,7 +105,16 @@ EXTRA_EDGES = {("runners", "jobs"), ("runners", "datafiles")}
 # rooms in one line, those parted by "|" do not import one another either. "*" is every module that has no line.
 ROOMS: dict[str, tuple[str, ...]] = {
     "datafiles": ("tasks", "parquet", "deletion_vectors", "*"),
-    "engine": ("table_api", "upkeep", "delta_table", "checkpointing", "commit", "table", "log", "many_files"),
+    "engine": (
+        "table_api",
+        "upkeep | alteration",
+        "delta_table",
+        "checkpointing",
+        "commit",
+        "table",
+        "log",
+        "many_files",
+    ),
     "engine.commit": ("transaction", "loop | creation | writers", "conflicts | turns", "content"),
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
@@ -131,7 +140,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "operators.arguments": ("rendering | texts", "given"),
     # An UPDATE is a merge's clause on the rows that a DELETE finds, and a DELETE by keys a merge's join.
     # An UPSERT is a whole merge.
-    "jobs.operations": ("update | upsert", "delete", "merge | write | optimize | restore | truncate | maintenance"),
+    "jobs.operations": (
+        "update | upsert",
+        "delete",
+        "alter | merge | write | optimize | restore | truncate | maintenance",
+    ),
 }
 MAX_MODULES_IN_A_FOLDER = 20
 

@@ -7,6 +7,7 @@ TxlogError never shows a traceback; a bug in this program does.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import printing
+from airflow_txlog.cli.alter_arguments import alteration_of
 from airflow_txlog.cli.printing import ShownColumn
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, size_text
 from airflow_txlog.engine import Table
@@ -231,6 +234,25 @@ def restore(table: Table, args: Namespace) -> Answer:
     return Answer(document, lambda: print(answer))
 
 
+def alter(table: Table, args: Namespace) -> Answer:
+    """`{"table", "version", "committed"}`: the version with the alteration, and whether it is new."""
+    try:
+        arguments = alteration_of(args)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    _confirm(f"Alter {table.uri}?", args.yes)
+    # Each call is work of its own: it is not done already because an earlier one did the same.
+    key = f"airflow txlog alter {SYSTEM_CLOCK.unique_id()}"
+    # The job's log is not the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        result = TxlogHook(args.conn_id or None).run("alter", table.uri, arguments, idempotency_key=key)
+    is_new = result.status == "committed"
+    version = result.version if is_new else result.read_version
+    document = {"table": table.uri, "version": version, "committed": is_new}
+    answer = f"altered by version {version}" if is_new else f"as it should be at version {version}: nothing to do"
+    return Answer(document, lambda: print(answer))
+
+
 _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "history": history,
     "files": files,
@@ -238,6 +260,7 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "vacuum": vacuum,
     "checkpoint": checkpoint,
     "restore": restore,
+    "alter": alter,
 }
 
 

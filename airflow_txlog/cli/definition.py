@@ -82,6 +82,31 @@ _VACUUM = (
     _arg("-n", "--dry-run", action="store_true", help="Delete nothing, only list what would go"),
     _YES,
 )
+_NAME, _PAIR = "NAME", "NAME=VALUE"
+
+
+def _each(flag: str, field: str, metavar: str, help: str) -> Arg:
+    return _arg(flag, action="append", default=[], dest=field, metavar=metavar, help=f"{help}. May be repeated")
+
+
+_ALTER = (
+    _each("--set-property", "set_properties", _PAIR, "Set a table property; comment=TEXT is the table's comment"),
+    _each("--unset-property", "unset_properties", _NAME, "Remove a table property"),
+    _each("--add-feature", "add_features", _NAME, "Add a table feature and switch it on"),
+    _each("--drop-feature", "drop_features", _NAME, "Drop a table feature"),
+    _each("--add-column", "add_columns", "NAME=TYPE", "Add a column, or a member of a struct (address.zip=STRING)"),
+    _each("--rename-column", "rename_columns", "OLD=NEW", "Rename a column or a member"),
+    _each("--drop-column", "drop_columns", _NAME, "Drop a column or a member"),
+    _each("--change-type", "change_types", "NAME=TYPE", "Give a column a wider type"),
+    _each("--set-comment", "set_comments", "NAME=TEXT", "Comment on a column; an empty TEXT takes the comment away"),
+    _each("--set-not-null", "set_not_null", _NAME, "Forbid null in a column, once no row has one"),
+    _each("--drop-not-null", "drop_not_null", _NAME, "Allow null in a column"),
+    _each("--add-constraint", "add_constraints", "NAME=SQL", "Add a CHECK constraint, once it is true of every row"),
+    _each("--drop-constraint", "drop_constraints", _NAME, "Drop a CHECK constraint"),
+    _arg("--cluster-by", metavar="NAMES", help="The clustering columns, separated by commas; an empty text: none"),
+    _arg("--allow-reader-upgrade", action="store_true", help="Allow a change that older engines cannot read"),
+    _YES,
+)
 
 
 def get_cli_commands() -> list[GroupCommand]:
@@ -103,6 +128,7 @@ def get_cli_commands() -> list[GroupCommand]:
                 _command("snapshot", "One version: schema, partitioning, properties, size", _VERSION, _TIMESTAMP),
                 _command("vacuum", "Delete data files that no kept version needs", *_VACUUM),
                 _command("checkpoint", "Write a checkpoint of the latest version, and clean the log"),
+                _command("alter", "Change properties, features, columns, constraints or clustering", *_ALTER),
                 _command("restore", "Make an earlier version the latest again", *restore),
             ),
         )

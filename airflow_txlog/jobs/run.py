@@ -68,7 +68,7 @@ def run_job(
 
 def _job_of(spec: JobSpec) -> Callable[[Any], JobResult]:
     """Import and return the function that the operation's record names."""
-    module, _, name = spec.operation.job.partition(":")
+    module, _, name = spec.operation.job_here.partition(":")
     job: Callable[[Any], JobResult] = getattr(importlib.import_module(module), name)
     return job
 

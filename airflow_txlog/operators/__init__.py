@@ -3,6 +3,7 @@
 `files`, `table` and `query` make sources; `when_matched_update` and the others make the clauses of a merge.
 """
 
+from airflow_txlog.operators.alter import DeltaAlterTableOperator
 from airflow_txlog.operators.checkpoint import CheckpointOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.operators.merge import (
@@ -24,6 +25,7 @@ from airflow_txlog.operators.write import DeltaWriteOperator
 
 __all__ = [
     "CheckpointOperator",
+    "DeltaAlterTableOperator",
     "DeltaDeleteOperator",
     "DeltaMergeOperator",
     "DeltaOptimizeOperator",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from airflow_txlog.sql.expression import Expression, Span
+from airflow_txlog.sql.expression import Cast, Expression, Literal, Span
 from airflow_txlog.sql.lexer import (
     DOUBLE_QUOTED,
     OPEN,
@@ -108,6 +108,12 @@ def _cut(sql: str, *, has_hints: bool = False) -> SqlText:
     except Unreadable as error:
         return SqlText(sql, problem=str(error), is_refused=isinstance(error, Uncut))
     return SqlText(sql, tokens, spans)
+
+
+def is_constant(sql: str) -> bool:
+    """Return whether the text is one constant: a literal, or a cast of one, such as `DATE '2024-01-31'`."""
+    expression = sql_text(sql).expression
+    return isinstance(expression.operand if isinstance(expression, Cast) else expression, Literal)
 
 
 def quoted_hint(texts: Iterable[str], name: str) -> str:

@@ -167,6 +167,18 @@ def test_nightly_upkeep_leaves_a_mapped_table_with_a_v2_checkpoint_and_nothing_t
     assert int(top_level.name[:20]) == table.snapshot().version - 2
 
 
+def test_a_table_of_another_team_is_altered_in_one_commit_and_goes_on(folder: Path, dag_of: ParseDag) -> None:
+    tasks = run(dag_of("alter_orders", "alter_orders"))
+    (xcom,) = (ti.xcom_pull(task_ids="modernize") for ti in tasks["modernize"])
+    assert (xcom["status"], xcom["version"]) == ("committed", 1)
+    table = Table.open(folder / "orders_to_alter")
+    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 1, "amount": 5.0, "note": None},
+        {"id": 3, "amount": 9.0, "note": None},
+    ]
+    assert table.snapshot().files().column("deletion_vector").null_count == 0, "no file was copied"
+
+
 def race_specs(dag: Any, number: int) -> dict[str, JobSpec]:
     """The jobs of the race's tasks as a run of the DAG would submit them."""
     specs = {}

@@ -22,6 +22,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput, InvalidJobSpec
 from airflow_txlog.operators import (
     CheckpointOperator,
+    DeltaAlterTableOperator,
     DeltaDeleteOperator,
     DeltaMergeOperator,
     DeltaOptimizeOperator,
@@ -82,6 +83,24 @@ TASKS: dict[str, Callable[[], Any]] = {
     ),
     "upsert": lambda: DeltaUpsertOperator(task_id="t", **CHANGING, source=SOURCE, keys=["id"], columns=["a", "b"]),
     "truncate": lambda: DeltaTruncateOperator(task_id="t", **ONCE),
+    "alter": lambda: DeltaAlterTableOperator(
+        task_id="t",
+        **ONCE,
+        drop_constraints=["a"],
+        unset_properties=["b"],
+        set_properties={"c": "x"},
+        add_features=["appendOnly"],
+        drop_columns=["d"],
+        rename_columns={"e": "f"},
+        add_columns={"g": {"type": "INT", "comment": "text", "default": "1"}, "h": "INT"},
+        change_types={"i": "BIGINT"},
+        set_comments={"j": "text"},
+        drop_not_null=["k"],
+        set_not_null=["l"],
+        add_constraints={"m": "n > 1"},
+        cluster_by=["o"],
+        drop_features=["rowTracking"],
+    ),
     "restore": lambda: DeltaRestoreOperator(task_id="t", **ONCE, version="3"),
     "restore to a time": lambda: DeltaRestoreOperator(task_id="t", **ONCE, timestamp="2024-01-31"),
     "optimize": lambda: DeltaOptimizeOperator(

@@ -59,6 +59,8 @@ def needs(spec: JobSpec, limits: Limits = USUAL) -> str:
         ("delete", by_keys(3)),
         ("checkpoint", {}),
         ("truncate", {}),
+        ("alter", {"add_features": ["rowTracking"]}),
+        ("alter", {"add_constraints": {"positive": "id >= 0"}, "set_not_null": ["id"]}),
         ("vacuum", {}),
         ("optimize", {"partition_predicate": "day >= '2024-01-01'"}),
         ("optimize", {"zorder_by": ["name", "id"]}),

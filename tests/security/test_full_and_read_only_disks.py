@@ -125,6 +125,7 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     "vacuum": {"retention_hours": 0, "check_retention": False},
     "checkpoint": {},
     "truncate": {},
+    "alter": {"add_features": ["rowTracking"]},
     "restore": {"version": 1},
 }
 

@@ -1,5 +1,6 @@
 """The work of a job: one record for each operation, with the records of sources, keys and clauses inside."""
 
+from airflow_txlog.contract.operations.alter import Alter
 from airflow_txlog.contract.operations.base import (
     OPERATIONS,
     REPLACED,
@@ -43,6 +44,7 @@ __all__ = [
     "FORMATS",
     "OPERATIONS",
     "REPLACED",
+    "Alter",
     "AnyClause",
     "AnySource",
     "Checkpoint",

@@ -57,6 +57,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return {}
 
     @property
+    def job_here(self) -> str:
+        """The function that runs it with these values: `job`, or a simpler one that loads less."""
+        return self.job
+
+    @property
     def counts_from_first_try(self) -> bool:
         """Whether a commit that landed since the work's first try began is a conflict, also for a retry."""
         return False

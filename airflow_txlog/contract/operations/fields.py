@@ -33,6 +33,7 @@ Location = Annotated[
 ]
 Version = Annotated[int, Meta(ge=0, description="a version from 0 on")]
 ColumnNames = Annotated[tuple[Text, ...], Meta(description="a list of column names")]
+Names = Annotated[tuple[Text, ...], Meta(description="a list of names")]
 SomeColumnNames = Annotated[tuple[Text, ...], Meta(min_length=1, description="a non-empty list of column names")]
 TextMap = Annotated[dict[str, str], Meta(description="a mapping of text to text")]
 Hours = Annotated[float, Meta(ge=0, description="hours from 0 on", extra={"holds": math.isfinite})]

@@ -76,7 +76,8 @@ class Change:
 
     `staged` are new files, of change rows too. `removed` are rows of a table `FILES`. `adds` are files of the table
     with another deletion vector, which is in one of the staged `vector_files`. `parameters` and `metrics` are spelled
-    as delta-spark does; `files` are counts for the result. Without `data_change`, rows only moved.
+    as delta-spark does; `files` are counts for the result. Without `data_change`, rows only moved. With `is_alteration`
+    the transaction has new metadata, protocol or domains already.
     """
 
     operation: str
@@ -88,6 +89,7 @@ class Change:
     metrics: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
     is_creation: bool = False
+    is_alteration: bool = False
     data_change: bool = True
 
     @property
@@ -97,7 +99,8 @@ class Change:
 
     @property
     def changes_nothing(self) -> bool:
-        return not self.staged and (self.removed is None or self.removed.num_rows == 0) and not self.is_creation
+        has_files = self.staged or (self.removed is not None and self.removed.num_rows)
+        return not (has_files or self.is_creation or self.is_alteration)
 
 
 Plan = Callable[[Transaction], Change]

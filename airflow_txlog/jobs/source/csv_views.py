@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from airflow_txlog.datafiles.csv_rows import DELIMITERS, CsvFormat
 from airflow_txlog.datafiles.text_lines import CODECS, INFLATED, OTHER_CODECS, TextFormat
+from airflow_txlog.engine.table.schema.ddl import DECIMALS, PLAIN_TYPES
 from airflow_txlog.engine.table.schema.types import (
     MAX_DECIMAL_PRECISION,
     DataType,
     DecimalType,
-    Primitive,
     StructField,
     StructType,
 )
@@ -26,18 +26,6 @@ from airflow_txlog.jobs.source.listing import LOOKUP_OPTIONS, OnlySpark, SourceF
 _COLUMN = re.compile(
     r"\s*(?:`([^`]+)`|([A-Za-z_]\w*))\s+(\w+)(?:\s*\(\s*(\d+)\s*,\s*(\d+)\s*\))?\s*(?:,(?!\s*\Z)|\Z)", re.ASCII
 )
-_DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
-_TYPES = {
-    "STRING": Primitive.STRING,
-    "BOOLEAN": Primitive.BOOLEAN,
-    "DATE": Primitive.DATE,
-    "DOUBLE": Primitive.DOUBLE,
-    **dict.fromkeys(("TINYINT", "BYTE"), Primitive.BYTE),
-    **dict.fromkeys(("SMALLINT", "SHORT"), Primitive.SHORT),
-    **dict.fromkeys(("INT", "INTEGER"), Primitive.INTEGER),
-    **dict.fromkeys(("BIGINT", "LONG"), Primitive.LONG),
-    **dict.fromkeys(("FLOAT", "REAL"), Primitive.FLOAT),
-}
 # The values of options that are read here. The modes differ only in rows that Spark cannot read.
 _VALUES = {
     "header": "true|false",
@@ -102,9 +90,9 @@ def columns_of_ddl(text: str) -> StructType | None:
         if found is None:
             return None
         quoted, bare, name, precision, scale = found.groups()
-        kind: DataType | None = _TYPES.get(name.upper())
+        kind: DataType | None = PLAIN_TYPES.get(name.upper())
         if precision is not None:
-            is_decimal = name.upper() in _DECIMALS and int(scale) <= int(precision) <= MAX_DECIMAL_PRECISION
+            is_decimal = name.upper() in DECIMALS and int(scale) <= int(precision) <= MAX_DECIMAL_PRECISION
             kind = DecimalType(int(precision), int(scale)) if is_decimal else None
         if kind is None:
             return None

@@ -19,6 +19,7 @@ from airflow_txlog.contract.operations.fields import (
     Clauses,
     ColumnNames,
     Location,
+    Names,
     SomeColumnNames,
     TextMap,
 )
@@ -196,6 +197,7 @@ _FORMS: tuple[tuple[Any, Callable[[str, Any], Any]], ...] = (
     (Assignments, expression_map),
     (ColumnNames, column_list),
     (SomeColumnNames, column_list),
+    (Names, column_list),
     (TextMap, text_map),
     (Location, lambda name, value: path_text(value)),
 )

@@ -316,6 +316,24 @@ def test_a_checkpoint_prints_its_version(txlog: Any, folder: Path) -> None:
     assert (folder / "_delta_log" / f"{3:020d}.checkpoint.parquet").exists()
 
 
+def test_an_alter_changes_the_table_once_for_each_call(txlog: Any, folder: Path) -> None:
+    words = ["--set-property", "comment=days and ids", "--add-column", "note=STRING", "--set-comment", "id=the key"]
+    words += ["--set-not-null", "id", "--add-constraint", "positive=id > 0", "--set-comment", "day="]
+    assert txlog("alter", folder, *words, "--json").document == {
+        "table": Table.open(folder).uri,
+        "version": 4,
+        "committed": True,
+    }
+    snapshot = Table.open(folder).snapshot()
+    assert snapshot.properties["delta.constraints.positive"] == "id > 0"
+    assert snapshot.metadata.description == "days and ids"
+    assert [field.nullable for field in snapshot.delta_schema] == [True, False, True]
+    assert txlog("alter", folder, "--set-not-null", "id").out == "as it should be at version 4: nothing to do\n"
+    assert txlog("alter", folder, "--drop-constraint", "positive").out == "altered by version 5\n"
+    assert txlog("alter", folder, "--add-constraint", "positive=id > 0").out == "altered by version 6\n"
+    assert txlog("alter", folder, "--rename-column", "note=text").code == 1
+
+
 def test_a_restore_makes_an_earlier_version_the_latest(txlog: Any, folder: Path) -> None:
     before = sorted_rows(Table.open(str(folder)).to_arrow(version=1))
     assert txlog("restore", folder, "--version", 1, "--json").document == {
@@ -417,6 +435,9 @@ def test_a_name_with_a_line_break_is_one_line_of_a_vacuum(txlog: Any, folder: Pa
         ["history", "t", "--limit", "many"],
         ["nonsense", "t"],
         ["restore", "t"],
+        ["alter", "t"],
+        ["alter", "t", "--set-property", "a"],
+        ["alter", "t", "--add-column", "a=INT", "--add-column", "A=INT"],
         ["restore", "t", "--version", "1", "--timestamp", "2026-01-01"],
         ["files", "t", "--param", "nothing", "--where", "id = :nothing"],
         ["files", "t", "--param", "n=1"],

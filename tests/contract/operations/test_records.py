@@ -97,6 +97,7 @@ TEXTS = [
         },
         {"o": Sees.TABLE_AND_SOURCE, "x": Sees.CLAUSE, "c": Sees.CLAUSE, "d": Sees.CLAUSE, "y": Sees.CLAUSE},
     ),
+    ("alter", {"add_constraints": {"a": "x"}, "drop_constraints": ["b"]}, {"x": Sees.TABLE}),
     ("optimize", {"partition_predicate": "p"}, {"p": Sees.PARTITIONS}),
     ("restore", {"version": 1}, {}),
 ]

@@ -20,7 +20,7 @@ from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.job_faults import BEFORE, LATE_S, NEXT_DAY, VECTORS, Harness, Job
 from tests.helpers.jobs import insert, rows, update
 
-pytestmark = pytest.mark.long("every kind of request of fourteen jobs, nine faults")
+pytestmark = pytest.mark.long("every kind of request of sixteen jobs, nine faults")
 
 FIRST_DAY = {number: name for number, name in BEFORE.items() if number < 4}
 SECOND_DAY = {number: name for number, name in BEFORE.items() if number >= 4}
@@ -56,6 +56,8 @@ JOBS = {
     "z-order": Job("optimize", {"zorder_by": ["id", "name"]}, version=None),
     "truncate": Job("truncate", {}, {}),
     "restore": Job("restore", {"version": 1}, FIRST_DAY),
+    "alter": Job("alter", {"add_features": ["rowTracking"], "add_columns": {"note": "STRING"}, "cluster_by": ["id"]}),
+    "alter and verify": Job("alter", {"add_constraints": {"positive": "id >= 0"}, "set_not_null": ["id"]}),
     "checkpoint": Job("checkpoint", {}, version=2),
     "vacuum": Job("vacuum", {"retention_hours": 0, "check_retention": False}, version=None, removes=True),
 }

@@ -55,9 +55,15 @@ NON_DATA_CHANGING = frozenset(
         "ADD CONSTRAINT",
         "DROP CONSTRAINT",
         "CHANGE COLUMN",
+        "CHANGE COLUMNS",
+        "RENAME COLUMN",
+        "DROP COLUMNS",
+        "CLUSTER BY",
         "UPDATE SCHEMA",
         "UPGRADE PROTOCOL",
         "ADD FEATURE",
+        "DROP FEATURE",
+        "ALTER TABLE",
     }
 )
 

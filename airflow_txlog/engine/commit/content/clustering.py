@@ -15,6 +15,7 @@ import msgspec
 
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, DomainMetadata
+from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable, InvalidCommit, UnsupportedFeature
@@ -53,24 +54,30 @@ def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[P
 def check_clustering(snapshot: Snapshot) -> None:
     """Raise UnsupportedFeature if the table's own properties would leave out a statistic that clustering needs."""
     wanted = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
-    if not wanted:
-        return
-    missing = [".".join(path) for path in without_statistics(snapshot, wanted)]
+    check_statistics(wanted, snapshot.delta_schema, snapshot.table_properties)
+
+
+def check_statistics(wanted: Iterable[Path], schema: StructType, properties: TableProperties) -> None:
+    """Raise UnsupportedFeature if the properties would leave out statistics of these clustering columns."""
+    missing = [".".join(path) for path in without_statistics(schema, properties, wanted)]
     if missing:
         raise UnsupportedFeature(
-            f"{snapshot.uri} is clustered by {missing}, and its properties keep statistics of that column from being "
-            "written: files of ours would break the table's rule. Nothing was staged. Name the column in "
+            f"{properties.table} is clustered by {missing}, and its properties keep statistics of that column from "
+            "being written: files of ours would break the table's rule. Nothing was staged. Name the column in "
             "delta.dataSkippingStatsColumns, or raise delta.dataSkippingNumIndexedCols.",
-            table=snapshot.uri,
+            table=properties.table,
             feature="clustering",
             needed_to="write",
         )
 
 
-def without_statistics(snapshot: Snapshot, columns: Iterable[Path]) -> list[Path]:
+def without_statistics(schema: StructType, properties: TableProperties, columns: Iterable[Path]) -> list[Path]:
     """Return those of the paths (physical names, in any case) whose bounds the table's properties leave out."""
-    leaves = list(_leaves(snapshot.delta_schema, (), ()))
-    named = snapshot.table_properties.stats_columns
+    wanted_paths = list(columns)
+    if not wanted_paths:
+        return []
+    leaves = list(_leaves(schema, (), ()))
+    named = properties.stats_columns
     if named is not None:
         wanted = {name.lower() for name in named}
         indexed = {
@@ -79,9 +86,9 @@ def without_statistics(snapshot: Snapshot, columns: Iterable[Path]) -> list[Path
             if any(".".join(_lower(logical[:size])) in wanted for size in range(1, len(logical) + 1))
         }
     else:
-        count = snapshot.table_properties.num_indexed_columns
+        count = properties.num_indexed_columns
         indexed = {_lower(physical) for _, physical in (leaves if count < 0 else leaves[:count])}
-    return [path for path in columns if _lower(path) not in indexed]
+    return [path for path in wanted_paths if _lower(path) not in indexed]
 
 
 def _lower(path: Path) -> Path:

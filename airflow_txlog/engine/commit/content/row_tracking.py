@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
+import pyarrow.compute as pc
 
 from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN, Attempt
-from airflow_txlog.engine.log.actions import Add, DeletionVector, DomainMetadata, Metadata
+from airflow_txlog.engine.log.actions import Add, DeletionVector, DomainMetadata
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.table.schema.features import writer_features
 from airflow_txlog.engine.table.snapshot.files import most_rows
@@ -54,22 +55,28 @@ def with_row_ids(attempt: Attempt, snapshot: Snapshot | None) -> Attempt:
     if not is_tracked or properties.row_tracking_suspended:
         return attempt
     if snapshot is not None and properties.row_tracking and not snapshot.table_properties.row_tracking:
-        _check_enabling(snapshot, attempt.new_metadata or snapshot.metadata)
+        _check_enabling(snapshot, attempt)
     mark = NO_ROW_ID if snapshot is None else _mark_of(snapshot)
     known = _known_ids(attempt, snapshot)
     adds = tuple(_with_ids(add, known.get(attempt.canonical(add))) for add in attempt.adds)
     return number_rows(replace(attempt, adds=adds, row_id_high_water=mark), mark, attempt.read_version + 1)
 
 
-def _check_enabling(snapshot: Snapshot, metadata: Metadata) -> None:
-    """Raise InvalidCommit if row tracking is enabled before every live file has ids and the columns are named."""
-    without = snapshot.files().column("base_row_id").null_count
+def _check_enabling(snapshot: Snapshot, attempt: Attempt) -> None:
+    """Raise InvalidCommit if row tracking is enabled before the columns are named and every live file has ids.
+
+    A file that the commit adds again gets its ids with it.
+    """
+    files = snapshot.files(columns=["path", "base_row_id"])
+    paths = canonical_paths(files.filter(pc.is_null(files.column("base_row_id"))).column("path"), attempt.table)
+    without = len(set(paths.to_pylist()) - attempt.added_paths)
+    metadata = attempt.new_metadata or snapshot.metadata
     unnamed = [name for name in MATERIALIZED_COLUMNS if name not in metadata.configuration]
     if without or unnamed:
         what = f"{without} of its files have no row ids" if without else f"the properties {unnamed} name no columns"
         raise InvalidCommit(
             f"{snapshot.uri}: delta.enableRowTracking cannot be set, because {what}. Nothing was committed. Set it "
-            "when the table is created, or let an engine that numbers old files set it.",
+            "by an alteration of the table (DeltaAlterTableOperator), which does both.",
             table=snapshot.uri,
         )
 

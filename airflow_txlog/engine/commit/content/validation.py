@@ -18,6 +18,7 @@ from airflow_txlog.engine.commit.content.metadata import check_change_names, low
 from airflow_txlog.engine.log.actions import Add, Cdc, Commit, Metadata, Remove
 from airflow_txlog.engine.log.names import MAX_VERSION
 from airflow_txlog.engine.table.schema.column_mapping import (
+    ID_KEY,
     MAX_ID_PROPERTY,
     MODE_PROPERTY,
     NO_MAPPING,
@@ -28,6 +29,7 @@ from airflow_txlog.engine.table.schema.column_mapping import (
 )
 from airflow_txlog.engine.table.schema.features import check_files_writable, reader_features
 from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.engine.table.schema.types import StructType, walk_fields
 from airflow_txlog.engine.table.snapshot.files import file_key, file_keys, path_of_key, record_count, stated_count
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import (
@@ -94,11 +96,14 @@ def _check_column_mapping(attempt: Attempt) -> None:
         return
     mode = mapping_mode(metadata.configuration, attempt.table)
     found = None
-    if before is not None and mode != mapping_mode(before.configuration, attempt.table):
-        found = f"{MODE_PROPERTY} would change to {mode!r}, which this engine does not do to a table that exists"
+    was = mode if before is None else mapping_mode(before.configuration, attempt.table)
+    if before is not None and was != mode and (was, mode) != (NO_MAPPING, "name"):
+        found = f"{MODE_PROPERTY} would change to {mode!r} from {was!r}, and only 'none' may become 'name'"
     elif mode != NO_MAPPING:
         schema = parse_schema(metadata.schema_string or "")
         found = mapping_error(schema)
+        if found is None and before is not None and was == NO_MAPPING:
+            found = _not_in_files(before, schema)
         least = max(highest_id(schema), 0 if before is None else _highest_id_ever(before))
         if found is None and _highest_id_ever(metadata) < least:
             last = metadata.configuration.get(MAX_ID_PROPERTY)
@@ -107,6 +112,20 @@ def _check_column_mapping(attempt: Attempt) -> None:
         raise attempt.error(
             InvalidCommit, f"{found}. Nothing was committed, because values would turn up under another column."
         )
+
+
+def _not_in_files(before: Metadata, schema: StructType) -> str | None:
+    """Return the error, in words, if a column that becomes mapped has not the name that files have.
+
+    Columns of before have the first ids, new ones have later ids and names of their own (`assign_existing`).
+    """
+    names = [member.name for member in walk_fields(parse_schema(before.schema_string))]
+    for member in walk_fields(schema):
+        if (member.metadata[ID_KEY] <= len(names)) != (member.physical_name in names):
+            return (
+                f"files hold no column {member.physical_name!r} for {member.name!r}, or hold another one by that name"
+            )
+    return None
 
 
 def _check_furthest(attempt: Attempt) -> None:

@@ -106,6 +106,18 @@ def assign(schema: StructType, new_name: Callable[[], str]) -> tuple[StructType,
     return _changed(without_mapping(schema), numbered), last
 
 
+def assign_existing(schema: StructType) -> tuple[StructType, int]:
+    """Return the schema of a table whose files hold its columns by their names, mapped by name; and the highest id."""
+    last = 0
+
+    def numbered(member: StructField) -> StructField:
+        nonlocal last
+        last += 1
+        return replace(member, metadata={**member.metadata, ID_KEY: last, PHYSICAL_NAME_KEY: member.name})
+
+    return _changed(without_mapping(schema), numbered), last
+
+
 def assign_new(schema: StructType, last: int, new_name: Callable[[int], str]) -> tuple[StructType, int]:
     """Return the mapped schema with ids above `last` and names (`new_name`) for its new columns, and the last id."""
 

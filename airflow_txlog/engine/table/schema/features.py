@@ -197,12 +197,12 @@ def needed_features(schema: StructType, properties: Mapping[str, str]) -> frozen
     """Return the features in use, those that `delta.feature.<name>` requests, and those that these depend on."""
     needed = features_in_use(schema, properties)
     needed |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
-    return needed | {"domainMetadata"} if needed & _NEED_DOMAINS else needed
+    return needed | {"domainMetadata"} if needed & NEED_DOMAINS else needed
 
 
 def features_in_use(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
     """Return the features that the schema or a property switches on, even if no protocol lists them."""
-    found = {feature for (name, value), feature in _SWITCHES.items() if properties.get(name, "").lower() == value}
+    found = {feature for (name, value), feature in SWITCHES.items() if properties.get(name, "").lower() == value}
     if any(name.startswith(CONSTRAINT_PREFIX) for name in properties):
         found.add("checkConstraints")
     if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
@@ -224,21 +224,32 @@ def missing_features(protocol: Protocol, needed: Iterable[str]) -> list[str]:
 
 
 def with_features(protocol: Protocol, features: Iterable[str]) -> Protocol:
-    """Return the protocol with these features added; legacy numbers become names where necessary."""
-    added = frozenset(features)
-    both = added & READABLE
-    reader_version = 3 if both else protocol.min_reader_version
+    """Return the protocol with these features added, in its lowest form."""
+    return protocol_with(reader_features(protocol) | writer_features(protocol) | frozenset(features))
+
+
+def protocol_with(features: frozenset[str]) -> Protocol:
+    """Return the lowest protocol with exactly these features: legacy numbers if they imply no other ones.
+
+    Source: delta-spark, Protocol.normalized.
+    """
+    both = features & READABLE
+    reader_version = 3 if both - {"columnMapping"} else 1 + len(both)
+    legacy = [number for number in range(1, MAX_WRITER_VERSION) if _legacy(_LEGACY_WRITER, number) == features]
+    if reader_version < MAX_READER_VERSION and legacy:
+        return Protocol(min_reader_version=reader_version, min_writer_version=legacy[0])
     return Protocol(
         min_reader_version=reader_version,
-        min_writer_version=7,
-        reader_features=sorted(reader_features(protocol) | both) if reader_version >= 3 else None,
-        writer_features=sorted(writer_features(protocol) | added),
+        min_writer_version=MAX_WRITER_VERSION,
+        reader_features=sorted(both) if reader_version == MAX_READER_VERSION else None,
+        writer_features=sorted(features),
     )
 
 
 # A property `delta.feature.<name>` requests a feature; it is not kept.
 FEATURE_PREFIX = "delta.feature."
-_SWITCHES = {
+# The properties that switch features on, with their values.
+SWITCHES = {
     ("delta.appendOnly", "true"): "appendOnly",
     ("delta.checkpointPolicy", "v2"): "v2Checkpoint",
     ("delta.enableChangeDataFeed", "true"): "changeDataFeed",
@@ -250,7 +261,7 @@ _SWITCHES = {
     ("delta.enableRowTracking", "true"): "rowTracking",
     ("delta.enableTypeWidening", "true"): "typeWidening",
 }
-_NEED_DOMAINS = frozenset({"rowTracking", "clustering"})
+NEED_DOMAINS = frozenset({"rowTracking", "clustering"})
 # The lowest writer version of new tables implies these.
 _OF_EVERY_TABLE = frozenset({"appendOnly", "invariants"})
 # The features in use that bind readers.

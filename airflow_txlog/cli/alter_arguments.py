@@ -1,0 +1,44 @@
+"""The arguments of `airflow txlog alter` as the fields of the job's record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+# The fields that are lists of names, and those that map names to values.
+LISTS = (
+    *("unset_properties", "add_features", "drop_features", "drop_columns", "drop_constraints"),
+    *("set_not_null", "drop_not_null"),
+)
+MAPS = ("set_properties", "add_columns", "rename_columns", "change_types", "set_comments", "add_constraints")
+
+
+def alteration_of(args: Namespace) -> dict[str, Any]:
+    """Return the fields that were given. Raises ValueError, with a message for people."""
+    found: dict[str, Any] = {name: getattr(args, name) for name in LISTS if getattr(args, name)}
+    for name in MAPS:
+        pairs = [_pair(name, text) for text in getattr(args, name)]
+        if len({key.lower() for key, _ in pairs}) < len(pairs):
+            raise ValueError(f"--{_flag(name)} names one thing twice.")
+        if pairs:
+            found[name] = {key: None if name == "set_comments" and not value else value for key, value in pairs}
+    if args.cluster_by is not None:
+        found["cluster_by"] = [name.strip() for name in args.cluster_by.split(",") if name.strip()]
+    if not found:
+        raise ValueError("alter needs something to change, such as --set-property NAME=VALUE.")
+    return found | ({"allow_reader_upgrade": True} if args.allow_reader_upgrade else {})
+
+
+def _pair(field: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"--{_flag(field)} is NAME=VALUE, not {text!r}.")
+    return name.strip(), value.strip()
+
+
+def _flag(field: str) -> str:
+    """Return the flag of a field: one name or pair is given by each."""
+    singular = {"set_properties": "set-property", "unset_properties": "unset-property"}
+    return singular.get(field, field.replace("_", "-").removesuffix("s"))

@@ -1,0 +1,151 @@
+"""Changes of table properties: which names exist, and which of them the table keeps by itself.
+
+The invariant: no property of Delta's is written that Delta does not know, or in another case than it has there, because
+engines look it up by its exact name. Source: delta-spark 4.4, DeltaConfigs and AlterTableSetPropertiesDeltaCommand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from airflow_txlog.engine.table.predicate.names import did_you_mean
+from airflow_txlog.engine.table.schema.column_mapping import MAX_ID_PROPERTY, MODE_PROPERTY, NO_MAPPING
+from airflow_txlog.engine.table.schema.features import FEATURE_PREFIX
+from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX
+from airflow_txlog.errors import InvalidProperty
+
+_PREFIX = "delta."
+_OWN_PREFIX = "txlog."
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_SETTABLE = _words(
+    "appendOnly autoOptimize autoOptimize.autoCompact autoOptimize.optimizeWrite castIcebergTimeType "
+    "checkpoint.partSize checkpoint.writeStatsAsJson checkpoint.writeStatsAsStruct checkpointInterval "
+    "checkpointPolicy checkpointRetentionDuration columnMapping.mode compatibility.symlinkFormatManifest.enabled "
+    "dataSkippingNumIndexedCols dataSkippingStatsColumns dataSkippingStringPrefixLength "
+    "deletedFileRetentionDuration dropFeatureTruncateHistory.retentionDuration enableChangeDataFeed "
+    "enableDeletionVectors enableExpiredLogCleanup enableFullRetentionRollback enableIcebergCompatV1 "
+    "enableIcebergCompatV2 enableIcebergCompatV3 enableInCommitTimestamps enableRowTracking enableTypeWidening "
+    "enableVariantShredding ignoreIcebergBucketPartition ignoreProtocolDefaults isolationLevel "
+    "logRetentionDuration parquet.compression.codec parquet.format.version randomizeFilePrefixes "
+    "randomPrefixLength sampleRetentionDuration setTransactionRetentionDuration targetFileSize "
+    "tuneFileSizesForRewrites universalFormat.enabledFormats universalFormat.iceberg.atomicConversion.supported "
+    "writePartitionColumnsToParquet"
+)
+
+# The properties that a table keeps by itself, and the argument that changes them.
+_KEPT: dict[str, str] = {
+    MAX_ID_PROPERTY: "it grows with the columns",
+    "delta.inCommitTimestampEnablementVersion": "set delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablementTimestamp": "set delta.enableInCommitTimestamps",
+    "delta.rowTracking.materializedRowIdColumnName": "set delta.enableRowTracking",
+    "delta.rowTracking.materializedRowCommitVersionColumnName": "set delta.enableRowTracking",
+    "delta.rowTrackingSuspended": 'write drop_features=["rowTracking"]',
+    "delta.requireCheckpointProtectionBeforeVersion": "the engine that dropped a feature needs it",
+    "delta.minReaderVersion": "write add_features",
+    "delta.minWriterVersion": "write add_features",
+    "txlog.sharedFolder": "it protects files that were there before the table",
+}
+_OURS = ("txlog.trustStatistics",)
+_NAMES = {name.lower(): name for name in [*(_PREFIX + name for name in _SETTABLE), *_KEPT, *_OURS]}
+# Databricks has aliases for this one.
+_NAMES["delta.enablechangedatacapture"] = "delta.enableChangeDataFeed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropertyChanges:
+    """The table's properties afterwards, the table's new comment if there is one, and the features that were named."""
+
+    configuration: dict[str, str]
+    comment: str | None = None
+    features: tuple[str, ...] = ()
+
+
+def changed_properties(
+    before: Mapping[str, str], to_set: Mapping[str, str], to_unset: Iterable[str], table: str
+) -> PropertyChanges:
+    """Return the properties with these set and those removed; a property that is not set may be removed.
+
+    `comment` is the table's, and `delta.feature.<name>` = `supported` names a feature. Raises InvalidProperty for a
+    name that Delta does not know, that the table keeps by itself, or that is given twice, and for a malformed value.
+    """
+    given: dict[str, str | None] = {}
+    for name, value in [*((name, None) for name in to_unset), *to_set.items()]:
+        known = _known(name, table)
+        if known in given:
+            raise _refused(table, known, value, "is named twice in one alteration: once is enough")
+        given[known] = value
+    features = {name: value for name, value in given.items() if name.startswith(FEATURE_PREFIX)}
+    for name, value in features.items():
+        if value is None or value.lower() not in ("supported", "enabled"):
+            raise _refused(table, name, value, "may be supported; a feature is removed by drop_features")
+    _check_mode(before, given, table)
+    left = {name: value for name, value in given.items() if name not in features and name != "comment"}
+    configuration = {name: value for name, value in before.items() if name not in left}
+    configuration |= {name: value for name, value in left.items() if value is not None}
+    # In any case of another writer, an old spelling would stay beside the new one.
+    for name in [name for name in configuration if name not in left and _NAMES.get(name.lower()) in left]:
+        del configuration[name]
+    TableProperties({name: value for name, value in left.items() if value is not None}, table).validate()
+    _check_retentions(configuration, left, table)
+    return PropertyChanges(
+        configuration=configuration,
+        comment=(given["comment"] or "") if "comment" in given else None,
+        features=tuple(name.removeprefix(FEATURE_PREFIX) for name in features),
+    )
+
+
+def _known(name: str, table: str) -> str:
+    """Return the name as Delta spells it."""
+    lower = name.lower()
+    if lower in ("location", "provider", "external", "owner"):
+        raise _refused(table, name, None, "is no property of a Delta table")
+    if lower.startswith(CONSTRAINT_PREFIX):
+        raise _refused(table, name, None, "is a constraint: write add_constraints or drop_constraints")
+    if lower.startswith(FEATURE_PREFIX):
+        return FEATURE_PREFIX + name[len(FEATURE_PREFIX) :]
+    if not lower.startswith((_PREFIX, _OWN_PREFIX)):
+        return lower if lower == "comment" else name
+    known = _NAMES.get(lower)
+    if known is None:
+        raise _refused(
+            table, name, None, f"is not known.{did_you_mean(name, list(_NAMES.values()))} Check its spelling"
+        )
+    if known in _KEPT:
+        raise _refused(table, known, None, f"is kept by the table itself: {_KEPT[known]}")
+    return known
+
+
+def _check_mode(before: Mapping[str, str], given: Mapping[str, str | None], table: str) -> None:
+    """Raise InvalidProperty if column mapping would change in another way than from none to name."""
+    if MODE_PROPERTY not in given:
+        return
+    now = before.get(MODE_PROPERTY, NO_MAPPING).lower()
+    wanted = (given[MODE_PROPERTY] or NO_MAPPING).lower()
+    if wanted != now and (now, wanted) != (NO_MAPPING, "name"):
+        raise _refused(
+            table,
+            MODE_PROPERTY,
+            given[MODE_PROPERTY],
+            f"may change from none to name only, and is {now}: files that exist are found by the names in them",
+        )
+
+
+def _check_retentions(after: Mapping[str, str], given: Mapping[str, str | None], table: str) -> None:
+    """Raise InvalidProperty if the log would be cleaned before the files of its versions."""
+    properties = TableProperties(after, table)
+    log, files = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
+    if {log, files} & given.keys() and properties.log_retention_ms < properties.deleted_file_retention_ms:
+        raise _refused(table, log, after.get(log), f"must be no shorter than {files}")
+
+
+def _refused(table: str, name: str, value: str | None, why: str) -> InvalidProperty:
+    return InvalidProperty(
+        f"{table}: the property {name} {why}. Nothing was changed.", table=table, name=name, value=value
+    )

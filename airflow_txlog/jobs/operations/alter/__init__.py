@@ -1,0 +1,1 @@
+"""DELETE: by a condition, and by a list of keys."""

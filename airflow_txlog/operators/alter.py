@@ -1,0 +1,88 @@
+"""DeltaAlterTableOperator: change the properties, features, columns, rules and clustering of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_txlog.contract.operations import Alter, Operation
+from airflow_txlog.operators.base import ExactlyOnceOperator
+
+_ARGUMENTS = (
+    *("drop_constraints", "unset_properties", "set_properties", "add_features", "drop_columns", "rename_columns"),
+    *("add_columns", "change_types", "set_comments", "drop_not_null", "set_not_null", "add_constraints", "cluster_by"),
+    "drop_features",
+)
+
+
+class DeltaAlterTableOperator(ExactlyOnceOperator):
+    """Alter a Delta table in one commit, without Spark unless a new rule needs it.
+
+    The arguments apply in this order, and each finds the columns as the ones before it leave them. A column is named by
+    its path, such as `address.city` or `items.element.price`. All are templated but `allow_reader_upgrade`.
+
+    :param drop_constraints: the names of CHECK constraints to drop.
+    :param unset_properties: the names of table properties to remove.
+    :param set_properties: table properties by name; `comment` is the table's comment.
+    :param add_features: table features to add and to switch on, with all that the protocol asks for.
+    :param drop_columns: columns and members to drop; the table maps columns by name from then on.
+    :param rename_columns: new names by column; the table maps columns by name from then on.
+    :param add_columns: types by new column, such as `{"price": "DECIMAL(10, 2)"}`, or mappings with `type`, `comment`
+        and `default`. Rows that exist have null there.
+    :param change_types: wider types by column.
+    :param set_comments: comments by column; None takes a comment away.
+    :param drop_not_null: columns that may be null again.
+    :param set_not_null: columns that must not be null. All rows are verified before the commit.
+    :param add_constraints: SQL by the name of a CHECK constraint. All rows are verified before the commit.
+    :param cluster_by: the clustering columns; an empty list ends the clustering, None leaves it as it is.
+    :param drop_features: table features to drop.
+    :param allow_reader_upgrade: allow a change that older engines cannot read; the log names those that can.
+
+    Example: `DeltaAlterTableOperator(task_id="evolve", table_uri="/lake/orders", add_columns={"note": "STRING"},
+    add_constraints={"positive": "amount > 0"})`. Other arguments: `ExactlyOnceOperator` and `TxlogOperator`.
+    """
+
+    operation: ClassVar[type[Operation]] = Alter
+    template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, *_ARGUMENTS)
+
+    def __init__(
+        self,
+        *,
+        drop_constraints: str | Sequence[str] = (),
+        unset_properties: str | Sequence[str] = (),
+        set_properties: Mapping[str, Any] | None = None,
+        add_features: str | Sequence[str] = (),
+        drop_columns: str | Sequence[str] = (),
+        rename_columns: Mapping[str, str] | None = None,
+        add_columns: Mapping[str, str | Mapping[str, str]] | None = None,
+        change_types: Mapping[str, str] | None = None,
+        set_comments: Mapping[str, str | None] | None = None,
+        drop_not_null: str | Sequence[str] = (),
+        set_not_null: str | Sequence[str] = (),
+        add_constraints: Mapping[str, str] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
+        drop_features: str | Sequence[str] = (),
+        allow_reader_upgrade: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.drop_constraints = drop_constraints
+        self.unset_properties = unset_properties
+        self.set_properties = set_properties
+        self.add_features = add_features
+        self.drop_columns = drop_columns
+        self.rename_columns = rename_columns
+        self.add_columns = add_columns
+        self.change_types = change_types
+        self.set_comments = set_comments
+        self.drop_not_null = drop_not_null
+        self.set_not_null = set_not_null
+        self.add_constraints = add_constraints
+        self.cluster_by = cluster_by
+        self.drop_features = drop_features
+        self.allow_reader_upgrade = allow_reader_upgrade
+        self.check_literals()
+
+    def job_arguments(self) -> dict[str, Any]:
+        """Return the fields that are given."""
+        return {name: value for name, value in super().job_arguments().items() if value is not None}

@@ -1,0 +1,448 @@
+"""ALTER as a job by the log alone: properties, features, columns and clustering, in one commit and exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.table.schema.features import reader_features, writer_features
+from airflow_txlog.errors import CommitConflict
+from airflow_txlog.jobs.run import run_job
+from tests.helpers.jobs import SCHEMA, application, committed, error_of, ids, rows
+from tests.helpers.racing import before_commit, killed_before_commit
+from tests.helpers.rows import append, bag, make_table
+from tests.helpers.specs import job_spec
+
+NESTED = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("s", pa.struct([("x", pa.int32()), ("y", pa.string())])),
+        ("items", pa.list_(pa.struct([("price", pa.int32())]))),
+        ("m", pa.map_(pa.string(), pa.int32())),
+    ]
+)
+NESTED_ROW = {"id": 1, "s": {"x": 1, "y": "a"}, "items": [{"price": 5}], "m": [("k", 7)]}
+
+
+def alter(table: Table | Path, *, log: Any = None, application: Any = None, **arguments: Any) -> JobResult:
+    uri = table.uri if isinstance(table, Table) else str(table)
+    spec = job_spec(operation="alter", table_uri=uri, arguments=arguments, application=application)
+    assert not spec.operation.needs_spark
+    return run_job(spec, None, log=log)
+
+
+def altered(table: Table, **arguments: Any) -> JobResult:
+    return committed(alter(table, **arguments))
+
+
+def features(table: Table) -> set[str]:
+    protocol = table.snapshot().protocol
+    return set(reader_features(protocol) | writer_features(protocol))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return make_table(tmp_path / "t", rows(4), rows(4, start=10))
+
+
+@pytest.fixture
+def nested(tmp_path: Path) -> Table:
+    return make_table(tmp_path / "t", pa.Table.from_pylist([NESTED_ROW], NESTED))
+
+
+# --- properties -----------------------------------------------------------------------------------------------------
+
+
+def test_properties_are_set_and_removed_under_their_proper_names(table: Table) -> None:
+    altered(table, set_properties={"DELTA.appendonly": "true", "team": "a", "comment": "the orders"})
+    altered(table, unset_properties=["Delta.AppendOnly", "team", "never.there"])
+    assert table.snapshot(2 + 1).metadata.description == table.snapshot().metadata.description == "the orders"
+    assert table.snapshot(3).properties["delta.appendOnly"] == "true"
+    assert table.snapshot().properties.keys() == {"delta.setTransactionRetentionDuration"}
+    assert [entry["operation"] for entry in table.history(2)] == ["UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]
+
+
+def test_what_is_so_already_makes_no_commit(table: Table) -> None:
+    asked: dict[str, Any] = {"set_properties": {"delta.appendOnly": "true"}, "drop_not_null": ["id"]}
+    altered(table, **asked)
+    assert (alter(table, **asked).status, table.snapshot().version) == ("nothing_to_do", 3)
+
+
+REFUSED_PROPERTIES: list[dict[str, Any]] = [
+    {"set_properties": {"delta.appendOnlly": "true"}},
+    {"set_properties": {"delta.appendOnly": "yes"}},
+    {"set_properties": {"delta.columnMapping.maxColumnId": "7"}},
+    {"set_properties": {"delta.rowTracking.materializedRowIdColumnName": "x"}},
+    {"set_properties": {"delta.constraints.a": "id > 0"}},
+    {"set_properties": {"delta.feature.appendOnly": "dropped"}},
+    {"set_properties": {"delta.columnMapping.mode": "id"}},
+    {"set_properties": {"delta.logRetentionDuration": "interval 1 days"}},
+    {"set_properties": {"location": "/x"}},
+    {"set_properties": {"a": "1"}, "unset_properties": ["a"]},
+    {"set_properties": {"delta.enableDeletionVectors": "false"}, "add_features": ["deletionVectors"]},
+    {"unset_properties": ["delta.inCommitTimestampEnablementVersion"]},
+    {"drop_constraints": ["none"]},
+]
+
+
+@pytest.mark.parametrize("asked", REFUSED_PROPERTIES, ids=str)
+def test_a_wrong_property_is_refused_and_nothing_changes(table: Table, asked: dict[str, Any]) -> None:
+    assert error_of(alter(table, allow_reader_upgrade=True, **asked))["type"] == "InvalidProperty"
+    assert table.snapshot().version == 2
+
+
+# --- features -------------------------------------------------------------------------------------------------------
+
+SWITCHED = {
+    "appendOnly": "delta.appendOnly",
+    "changeDataFeed": "delta.enableChangeDataFeed",
+    "deletionVectors": "delta.enableDeletionVectors",
+    "inCommitTimestamp": "delta.enableInCommitTimestamps",
+    "rowTracking": "delta.enableRowTracking",
+    "typeWidening": "delta.enableTypeWidening",
+    "v2Checkpoint": "delta.checkpointPolicy",
+    "columnMapping": "delta.columnMapping.mode",
+}
+
+
+@pytest.mark.parametrize("feature", SWITCHED)
+def test_an_added_feature_is_listed_and_switched_on_and_the_table_goes_on(table: Table, feature: str) -> None:
+    before = bag(table)
+    altered(table, add_features=[feature.upper()], allow_reader_upgrade=True)
+    assert feature in features(table)
+    assert table.snapshot().properties[SWITCHED[feature]] in ("true", "v2", "name")
+    assert bag(table) == before
+    append(table, rows(1, start=90))
+    assert ids(table) == [*range(4), *range(10, 14), 90]
+    table.checkpoint()
+    assert ids(Table.open(table.uri)) == [*range(4), *range(10, 14), 90]
+
+
+def test_a_feature_by_its_property_is_only_listed(table: Table) -> None:
+    altered(table, set_properties={"delta.feature.rowTracking": "supported"})
+    assert {"rowTracking", "domainMetadata"} <= features(table)
+    assert not any(name.startswith(("delta.feature", "delta.enable")) for name in table.snapshot().properties)
+
+
+def test_row_tracking_numbers_the_rows_of_every_file_in_the_same_commit(table: Table) -> None:
+    altered(table, add_features=["rowTracking"])
+    files = table.snapshot().files().sort_by("base_row_id")
+    assert files.column("base_row_id").to_pylist() == [0, 4]
+    assert set(files.column("default_row_commit_version").to_pylist()) == {3}
+    append(table, rows(2, start=50))
+    assert sorted(table.snapshot().files().column("base_row_id").to_pylist()) == [0, 4, 8]
+
+
+def test_in_commit_timestamps_say_since_when(table: Table) -> None:
+    altered(table, add_features=["inCommitTimestamp"])
+    properties = table.snapshot().properties
+    assert properties["delta.inCommitTimestampEnablementVersion"] == "3"
+    assert properties["delta.inCommitTimestampEnablementTimestamp"] == str(table.snapshot().timestamp_ms)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"add_features": ["deletionVectors"]},
+        {"set_properties": {"delta.checkpointPolicy": "v2"}},
+        {"rename_columns": {"name": "label"}},
+        {"add_columns": {"at": "TIMESTAMP_NTZ"}},
+    ],
+    ids=str,
+)
+def test_a_change_that_shuts_readers_out_must_be_allowed(table: Table, asked: dict[str, Any]) -> None:
+    error = error_of(alter(table, **asked))
+    assert (error["type"], error["facts"]["argument"]) == ("InvalidJobSpec", "arguments.allow_reader_upgrade")
+    assert "Delta Lake" in error["message"]
+    lines: list[str] = []
+    altered(table, log=lines.append, allow_reader_upgrade=True, **asked)
+    assert any("is read by Delta Lake" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("before", "feature", "left"),
+    [
+        ({"set_properties": {"delta.enableInCommitTimestamps": "true"}}, "inCommitTimestamp", 2),
+        ({"set_properties": {"delta.feature.domainMetadata": "supported"}}, "domainMetadata", 2),
+        ({"set_properties": {"delta.feature.checkConstraints": "supported"}}, "checkConstraints", 2),
+        ({"add_features": ["rowTracking"]}, "rowTracking", 7),
+    ],
+)
+def test_a_dropped_feature_leaves_no_trace(table: Table, before: dict[str, Any], feature: str, left: int) -> None:
+    had, properties = bag(table), table.snapshot().properties
+    altered(table, **before)
+    altered(table, drop_features=[feature.lower()])
+    snapshot = table.snapshot()
+    assert (snapshot.protocol.min_writer_version, snapshot.properties) == (left, properties)
+    assert feature not in features(table)
+    assert snapshot.files().column("base_row_id").null_count == snapshot.num_files
+    assert bag(table) == had
+    append(table, rows(1, start=99))
+
+
+def test_row_ids_begin_anew_where_the_feature_is_dropped_and_added_again(table: Table) -> None:
+    altered(table, add_features=["rowTracking"])
+    altered(table, drop_features=["rowTracking", "domainMetadata"])
+    altered(table, add_features=["rowTracking"])
+    assert sorted(table.snapshot().files().column("base_row_id").to_pylist()) == [0, 4]
+
+
+@pytest.mark.parametrize("feature", ["columnMapping", "deletionVectors", "v2Checkpoint", "typeWidening", "appendOnly"])
+def test_a_feature_that_cannot_be_dropped_soundly_is_refused_by_name(table: Table, feature: str) -> None:
+    altered(table, add_features=[feature], allow_reader_upgrade=True)
+    error = error_of(alter(table, drop_features=[feature]))
+    assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", feature)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"add_features": ["icebergCompatV1"]},
+        {"add_features": ["variantType"]},
+        {"drop_features": ["deletionVectors"]},
+        {"set_properties": {"delta.enableIcebergCompatV2": "true"}},
+    ],
+    ids=str,
+)
+def test_a_feature_that_is_not_known_or_not_there_is_refused_by_name(table: Table, asked: dict[str, Any]) -> None:
+    assert error_of(alter(table, **asked))["type"] == "UnsupportedFeature"
+    assert table.snapshot().version == 2
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_added_at_every_depth_and_are_null_in_old_rows(nested: Table) -> None:
+    altered(
+        nested,
+        add_columns={
+            "note": {"type": "STRING", "comment": "a note", "default": "'none'"},
+            "s.z": "DECIMAL(5, 2)",
+            "items.element.count": "INT",
+        },
+    )
+    note = nested.snapshot().delta_schema.find("note")
+    assert note is not None
+    assert note.metadata == {"comment": "a note", "CURRENT_DEFAULT": "'none'"}
+    assert "allowColumnDefaults" in features(nested)
+    expected = {**NESTED_ROW, "s": {"x": 1, "y": "a", "z": None}, "items": [{"price": 5, "count": None}], "note": None}
+    assert nested.to_arrow().to_pylist() == [expected]
+
+
+def test_columns_are_renamed_and_dropped_without_touching_a_file(nested: Table) -> None:
+    files = nested.snapshot().files().column("path").to_pylist()
+    altered(
+        nested, rename_columns={"id": "key", "s.x": "n", "items.element.price": "cost"}, drop_columns=["m"],
+        allow_reader_upgrade=True,
+    )  # fmt: skip
+    assert nested.to_arrow().to_pylist() == [{"key": 1, "s": {"n": 1, "y": "a"}, "items": [{"cost": 5}]}]
+    assert nested.snapshot().files().column("path").to_pylist() == files
+    altered(nested, add_columns={"m": "INT"})
+    assert nested.to_arrow().column("m").to_pylist() == [None], "the values of the dropped column are gone"
+    append(nested, [{"key": 2, "s": {"n": 3, "y": None}, "items": [], "m": 9}])
+    assert nested.to_arrow().column("m").to_pylist() == [None, 9] or nested.to_arrow().column("m").to_pylist() == [
+        9,
+        None,
+    ]
+
+
+def test_names_may_be_swapped(table: Table) -> None:
+    altered(table, rename_columns={"id": "amount", "amount": "id"}, allow_reader_upgrade=True)
+    found = table.to_arrow().to_pylist()
+    assert all(row["id"] == row["amount"] / 2 for row in found)
+
+
+def test_a_partition_column_is_renamed_with_its_values(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(3), partition_by=["day"])
+    altered(table, rename_columns={"day": "date"}, allow_reader_upgrade=True)
+    append(table, rows(1, start=9).rename_columns(["id", "date", "name", "amount"]))
+    snapshot = table.snapshot()
+    assert snapshot.partition_columns == ["date"]
+    assert len(set(table.to_arrow().column("date").to_pylist())) == 1
+
+
+def test_types_become_wider_at_every_depth(nested: Table) -> None:
+    altered(
+        nested,
+        change_types={"s.x": "BIGINT", "items.element.price": "DOUBLE", "m.value": "DECIMAL(12, 2)"},
+        allow_reader_upgrade=True,
+    )
+    schema = nested.snapshot().delta_schema
+    assert str(schema) == (
+        "struct<id:long,s:struct<x:long,y:string>,items:array<struct<price:double>>,m:map<string,decimal(12,2)>>"
+    )
+    m = schema.find("m")
+    assert m is not None
+    assert m.metadata["delta.typeChanges"] == [{"fromType": "integer", "toType": "decimal(12,2)", "fieldPath": "value"}]
+    assert nested.to_arrow().column("s").to_pylist() == [{"x": 1, "y": "a"}]
+    append(nested, [{**NESTED_ROW, "s": {"x": 2**40, "y": None}}])
+    assert {row["x"] for row in nested.to_arrow().column("s").to_pylist()} == {1, 2**40}
+
+
+def test_comments_come_and_go(nested: Table) -> None:
+    altered(nested, set_comments={"id": "the key", "s.x": "the x"})
+    assert nested.snapshot().delta_schema.fields[0].metadata == {"comment": "the key"}
+    altered(nested, set_comments={"ID": None})
+    assert nested.snapshot().delta_schema.fields[0].metadata == {}
+
+
+def test_statistics_follow_a_renamed_column_and_forget_a_dropped_one(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(3), properties={"delta.dataSkippingStatsColumns": "id,name,amount"})
+    altered(table, rename_columns={"id": "key"}, drop_columns=["name"], allow_reader_upgrade=True)
+    assert table.snapshot().properties["delta.dataSkippingStatsColumns"] == "key,amount"
+
+
+REFUSED_COLUMNS: dict[str, dict[str, Any]] = {
+    "exists": {"add_columns": {"ID": "INT"}},
+    "exists in a struct": {"add_columns": {"s.X": "INT"}},
+    "no struct": {"add_columns": {"id.x": "INT"}},
+    "no parent": {"add_columns": {"none.x": "INT"}},
+    "no type": {"add_columns": {"x": "NUMBER"}},
+    "name with a space": {"add_columns": {"a b": "INT"}},
+    "no name": {"add_columns": {"a..b": "INT"}},
+    "default of another type": {"add_columns": {"x": {"type": "INT", "default": "'a'"}}},
+    "default too large": {"add_columns": {"x": {"type": "TINYINT", "default": "128"}}},
+    "default inside": {"add_columns": {"s.w": {"type": "INT", "default": "1"}}},
+    "unknown": {"drop_columns": ["nope"]},
+    "inside another": {"drop_columns": ["s", "s.x"]},
+    "all": {"drop_columns": ["id", "s", "items", "m"]},
+    "all of a struct": {"drop_columns": ["s.x", "s.y"]},
+    "element": {"drop_columns": ["items.element"]},
+    "renamed to another": {"rename_columns": {"id": "M"}},
+    "narrower": {"change_types": {"id": "INT"}},
+    "another kind": {"change_types": {"id": "STRING"}},
+    "a struct": {"change_types": {"s": "INT"}},
+    "change feed": {
+        "add_columns": {"_change_type": "STRING"},
+        "set_properties": {"delta.enableChangeDataFeed": "true"},
+    },
+    "cluster by a struct": {"cluster_by": ["s"]},
+    "cluster by a list": {"cluster_by": ["items.element.price"]},
+    "cluster twice": {"cluster_by": ["s.x", "`s`.`x`"]},
+}
+
+
+@pytest.mark.parametrize("why", REFUSED_COLUMNS)
+def test_a_change_of_columns_that_contradicts_the_table_is_refused(nested: Table, why: str) -> None:
+    error = error_of(alter(nested, allow_reader_upgrade=True, **REFUSED_COLUMNS[why]))
+    assert (error["type"], nested.snapshot().version) == ("SchemaMismatch", 1)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"drop_columns": ["id"]}, {"rename_columns": {"id": "k"}}, {"change_types": {"small": "INT"}}]
+)
+def test_a_column_that_a_constraint_reads_stays(tmp_path: Path, asked: dict[str, Any]) -> None:
+    schema = pa.schema([*SCHEMA, ("small", pa.int16())])
+    table = make_table(tmp_path / "t", schema=schema, properties={"delta.constraints.a": "id > small"})
+    error = error_of(alter(table, allow_reader_upgrade=True, **asked))
+    assert error["type"] == "SchemaMismatch"
+    assert "'a'" in error["message"]
+    altered(table, allow_reader_upgrade=True, drop_constraints=["A"], **asked)
+
+
+@pytest.mark.parametrize("asked", [{"drop_columns": ["day"]}, {"change_types": {"day": "TIMESTAMP_NTZ"}}])
+def test_a_partition_column_is_neither_dropped_nor_widened(tmp_path: Path, asked: dict[str, Any]) -> None:
+    table = make_table(tmp_path / "t", rows(3), partition_by=["day"])
+    assert error_of(alter(table, allow_reader_upgrade=True, **asked))["type"] == "SchemaMismatch"
+
+
+# --- clustering -----------------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_clustered_by_other_columns_and_by_none(nested: Table) -> None:
+    altered(nested, cluster_by=["s.x", "id"])
+    domain = nested.snapshot().state.domains["delta.clustering"]
+    assert domain.configuration == '{"clusteringColumns":[["s","x"],["id"]],"domainName":"delta.clustering"}'
+    assert {"clustering", "domainMetadata"} <= features(nested)
+    assert error_of(alter(nested, drop_columns=["s"], allow_reader_upgrade=True))["type"] == "SchemaMismatch"
+    append(nested, [NESTED_ROW])
+    altered(nested, cluster_by=[])
+    assert '"clusteringColumns":[]' in nested.snapshot().state.domains["delta.clustering"].configuration
+    assert alter(nested, cluster_by=[]).status == "nothing_to_do"
+
+
+def test_a_partitioned_table_is_not_clustered(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(3), partition_by=["day"])
+    assert error_of(alter(table, cluster_by=["id"]))["type"] == "PartitionMismatch"
+
+
+def test_statistics_of_a_clustering_column_are_not_switched_off(table: Table) -> None:
+    altered(table, cluster_by=["name"])
+    error = error_of(alter(table, set_properties={"delta.dataSkippingNumIndexedCols": "1"}))
+    assert (error["type"], table.snapshot().version) == ("UnsupportedFeature", 3)
+
+
+# --- one commit, exactly once ---------------------------------------------------------------------------------------
+
+
+def everything() -> dict[str, Any]:
+    return {
+        "set_properties": {"delta.enableChangeDataFeed": "true"},
+        "add_features": ["rowTracking", "inCommitTimestamp", "deletionVectors"],
+        "rename_columns": {"name": "label"},
+        "add_columns": {"note": "STRING", "amount": "DOUBLE"},
+        "drop_columns": ["amount"],
+        "set_comments": {"label": "what it is called"},
+        "cluster_by": ["label"],
+        "allow_reader_upgrade": True,
+    }
+
+
+def test_all_arguments_apply_in_one_commit_each_after_the_ones_before(table: Table) -> None:
+    result = altered(table, **everything())
+    assert (result.version, table.snapshot().version) == (3, 3)
+    assert table.snapshot().schema.names == ["id", "day", "label", "note", "amount"]
+    assert table.history(1)[0]["operation"] == "ALTER TABLE"
+    assert set(table.to_arrow().column("amount").to_pylist()) == {None}
+
+
+def test_an_alteration_that_was_killed_is_done_once(table: Table) -> None:
+    identity = application()
+    with killed_before_commit():
+        alter(table, application=identity, **everything())
+    assert table.snapshot().version == 2
+    assert committed(alter(table, application=identity, **everything())).version == 3
+    again = alter(table, application=identity, **everything())
+    assert (again.status, again.version, table.snapshot().version) == ("already_done", 3, 3)
+
+
+def test_two_copies_of_one_alteration_make_one_commit(table: Table) -> None:
+    identity, copies = application(), list[JobResult]()
+
+    def second(_: object) -> None:
+        copies.append(committed(alter(table, application=identity, **everything())))
+
+    with before_commit(second):
+        first = alter(table, application=identity, **everything())
+    assert (first.status, copies[0].version, table.snapshot().version) == ("already_done", 3, 3)
+
+
+RACES: dict[str, Callable[[Table], object]] = {
+    "append": lambda table: append(table, rows(2, start=70)),
+    "alteration": lambda table: altered(table, set_properties={"raced": "yes"}),
+}
+
+
+@pytest.mark.parametrize("winner", RACES)
+def test_what_lands_first_stays_and_the_alteration_is_planned_again(table: Table, winner: str) -> None:
+    with before_commit(lambda _: RACES[winner](table)):
+        result = altered(table, **everything())
+    assert result.version == 4
+    snapshot = table.snapshot()
+    assert snapshot.files().column("base_row_id").null_count == 0
+    assert (winner == "append") == (70 in ids(table))
+    assert snapshot.properties.get("raced") == ("yes" if winner == "alteration" else None)
+
+
+def test_an_append_that_loses_to_an_alteration_must_look_again(table: Table) -> None:
+    tx = table.begin()
+    tx.add(path="x.parquet", size=1, stats='{"numRecords": 1}')
+    altered(table, add_features=["rowTracking"])
+    with pytest.raises(CommitConflict):
+        tx.commit("WRITE")
