@@ -86,6 +86,14 @@ class Limits:
     """Thresholds of the work. Only tests change these numbers."""
 
     # The log.
+    read_log_bytes: int = 16 * MIB
+    """The files of the log that are read at once."""
+    kept_commit_bytes: int = 64 * 1024
+    """A larger commit of ours is read again instead of kept."""
+    kept_winner_bytes: int = 4 * MIB
+    """The commits that ours was checked against, kept for the next refresh."""
+    checkpoint_batch_rows: int = 32_768
+    """Rows of a checkpoint that are decoded at once."""
     checkpoint_group_rows: int = 65_536
     """File actions in a row group of a checkpoint."""
     checkpoint_sidecar_rows: int = 131_072

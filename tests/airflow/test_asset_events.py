@@ -15,7 +15,6 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
-from airflow_txlog.hooks import asset_events
 from airflow_txlog.hooks.asset_events import asset_uri, fill_asset_events
 from airflow_txlog.hooks.txlog import TxlogHook
 from tests.helpers.rows import append
@@ -116,16 +115,16 @@ def test_the_event_of_a_sensitive_task_names_no_partition(table: Table) -> None:
     assert events[ASSET].partition_keys == set()
 
 
-def test_partitions_become_events_of_their_own_where_it_is_asked_for(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_become_events_of_their_own_where_it_is_asked_for_and_they_are_few(table: Table) -> None:
     _, events = emitted(result(table), ASSET, by_partition=True)
     assert events[ASSET].partition_keys == {"1", "2", "__HIVE_DEFAULT_PARTITION__"}
-    monkeypatch.setattr(asset_events, "MOST_PARTITIONS", 2)
-    monkeypatch.setattr(asset_events, "MOST_PARTITION_EVENTS", 2)
-    _, events = emitted(result(table), ASSET, by_partition=True)
+    tx = table.begin()
+    for day in range(1001):
+        tx.add(path=f"day={day}", size=1, partition_values={"day": str(day)})
+    tx.commit("WRITE")
+    _, events = emitted(result(table, version=2), ASSET, by_partition=True)
     assert events[ASSET].partition_keys == set()
-    assert ("partitions" in events[ASSET].extra, events[ASSET].extra["partition_count"]) == (False, 3)
+    assert ("partitions" in events[ASSET].extra, events[ASSET].extra["partition_count"]) == (False, 1001)
 
 
 @pytest.mark.long("two loads and two totals with Spark; test_unprocessed has the rule")

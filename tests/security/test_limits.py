@@ -284,7 +284,7 @@ def test_texts_that_are_kept_as_differences_are_decoded_a_few_at_a_time(
     )
     assert path.stat().st_size < 100_000
     sizes: list[int] = []
-    decoded = Decoded("c", "t")
+    decoded = Decoded(MemoryStore("memory://t"), "c")
     with path.open("rb") as source, pytest.raises(LimitExceeded):
         sizes.extend(batch.nbytes for batch in batches(source, open_parquet(source, decoded), ["add"], decoded))
     assert 0 < max(sizes) <= limit
@@ -298,6 +298,6 @@ def test_numbers_are_counted_at_their_width_before_they_are_decoded(
     stats = pa.StructArray.from_arrays([numbers] * 100, [f"c{number}" for number in range(100)])
     path = tmp_path / "c.parquet"
     pq.write_table(pa.table({"add": pa.StructArray.from_arrays([stats], ["stats_parsed"])}), path)
-    decoded = Decoded("c", "t")
+    decoded = Decoded(MemoryStore("memory://t"), "c")
     with path.open("rb") as source, pytest.raises(LimitExceeded):
         next(batches(source, open_parquet(source, decoded), ["add"], decoded))

@@ -45,9 +45,6 @@ from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
 
-# The bytes of winners that are kept for the next refresh of the log.
-_KEPT_BYTES = 4 * 1024 * 1024
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPolicy:
@@ -145,7 +142,8 @@ class _Course:
         try:
             for info, data in zip(files, found, strict=True):
                 winners.append(decode_commit(version + len(winners), data, info.path))
-                if sum(map(len, self.contents.values())) + len(data) <= _KEPT_BYTES and is_etag_of(info.etag, data):
+                kept_bytes = sum(map(len, self.contents.values())) + len(data)
+                if kept_bytes <= store.limits.kept_winner_bytes and is_etag_of(info.etag, data):
                     self.contents[info] = data
         except FileNotFoundError as error:
             raise _cleaned(self.attempt, version) from error
@@ -192,7 +190,7 @@ def commit(
                     attempts=number,
                     rebased_over=course.rebased_over,
                     contents=course.contents,
-                    own=own_commit(version, data),
+                    own=own_commit(store, version, data),
                 )
             # The first loss is answered at once; a crowd is spread out.
             if number > 1:

@@ -17,9 +17,6 @@ from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, LogKind, 
 from airflow_txlog.errors import CommitOverwritten, CorruptCommit, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 
-# A larger commit of ours is read again instead of kept.
-_KEPT_BYTES = 64 * 1024
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTail:
@@ -78,20 +75,20 @@ def _look(store: Store, start: int) -> LogTail:
 
 # --- commits that are read together ---------------------------------------------------------------------------------
 
-# Concurrent requests, and the bytes that they may return together.
-_READ_AT_ONCE, _READ_BYTES = 8, 16 * 1024 * 1024
+# Concurrent requests.
+_READ_AT_ONCE = 8
 
 
 def read_files(store: Store, files: Sequence[FileInfo]) -> Iterator[bytes]:
     """Yield the content of the files, in order. Raises the store's error for a file when its turn comes."""
-    for batch in _batches(files):
+    for batch in _batches(files, store.limits.read_log_bytes):
         yield from store.read_all([info.path for info in batch])
 
 
-def _batches(files: Sequence[FileInfo]) -> Iterator[list[FileInfo]]:
+def _batches(files: Sequence[FileInfo], most_bytes: int) -> Iterator[list[FileInfo]]:
     batch: list[FileInfo] = []
     for info in files:
-        if batch and (len(batch) == _READ_AT_ONCE or sum(each.size_bytes for each in (*batch, info)) > _READ_BYTES):
+        if batch and (len(batch) == _READ_AT_ONCE or sum(each.size_bytes for each in (*batch, info)) > most_bytes):
             yield batch
             batch = []
         batch.append(info)
@@ -115,8 +112,8 @@ class OwnCommit:
     verified: FileInfo | None = None
 
 
-def own_commit(version: int, data: bytes) -> OwnCommit:
-    kept = data if len(data) <= _KEPT_BYTES else None
+def own_commit(store: Store, version: int, data: bytes) -> OwnCommit:
+    kept = data if len(data) <= store.limits.kept_commit_bytes else None
     return OwnCommit(version, hashlib.sha256(data).digest(), _md5(data), kept)
 
 

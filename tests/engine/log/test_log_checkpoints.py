@@ -29,7 +29,6 @@ from airflow_txlog.engine.log.actions import (
     SetTransaction,
     decode_commit,
 )
-from airflow_txlog.engine.log.checkpoints import bounded
 from airflow_txlog.engine.log.checkpoints.reading import CheckpointContent, holds_twice, read_checkpoint
 from airflow_txlog.engine.log.checkpoints.rows import statistics_json
 from airflow_txlog.engine.log.checkpoints.writing import CheckpointState, write_checkpoint
@@ -116,9 +115,8 @@ def test_a_table_in_many_chunks_is_written_as_few_row_groups() -> None:
     assert read(store).adds.equals(table)
 
 
-def test_a_checkpoint_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "_BATCH_ROWS", 7)
-    store = memory()
+def test_a_checkpoint_is_read_in_slices() -> None:
+    store = limited(memory(), checkpoint_batch_rows=7)
     write(store, [add(f"f{i}") for i in range(50)], [Remove(path=f"g{i}", data_change=True) for i in range(20)])
     content = read(store)
     assert content.adds.column("path").to_pylist() == [f"f{i}" for i in range(50)]

@@ -12,6 +12,7 @@ from airflow_txlog.storage import Store
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.storage.memory import MemoryStore
 from tests.engine.log.test_log_segment import classic, commit, commits, log_of, part, v2
+from tests.helpers.limits import limited
 
 
 def test_the_commits_after_a_version_are_contiguous() -> None:
@@ -83,10 +84,9 @@ def test_files_are_asked_for_a_few_at_a_time_and_come_in_their_order() -> None:
     assert sum(store.asked) == 0
 
 
-def test_large_files_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = AskedStore("memory://far")
+def test_large_files_are_read_one_at_a_time() -> None:
+    store = limited(AskedStore("memory://far"), read_log_bytes=1)
     files = files_of(store, 6)
-    monkeypatch.setattr("airflow_txlog.engine.log.tail._READ_BYTES", 1)
     held = read_files(store, files)
     assert next(held) == b""
     # Not yet asked for: the second file holds one byte, and the two together are as much as may be.

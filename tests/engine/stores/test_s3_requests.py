@@ -22,6 +22,7 @@ from airflow_txlog.storage.objects import ObjectStore
 from airflow_txlog.storage.s3 import S3Bucket
 from tests.helpers import s3
 from tests.helpers.fault_proxy import FaultProxy
+from tests.helpers.limits import limited
 from tests.helpers.rows import append
 
 SCHEMA = pa.schema([(f"c{number}", pa.int64()) for number in range(20)])
@@ -33,8 +34,9 @@ def proxy() -> Iterator[FaultProxy]:
         yield proxy
 
 
-def through(proxy: FaultProxy, uri: str) -> Table:
-    return Table(open_store(uri, Access(storage_options={**s3.options(), "endpoint_url": proxy.endpoint})))
+def through(proxy: FaultProxy, uri: str, **limits: int) -> Table:
+    store = open_store(uri, Access(storage_options={**s3.options(), "endpoint_url": proxy.endpoint}))
+    return Table(limited(store, **limits))
 
 
 def rows(count: int) -> pa.Table:
@@ -140,13 +142,12 @@ def test_a_put_that_is_refused_is_a_refusal_also_where_the_read_that_bears_it_ou
 
 @pytest.mark.parametrize(("kept_bytes", "reads"), [(1_000_000, {}), (1, {"GET commit": 4})])
 def test_commits_that_another_was_checked_against_are_read_once_unless_they_are_large(
-    kept_bytes: int, reads: dict[str, int], proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+    kept_bytes: int, reads: dict[str, int], proxy: FaultProxy
 ) -> None:
-    monkeypatch.setattr("airflow_txlog.engine.commit.loop._KEPT_BYTES", kept_bytes)
-    monkeypatch.setattr("airflow_txlog.engine.log.tail._KEPT_BYTES", kept_bytes)
     uri = s3.new_folder()
     Table.create(uri, SCHEMA, storage_options=s3.options())
-    mine, others = through(proxy, uri), Table.open(uri, storage_options=s3.options())
+    mine = through(proxy, uri, kept_commit_bytes=kept_bytes, kept_winner_bytes=kept_bytes)
+    others = Table.open(uri, storage_options=s3.options())
     tx = mine.begin()
     tx.add(path="mine", size=1)
     for number in range(3):

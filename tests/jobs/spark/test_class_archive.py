@@ -220,7 +220,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """The variables of each maker that would have started, on a machine with memory enough."""
     found: list[dict[str, str]] = []
     monkeypatch.setattr(class_archive.subprocess, "Popen", lambda *arguments, **more: found.append(more["env"]))
-    monkeypatch.setattr(class_archive, "_LEAST_MEMORY", 1)
+    monkeypatch.setattr(class_archive, "free_bytes", lambda: 2 * 1024**3)
     return found
 
 
@@ -267,9 +267,9 @@ def test_tasks_that_differ_in_a_variable_make_one_archive_an_hour(
 def test_a_maker_needs_free_memory_a_mark_and_the_same_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, started: list[dict[str, str]]
 ) -> None:
-    monkeypatch.setattr(class_archive, "_LEAST_MEMORY", 1024**5)
-    class_archive._make_later(path())
-    monkeypatch.setattr(class_archive, "_LEAST_MEMORY", 1)
+    with monkeypatch.context() as busy:
+        busy.setattr(class_archive, "free_bytes", lambda: 2 * 1024**3 - 1)
+        class_archive._make_later(path())
     class_archive._make_later(folder / "missing" / "archive.jsa")
     assert started == []
     assert not list(folder.glob("*.attempt"))

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.decoded_sizes import longest_texts
 from airflow_txlog.datafiles.parquet.footers import check_footer
+from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.limits import CHECKPOINT
 
-_BATCH_ROWS = 32_768
 # The least size of an action once it is read.
 _LEAST_ROW_BYTES = 64
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12, "BYTE_ARRAY": 4}
@@ -36,9 +36,8 @@ _BUFFER_BYTES = 64 * 1024
 class Decoded:
     """How many bytes of one checkpoint were claimed and decoded so far, from all its files."""
 
+    store: Store
     path: str
-    table: str
-    is_remote: bool = False
     claimed_bytes: int = 0
     decoded_bytes: int = 0
 
@@ -57,7 +56,7 @@ class Decoded:
         self._refuse_beyond(self.decoded_bytes)
 
     def _refuse_beyond(self, size_bytes: int) -> None:
-        CHECKPOINT.check(size_bytes, f"checkpoint {self.path}, decoded,", self.table, self.path)
+        CHECKPOINT.check(size_bytes, f"checkpoint {self.path}, decoded,", self.store.root, self.path)
 
 
 def open_parquet(source: Any, decoded: Decoded) -> pq.ParquetFile:
@@ -69,7 +68,7 @@ def open_parquet(source: Any, decoded: Decoded) -> pq.ParquetFile:
 
 def _options(decoded: Decoded) -> dict[str, Any]:
     # A pre-buffer holds the wanted columns of the whole file and reads neighbours in one request. A disk needs none.
-    return {**_OPTIONS, "pre_buffer": decoded.is_remote, "buffer_size": _BUFFER_BYTES}
+    return {**_OPTIONS, "pre_buffer": decoded.store.is_remote, "buffer_size": _BUFFER_BYTES}
 
 
 def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> Iterator[pa.RecordBatch]:
@@ -80,7 +79,7 @@ def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: 
     if texts:
         decoded.check(_bytes_of_texts(source, file, texts, decoded))
     # One thread: each decoding thread holds additional memory, and two are no faster.
-    for batch in file.iter_batches(_rows_at_once(chunks), columns=columns, use_threads=False):
+    for batch in file.iter_batches(_rows_at_once(chunks, decoded), columns=columns, use_threads=False):
         decoded.count(batch.nbytes)
         yield batch
 
@@ -91,20 +90,21 @@ def _bytes_of_texts(source: Any, file: pq.ParquetFile, texts: Sequence[_Chunk], 
         source, metadata=file.metadata, read_dictionary=sorted({each.name for each in texts}), **_options(decoded)
     )
     # Only the data shows how many texts there are in lists and maps.
-    size_bytes = sum(_text_bytes(as_dictionaries, {each.name for each in texts if each.is_repeated}))
+    size_bytes = sum(_text_bytes(as_dictionaries, {each.name for each in texts if each.is_repeated}, decoded))
     flat = [each for each in texts if not each.is_repeated]
     most = _most_bytes(source, flat)
     if most is None or not decoded.has_room_for(size_bytes + most):
-        size_bytes += sum(_text_bytes(as_dictionaries, {each.name for each in flat}))
+        size_bytes += sum(_text_bytes(as_dictionaries, {each.name for each in flat}, decoded))
     return size_bytes
 
 
-def _text_bytes(file: pq.ParquetFile, names: Collection[str]) -> Iterator[int]:
+def _text_bytes(file: pq.ParquetFile, names: Collection[str], decoded: Decoded) -> Iterator[int]:
     if not names:
         return
+    rows = decoded.store.limits.checkpoint_batch_rows
     for group in range(file.num_row_groups):
         # One row group at a time: Arrow cannot put the dictionaries of two into one batch.
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=sorted(names), use_threads=False):
+        for batch in file.iter_batches(rows, row_groups=[group], columns=sorted(names), use_threads=False):
             yield from map(_decoded_bytes, batch.columns)
 
 
@@ -117,11 +117,12 @@ def _most_bytes(source: Any, texts: Sequence[_Chunk]) -> int | None:
     return int(sum(text.rows * (4 + (each or 0)) + text.chunk.total_uncompressed_size for text, each in rows))
 
 
-def _rows_at_once(chunks: Iterable[_Chunk]) -> int:
+def _rows_at_once(chunks: Iterable[_Chunk], decoded: Decoded) -> int:
     """Return how many rows an uncounted batch may have: a delta-encoded text may be as long as its whole chunk."""
     sizes = (each.chunk.total_uncompressed_size for each in chunks if "DELTA_BYTE_ARRAY" in each.chunk.encodings)
     longest = max(sizes, default=0)
-    return _BATCH_ROWS if not longest else max(1, min(_BATCH_ROWS, CHECKPOINT.allowed // longest))
+    most = decoded.store.limits.checkpoint_batch_rows
+    return most if not longest else max(1, min(most, CHECKPOINT.allowed // longest))
 
 
 def _claimed_bytes(file: pq.ParquetFile, chunks: Iterable[_Chunk]) -> int:

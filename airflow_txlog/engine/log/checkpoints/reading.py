@@ -166,7 +166,7 @@ def read_checkpoint(
     cleanup took it since it was listed.
     """
     found = Gathered(keep=keep)
-    decoded = Decoded(checkpoint.path, store.root, store.is_remote)
+    decoded = Decoded(store, checkpoint.path)
     _gather_top_level(store, checkpoint, found, decoded)
     _check_top_level(store, checkpoint, found)
     for sidecar in found.sidecars:
@@ -177,7 +177,7 @@ def read_checkpoint(
 def read_metadata(store: Store, checkpoint: CheckpointFiles) -> Metadata:
     """Return the metadata of a checkpoint without its file actions. Raises CorruptCheckpoint, FileNotFoundError."""
     found = Gathered()
-    _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root, store.is_remote), DESCRIBING)
+    _gather_top_level(store, checkpoint, found, Decoded(store, checkpoint.path), DESCRIBING)
     _check_top_level(store, checkpoint, found)
     return found.metadata[0]
 
@@ -189,7 +189,7 @@ def sidecars_of(store: Store, checkpoint: CheckpointFiles) -> tuple[str, ...]:
     (path), FileNotFoundError.
     """
     found = Gathered()
-    _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root, store.is_remote), SIDECARS)
+    _gather_top_level(store, checkpoint, found, Decoded(store, checkpoint.path), SIDECARS)
     with _corrupt_where_unreadable(store, checkpoint.path):
         return tuple(sidecar_path(each, store.root) for each in found.sidecars)
 
