@@ -223,18 +223,17 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
 
     @property
     def may_spare_spark(self) -> bool:
-        kinds = {clause.when for clause in self.clauses if clause.condition is None}
-        acts_plainly = len(kinds) == len(self.clauses) and "not_matched_by_source" not in kinds
-        return acts_plainly and _may_be_read_here(self.source) and not self.schema_evolution
+        return _may_be_read_here(self.source) and not self.schema_evolution
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         is_in_reach = _is_in_reach(self.source, is_spark_here=is_spark_here)
-        return self.may_spare_spark and is_in_reach and all(map(looks_plain, [self.on, *self.assigned_texts]))
+        is_plain = looks_plain(self.on) and all(looks_plain(text, is_value=True) for text in self.clause_texts)
+        return self.may_spare_spark and is_in_reach and is_plain
 
     @property
-    def assigned_texts(self) -> list[str]:
-        """The SQL texts that the clauses assign; `*` has none."""
-        found: list[str] = []
+    def clause_texts(self) -> list[str]:
+        """The SQL texts of the clauses: conditions, and assigned values; `*` has none."""
+        found = [clause.condition for clause in self.clauses if clause.condition is not None]
         for clause in self.clauses:
             if not isinstance(clause, DeleteClause):
                 given = clause.set if isinstance(clause, UpdateClause) else clause.values

@@ -32,7 +32,7 @@ from airflow_txlog.datafiles.parquet.rewriting import (
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE, StagedFile
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
-from airflow_txlog.datafiles.tasks.row_values import RowValues, SourceRows
+from airflow_txlog.datafiles.tasks.row_values import NewImages
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
     CLAUSE_COLUMN,
@@ -126,7 +126,8 @@ class CopyTask(FileTask):
                     statistics=self.layout.statistics_for(schema),
                 )
                 groups = planned.row_groups(parquet.metadata.num_row_groups)
-                copy_without(planned.file, parquet, planned.positions or b"", writer, deleted, groups, look)
+                leaving = planned.leaving or planned.positions or b""
+                copy_without(planned.file, parquet, leaving, writer, deleted, groups, look)
             return writer.close(planned.partition_values, source=planned.index)
         except BaseException:
             if writer is not None:
@@ -164,17 +165,18 @@ class SentColumns:
 class ImageTask(CopyTask):
     """Writes new images of the rows at the plan's positions; one record a file, and no file of two segments.
 
-    The images take the columns of `values`: sent by Spark, of the source's rows that the plan's `row_ids` name, or
-    computed from the rows themselves. Only in the first case are the batches not a numbered range. The other rows of a
+    The images take the columns of `values`: sent by Spark, or computed from the rows themselves and the source's rows
+    that the plan's `row_ids` name. Only in the first case are the batches not a numbered range. The other rows of a
     file that the plan marks as copied are copied. With a `change_type` the images are change rows too.
     """
 
-    values: SentColumns | SourceRows | RowValues
+    values: SentColumns | NewImages
     change_type: str | None = None
 
     @property
     def weight(self) -> int:
-        return self.bins.weight + (self.values.scan.bins.weight if isinstance(self.values, SourceRows) else 0)
+        source = self.values.source if isinstance(self.values, NewImages) else None
+        return self.bins.weight + (0 if source is None else source.scan.bins.weight)
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -193,12 +195,10 @@ class ImageTask(CopyTask):
     def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, _MakeImages]]:
         """Yield the number of each bin, and a callable that makes images of the rows of its files, in order."""
         match self.values:
-            case RowValues() as values:
+            case NewImages(source=source) as values:
                 for number in task_numbers(batches):
-                    yield number, values.assigned
-            case SourceRows() as source:
-                for number in task_numbers(batches):
-                    yield number, _Rows(source.beside(self._met(number, store))).images
+                    beside = None if source is None else _Rows(source.beside(self._met(number, store))).images
+                    yield number, functools.partial(_computed, values, beside)
             case SentColumns() as sent:
                 must_check = self.layout.must_check
                 rows = _Rows(without_violations(b.rename_columns(sent.names), must_check=must_check) for b in batches)
@@ -214,10 +214,19 @@ class ImageTask(CopyTask):
     @functools.cached_property
     def _scan(self) -> FileScan:
         """Return the scan of the columns that images keep, or are computed from."""
-        own = self.values.columns_read if isinstance(self.values, RowValues) else None
-        unneeded = set(self.values.names) - (own or set())
-        kept = pa.schema([field for field in self.layout.schema if field.name not in unneeded])
-        return FileScan(bins=self.bins, schema=kept, rows="only", with_address=own is None, with_segment=True)
+        match self.values:
+            case SentColumns(names=names):
+                unneeded, with_address, with_clause = frozenset(names), True, False
+            case NewImages() as values:
+                unneeded, with_address, with_clause = values.replaced, values.source is not None, values.has_clauses
+        return FileScan(
+            bins=self.bins,
+            schema=pa.schema([field for field in self.layout.schema if field.name not in unneeded]),
+            rows="only",
+            with_address=with_address,
+            with_clause=with_clause,
+            with_segment=True,
+        )
 
     def _write_bin(
         self, number: int, attempt: str, store: Store, images_of: _MakeImages, writer: PartitionedWriter
@@ -245,6 +254,12 @@ class ImageTask(CopyTask):
         images = (image for rows in rows_of(*of) for image in images_of(rows))
         for image in images if self.change_type is None else of_type(self.change_type, images):
             writer.write(image)
+
+
+def _computed(values: NewImages, beside: _MakeImages | None, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the images of the rows; `beside` adds the columns of the source rows that they met."""
+    for joined in (rows,) if beside is None else beside(rows):
+        yield from values.of(joined)
 
 
 def leaving_task(bins: Bins, layout: Layout, updates: frozenset[int] = frozenset()) -> Task:

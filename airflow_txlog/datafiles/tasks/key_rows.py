@@ -1,6 +1,6 @@
-"""A step of a task that finds rows by their key: the rows of files that have one of a list of keys.
+"""A step of a task that finds rows by their key: the rows of files that have one of a list of keys, or none of them.
 
-The invariants: a row is found exactly if its columns equal those of a key by value, and null equals nothing. So the
+The invariants: a row has a key exactly if its columns equal those of the key by value, and null equals nothing. So the
 columns must have types whose values all engines compare alike. A row that has several keys is found once for each.
 Memory is bounded by the keys and by the rows that are looked up at once.
 """
@@ -8,14 +8,16 @@ Memory is bounded by the keys and by the rows that are looked up at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.acero import Declaration, HashJoinNodeOptions, TableSourceNodeOptions
 
+from airflow_txlog.datafiles.tasks.row_values import ActingClauses, of_source
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, gathered
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RESERVED_PREFIX, ROW_ID_COLUMN, gathered
 from airflow_txlog.storage.limits import USUAL
 
 # The rows of the table that are looked up at once: each time the smaller side is hashed, which takes 90 bytes a row.
@@ -40,34 +42,52 @@ class HeldKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceKeys:
-    """The keys of a job's materialized source. `scan` reads its key columns and ROW_ID_COLUMN.
+    """The keys of a job's materialized source. `scan` reads its key columns, those of conditions, and ROW_ID_COLUMN.
 
-    `columns`: for each column of the table's scan the source's column, and the type in which the table's scan has it.
+    `columns`: for each key column of the table's scan the source's column, and the type in which the table's scan has
+    it. `conditions_read`: the columns of the source that conditions read.
     """
 
     scan: MaterializedScan
     columns: tuple[tuple[str, pa.DataType], ...]
+    conditions_read: tuple[str, ...] = ()
 
     def read(self) -> pa.Table:
-        """Return as HeldKeys does. Raises JobError, retryable."""
+        """Return as HeldKeys does, with the columns of conditions after them. Raises JobError, retryable."""
         table = pa.Table.from_batches(self.scan.all_rows(), self.scan.output_schema)
         keys = [table.column(held).cast(kind) for held, kind in self.columns]
-        return pa.Table.from_arrays([*keys, table.column(ROW_ID_COLUMN)], names=_names(len(keys)))
+        more = [table.column(name) for name in self.conditions_read]
+        names = [*_names(len(keys)), *map(of_source, self.conditions_read)]
+        return pa.Table.from_arrays([*keys, table.column(ROW_ID_COLUMN), *more], names=names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acting:
+    """The clauses that act on rows with a key, and on rows without one."""
+
+    matched: ActingClauses
+    unmatched: ActingClauses = field(default_factory=ActingClauses)
+
+    @property
+    def columns_read(self) -> frozenset[str]:
+        return self.matched.columns_read | self.unmatched.columns_read
 
 
 def pairs_of_keys(
     keys: HeldKeys | SourceKeys,
-    clause: int | None,
+    clauses: Acting,
     rows: Iterator[pa.RecordBatch],
     *,
     may_meet_many: bool = True,
     rows_at_once: int = _ROWS_AT_ONCE,
     bytes_at_once: int = USUAL.looked_up_bytes,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that have one of the keys: address, number of the key, and the `clause` that acts on them.
+    """Yield the rows that have one of the keys: address, number of the key, and the clause that acts on them, if one
+    does; and the other rows on which a clause acts, with a null instead of the number.
 
-    `rows` have the keys' columns and addresses. If a row may not meet several keys (`may_meet_many`), the search ends
-    soon after one does: the caller refuses it, and all pairs may be too many to hold.
+    `rows` begin with the keys' columns, in their order, and end with addresses. If a row may not meet several keys
+    (`may_meet_many`), the search ends soon after one does: the caller refuses it, and all pairs may be too many to
+    hold.
     """
     scanned = (batch for batch in rows if batch.num_rows)
     first = next(scanned, None)
@@ -78,28 +98,46 @@ def pairs_of_keys(
         rows_at_once = max(rows_at_once, _ROWS_FOR_A_KEY * table.num_rows)
     for looked_up in gathered(chain([first], scanned), rows_at_once, bytes_at_once):
         found = 0
-        for pairs in _found(table, clause, looked_up):
+        for pairs in _found(table, clauses, looked_up):
             yield pairs
-            found += pairs.num_rows
+            found += pairs.num_rows - pairs.column(1).null_count
             if found > looked_up.num_rows and not may_meet_many:
                 return
 
 
-def _found(keys: pa.Table, clause: int | None, rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    names = keys.column_names[:-1]
-    rows = rows.rename_columns([*names, ADDRESS_COLUMN])
+def _found(keys: pa.Table, clauses: Acting, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    names = keys.column_names[: keys.column_names.index(ROW_ID_COLUMN)]
+    read = [name for name in rows.column_names if name in clauses.columns_read]
+    columns = [*rows.columns[: len(names)], rows.columns[-1], *(rows.column(name) for name in read)]
+    rows = pa.Table.from_arrays(columns, names=[*names, ADDRESS_COLUMN, *read])
     # The smaller side becomes the table in which the other is looked up.
     few, many = sorted((keys, rows), key=lambda side: int(side.num_rows))
     many = pa.Table.from_batches(many.to_batches(max_chunksize=_PROBED_AT_ONCE), many.schema)
     sides = [Declaration("table_source", TableSourceNodeOptions(side)) for side in (many, few)]
-    outputs = [[side.column_names[-1]] for side in (many, few)]
-    join = Declaration("hashjoin", HashJoinNodeOptions("inner", names, names, *outputs), inputs=sides)
+    outputs = [side.column_names[len(names) :] for side in (many, few)]
+    kind = "inner"
+    if clauses.unmatched.conditions:
+        kind = "left outer" if few is keys else "right outer"
+    join = Declaration("hashjoin", HashJoinNodeOptions(kind, names, names, *outputs), inputs=sides)
     # Pairs are yielded as they are found: for a key that occurs often, all pairs together may be too many to hold.
     for found in join.to_reader(use_threads=False):
-        clauses = pa.repeat(pa.scalar(clause, pa.int32()), found.num_rows)
-        columns = [found.column(name) for name in (ADDRESS_COLUMN, ROW_ID_COLUMN)]
-        yield pa.RecordBatch.from_arrays([*columns, clauses], names=["address", "row", "clause"])
+        yield from _acted_on(clauses, found)
+
+
+def _acted_on(clauses: Acting, found: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the joined rows that have a key, and those of the others on which a clause acts."""
+    is_pair = found.column(ROW_ID_COLUMN).is_valid()
+    if is_pair.true_count:
+        yield _numbered(found.filter(is_pair) if is_pair.false_count else found, clauses.matched)
+    if is_pair.false_count:
+        alone = _numbered(found.filter(pc.invert(is_pair)), clauses.unmatched)
+        yield alone.filter(alone.column(2).is_valid())
+
+
+def _numbered(rows: pa.RecordBatch, clauses: ActingClauses) -> pa.RecordBatch:
+    columns = [rows.column(name) for name in (ADDRESS_COLUMN, ROW_ID_COLUMN)]
+    return pa.RecordBatch.from_arrays([*columns, clauses.on(rows)], names=["address", "row", "clause"])
 
 
 def _names(keys: int) -> list[str]:
-    return [*(f"k{number}" for number in range(keys)), ROW_ID_COLUMN]
+    return [*(f"{RESERVED_PREFIX}key{number}" for number in range(keys)), ROW_ID_COLUMN]

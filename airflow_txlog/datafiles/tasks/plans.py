@@ -27,8 +27,8 @@ from airflow_txlog.storage import Store, StoreReference
 # `pairs` (`positions.pack_pairs`) has the source row and the clause of each of them; without it one `clause` acts on
 # them all, and none of them met a source row.
 # `segment` is the number of the segment that new images of the file's rows belong to; if `is_copied`, the task that
-# writes the images copies the file's other rows too. Columns named `constant:<column>` follow: the partition values,
-# typed.
+# writes the images copies the file's other rows too, without those of `leaving` if more rows leave than have images.
+# Columns named `constant:<column>` follow: the partition values, typed.
 PLAN_FIELDS = [
     pa.field("index", pa.int64(), nullable=False),
     pa.field("path", pa.string(), nullable=False),
@@ -38,12 +38,15 @@ PLAN_FIELDS = [
     pa.field("partition_values", pa.map_(pa.string(), pa.string())),
     pa.field("deleted", pa.large_binary()),
     pa.field("positions", pa.large_binary()),
+    pa.field("leaving", pa.large_binary()),
     pa.field("pairs", pa.large_binary()),
     pa.field("clause", pa.int32()),
     pa.field("segment", pa.int32()),
     pa.field("is_copied", pa.bool_()),
 ]
 CONSTANT_PREFIX = "constant:"
+NO_ROW = -1
+"""The number of the source row for a row that met none."""
 # The rows of a plan that are read at once: column by column is faster, and bitmaps may be large.
 _ROWS_AT_ONCE = 256
 # Follows a row of a bin if several tasks share a large file: which part of how many this row is.
@@ -55,7 +58,8 @@ class PlannedFile:
     """One row of a plan.
 
     `directory` is the destination of a copy, relative to the table, "" for its root; `partition_values` are the raw
-    strings of the add action, `constants` the same values typed. `row_ids` and `clauses` belong to the positions; a
+    strings of the add action, `constants` the same values typed. `leaving` are the rows that a copy leaves out, by
+    default `positions`. `row_ids` and `clauses` belong to the positions; a
     single value applies to all. A task may do a part of a large file: number `part` of `parts`, whole row groups.
     """
 
@@ -65,6 +69,7 @@ class PlannedFile:
     partition_values: dict[str, str | None]
     deleted: bytes | None
     positions: bytes | None
+    leaving: bytes | None
     row_ids: pa.Array | None
     clauses: pa.Array | None
     segment: int | None
@@ -162,8 +167,7 @@ def _of_positions(pairs: bytes | None, clause: int | None) -> tuple[pa.Array | N
     if pairs is None:
         return None, None if clause is None else pa.array([clause], pa.int32())
     table = unpack_pairs(pairs)
-    # A row that met no source row gets a number that none has.
-    return whole(table.column(SOURCE_ROW).fill_null(-1)), whole(table.column(CLAUSE).fill_null(-1))
+    return whole(table.column(SOURCE_ROW).fill_null(NO_ROW)), whole(table.column(CLAUSE).fill_null(-1))
 
 
 def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""New values of columns: expressions over a row of the table, or over a row of a job's materialized source.
+"""New values of columns, and conditions of clauses: expressions over a row of the table and the source row that it met.
 
 The driver reads them from plain texts (`jobs/sql/plain_values`). The invariants: a value is the one that Spark computes
 from the author's text, and no row makes the computation fail. A source row is found by its number alone, which the
@@ -8,18 +8,39 @@ driver has matched. Memory is bounded by the source rows that a task holds at on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import whole
+from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
+from airflow_txlog.datafiles.tasks.plans import NO_ROW
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, gathered
+from airflow_txlog.datafiles.tasks.scan_and_write import (
+    ADDRESS_COLUMN,
+    CLAUSE_COLUMN,
+    RESERVED_PREFIX,
+    ROW_ID_COLUMN,
+    gathered,
+)
 from airflow_txlog.errors import JobError
-from airflow_txlog.sql.evaluation import values_of
-from airflow_txlog.sql.expression import Expression, Values, columns_of
+from airflow_txlog.sql.evaluation import passing, values_of
+from airflow_txlog.sql.expression import Column, Expression, Values, columns_of
 from airflow_txlog.storage.limits import USUAL
+
+_OF_SOURCE = f"{RESERVED_PREFIX}source_"
+
+
+def of_source(name: str) -> str:
+    """Return the name that a column of the source has beside the table's columns."""
+    return _OF_SOURCE + name
+
+
+def named_of_source(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of the source under these names; columns of this package keep theirs."""
+    names = (name if name.startswith(RESERVED_PREFIX) else of_source(name) for name in rows.schema.names)
+    return rows.rename_columns(list(names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +52,18 @@ class RowValues:
     """The most memory that the constants of a batch of new rows take."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.values)
-
-    @property
     def columns_read(self) -> frozenset[str]:
         """The columns from which the new values are computed."""
         return frozenset[str]().union(*map(columns_of, self.values.values()))
 
     def assigned(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with the assigned columns replaced, in batches of a bounded size.
+        """Yield the table's columns with the assigned ones replaced, in batches of a bounded size.
 
         `rows` have `columns_read`, and at least one column.
         """
+        unwanted = (CLAUSE_COLUMN, *(name for name in rows.schema.names if name.startswith(_OF_SOURCE)))
         for part, new in self._new(rows):
-            kept = {name: part.column(name) for name in part.schema.names if name not in new}
+            kept = {name: part.column(name) for name in part.schema.names if name not in new and name not in unwanted}
             yield pa.RecordBatch.from_pydict(new | kept)
 
     def alone(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -60,10 +78,81 @@ class RowValues:
             yield part, {name: values_of(value, part) for name, value in self.values.items()}
 
 
-def only_values(values: RowValues, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the assigned columns alone; a step of a task."""
-    for batch in rows:
-        yield from values.alone(batch)
+@dataclass(frozen=True, kw_only=True)
+class NewImages:
+    """The new values of rows by the number of the clause that acts on them, at least one clause.
+
+    The values are expressions over the row, and over the row of the `source` that it met: `of_source` names its
+    columns, which are null for a row that met none. Without a source no value reads one.
+    """
+
+    clauses: Mapping[int, RowValues]
+    source: SourceRows | None = None
+
+    @property
+    def replaced(self) -> frozenset[str]:
+        """The columns of which no image needs the old value."""
+        of_all = frozenset.intersection(*(frozenset(each.values) for each in self.clauses.values()))
+        return of_all.difference(*(each.columns_read for each in self.clauses.values()))
+
+    @property
+    def has_clauses(self) -> bool:
+        """Whether `of` needs CLAUSE_COLUMN."""
+        return len(self.clauses) > 1
+
+    def of(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the images of rows with all columns that are kept or read, in batches of a bounded size."""
+        if not self.has_clauses:
+            (values,) = self.clauses.values()
+            yield from values.assigned(rows)
+            return
+        for number, values in self.clauses.items():
+            chosen = rows.filter(pc.equal(rows.column(CLAUSE_COLUMN), number))
+            if chosen.num_rows:
+                yield from values.assigned(chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActingClauses:
+    """Clauses of one kind: their numbers, in the order in which they are tried, and conditions. None is TRUE."""
+
+    conditions: Mapping[int, Expression | None] = field(default_factory=dict)
+
+    @property
+    def columns_read(self) -> frozenset[str]:
+        given = [condition for condition in self.conditions.values() if condition is not None]
+        return frozenset[str]().union(*map(columns_of, given))
+
+    def on(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return the number of the first clause whose condition is TRUE for each row, null for none.
+
+        As in Spark, a condition is evaluated on the rows on which no earlier clause acts, and on no others.
+        """
+        found = pa.nulls(rows.num_rows, pa.int32())
+        for number, condition in self.conditions.items():
+            if condition is None:
+                return pc.fill_null(found, number)
+            is_open = found.is_null()
+            if not is_open.true_count:
+                break
+            left = rows.filter(is_open) if is_open.false_count else rows
+            numbers = pc.if_else(passing(condition, left), pa.scalar(number, pa.int32()), None)
+            found = pc.replace_with_mask(found, is_open, numbers)
+        return found
+
+
+def inserted_rows(
+    clauses: ActingClauses, values: Mapping[int, RowValues], rows: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that the clauses make of rows of the source, with the segment; a step of a task.
+
+    All clauses assign the same columns.
+    """
+    for batch in map(named_of_source, rows):
+        numbers = clauses.on(batch)
+        for number, of_clause in values.items():
+            new = replace(of_clause, values={**of_clause.values, SEGMENT_COLUMN: Column(SEGMENT_COLUMN)})
+            yield from new.alone(batch.filter(pc.equal(numbers, number)))
 
 
 # The most memory of the values taken at once: many rows of the table may take the values of one row of the source.
@@ -76,22 +165,17 @@ _TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.t
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRows:
-    """Rows of a source that give columns of the table their `values`, at least one of them a column of the source.
+    """Rows of a source beside which new values are computed.
 
-    `scan` reads the columns that the values need, and ROW_ID_COLUMN: `size_bytes` in `num_rows` rows.
+    `scan` reads the columns that the values need, at least one, and ROW_ID_COLUMN: `size_bytes` in `num_rows` rows.
     """
 
     scan: MaterializedScan
-    values: RowValues
     num_rows: int
     size_bytes: int
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.values.names
-
     def beside(self, met: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the values of the source rows whose numbers `met` has, in that order, with the addresses.
+        """Yield the source rows whose numbers `met` has, in that order, with the addresses; nulls for no number.
 
         `met` has ROW_ID_COLUMN and ADDRESS_COLUMN. The batches are of a bounded size. A source that fits in memory is
         read once, a larger one for each part of `met`. Raises JobError.
@@ -108,9 +192,8 @@ class SourceRows:
                 held = self.read(None if is_held else pc.unique(numbers).sort())
             start = 0
             for taken in held.take(numbers):
-                for values in self.values.alone(taken):
-                    yield values.append_column(ADDRESS_COLUMN, addresses.slice(start, values.num_rows))
-                    start += values.num_rows
+                yield named_of_source(taken).append_column(ADDRESS_COLUMN, addresses.slice(start, taken.num_rows))
+                start += taken.num_rows
 
     def read(self, only: pa.Array | None = None) -> SourceTable:
         """Return all rows, or those with the ascending numbers. Raises JobError, retryable."""
@@ -133,13 +216,15 @@ class SourceTable:
         self._at_once = max(1, min(most_rows, _MOST_BYTES // max(1, bytes_of_largest(self._rows))))
 
     def take(self, numbers: pa.Array) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with these numbers, in their order, in batches of a bounded size. Raises JobError if one is
-        missing.
+        """Yield the rows with these numbers, in their order, in batches of a bounded size; nulls for NO_ROW.
+
+        Raises JobError if one is missing.
         """
         places = pc.index_in(numbers, value_set=self._numbers)
-        if places.null_count:
+        missing = places.null_count and places.null_count - (pc.sum(pc.equal(numbers, NO_ROW)).as_py() or 0)
+        if missing:
             raise JobError(
-                f"{places.null_count} matched rows are not in the source that this job has written down. Nothing was "
+                f"{missing} matched rows are not in the source that this job has written down. Nothing was "
                 "committed. Report this as a bug."
             )
         for start in range(0, len(places), self._at_once):

@@ -114,7 +114,7 @@ class FilePlan:
         return replace(self, table=self.table.take(pa.array(rows, pa.int64())))
 
     def with_column(self, name: str, values: Sequence[bytes | int | None]) -> FilePlan:
-        """Return the plan with `positions`, `pairs`, `clause`, `segment` or `is_copied` set, one value a file."""
+        """Return the plan with one of its columns for the work on its rows set, one value a file."""
         index = self.table.schema.get_field_index(name)
         field = self.table.schema.field(index)
         column = pa.array(values, field.type)
@@ -188,13 +188,17 @@ def _directory(snapshot: Snapshot, partition_values: tuple[tuple[str, str | None
 
 
 def addressed_scan(
-    context: JobContext, plan: FilePlan, columns: frozenset[str], row_filter: Expression | None = None
+    context: JobContext,
+    plan: FilePlan,
+    columns: frozenset[str],
+    row_filter: Expression | None = None,
+    first: tuple[str, ...] = (),
 ) -> FileScan:
     """Return the scan of these columns of the planned files, with each row's address.
 
-    `row_filter` may name only these columns.
+    `row_filter` may name only these columns. The columns `first` come before the others.
     """
-    names = [name for name in plan.schema.names if name in columns]
+    names = [*first, *(name for name in plan.schema.names if name in columns and name not in first)]
     schema = pa.schema([plan.schema.field(name) for name in names])
     bins = bins_for(context, plan, in_pieces=True)
     return FileScan(bins=bins, schema=schema, with_address=True, row_filter=row_filter)

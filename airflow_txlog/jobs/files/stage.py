@@ -19,7 +19,7 @@ from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask, ImageTask, leaving_task, of_type
 from airflow_txlog.datafiles.tasks.plans import Bins
-from airflow_txlog.datafiles.tasks.row_values import RowValues, SourceRows
+from airflow_txlog.datafiles.tasks.row_values import NewImages
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, RECORD_SCHEMA, Task, staged_or_error
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata, Protocol
@@ -109,9 +109,9 @@ class TaskRows:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskImages:
-    """Images with columns of the source's rows, or with values that follow from the row. See `NewRows`, `ImageTask`."""
+    """Images with values that follow from the row and the source row that it met. See `NewRows`, `ImageTask`."""
 
-    values: SourceRows | RowValues
+    values: NewImages
     bins: Bins
     copies_files: ClassVar[bool] = True
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Update
-from airflow_txlog.datafiles.tasks.row_values import RowValues
+from airflow_txlog.datafiles.tasks.row_values import NewImages, RowValues
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.jobs.context import JobContext
@@ -107,4 +107,4 @@ class _Update(ByCondition[_Prepared]):
 
 def _assigned_by_tasks(context: JobContext, values: RowValues, updated: FilePlan) -> NewRows:
     bins, _ = bins_by_segment(context, updated)
-    return TaskImages(values=values, bins=bins)
+    return TaskImages(values=NewImages(clauses={ONLY_CLAUSE: values}), bins=bins)

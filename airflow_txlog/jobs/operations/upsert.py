@@ -114,7 +114,7 @@ def _check_named(argument: str, wanted: Sequence[str], known: Sequence[str], own
 
 class _Upsert(MergeRows):
     keys_not_plain = "the keys are not of one plain type in the table and in the source"
-    values_not_plain = (
+    clauses_not_plain = (
         "the source's columns are not those of the table, of the same types, or the table has rules for rows"
     )
     keeps_members = True

@@ -258,6 +258,11 @@ class _Staging(Generic[P]):
             copied = frozenset(row for row, count in parts if count == 1 and row in segment_of)
             plan = found.updated.plan_with_clauses(found.plan, rows)
             plan = plan.with_column("segment", [segment_of[row] for row in rows])
+            # Other clauses may delete rows of the same files.
+            removed, updated = found.removed.positions, found.updated.positions
+            differ = [removed[row].num_rows != updated[row].num_rows for row in rows]
+            leaving = [removed[row].data if more else None for row, more in zip(rows, differ, strict=True)]
+            plan = plan.with_column("leaving", leaving)
             images = operation.images(prepared, plan.with_column("is_copied", [row in copied for row in rows]))
             new.append((images, UPDATE_POSTIMAGE if is_recorded else None))
             copied = copied if images.copies_files else frozenset()

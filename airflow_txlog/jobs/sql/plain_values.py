@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.codecs import parse_date, plain_date, plain_time
 from airflow_txlog.datafiles.tasks.row_values import RowValues
-from airflow_txlog.engine.table.predicate.plain import EXACT_NUMBER, NotPlain, fits_plainly, plain_column
+from airflow_txlog.engine.table.predicate.plain import EXACT_NUMBER, NotPlain, fits_plainly, plain_column, tree_of
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.sql.columns import assigned_column
@@ -34,7 +34,6 @@ from airflow_txlog.sql.expression import (
     columns_of,
     described,
 )
-from airflow_txlog.sql.sql_text import sql_text
 
 
 def plain_values(
@@ -64,16 +63,18 @@ def plain_values(
 def _value(
     text: str, field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
 ) -> Expression:
+    if text.strip().upper() == "DEFAULT":
+        raise NotPlain("another value")
+    return plain_value(tree_of(text), field, schema, parameters, is_ansi=is_ansi)
+
+
+def plain_value(
+    node: Expression, field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
+) -> Expression:
+    """Return the bound tree of a value for the column `field`. Raises NotPlain."""
     if field.is_collated or field.is_char:
         raise NotPlain(f"the column {field.name}, of the type {field.type}")
-    if text.strip().upper() == "DEFAULT" or text.endswith("\\"):
-        raise NotPlain("another value")
-    cut = sql_text(text)
-    if cut.problem is not None or any(token.doubt is not None for token in cut.tokens):
-        raise NotPlain("a text that two parsers may read differently")
-    if cut.expression is None:
-        raise NotPlain("another value")
-    return _computed(cut.expression, field, schema, parameters, is_ansi=is_ansi)
+    return _computed(node, field, schema, parameters, is_ansi=is_ansi)
 
 
 def _computed(

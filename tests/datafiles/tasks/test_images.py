@@ -20,7 +20,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks import scan_and_write
 from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns
 from airflow_txlog.datafiles.tasks.plans import Bins
-from airflow_txlog.datafiles.tasks.row_values import RowValues
+from airflow_txlog.datafiles.tasks.row_values import NewImages, RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
     VIOLATION_COLUMN,
@@ -131,7 +131,7 @@ def test_images_that_need_no_column_of_a_file_are_as_many_as_its_rows(
     plan = pa.ipc.open_stream(bins.inline[0]).read_all()
     number = plan.schema.get_field_index("is_copied")
     plan = plan.set_column(number, plan.schema.field(number), pa.array([is_copied] * 3))
-    images = replace(task(tmp_path, bins_of(tmp_path, plan)), values=RowValues(values=values))
+    images = replace(task(tmp_path, bins_of(tmp_path, plan)), values=NewImages(clauses={0: RowValues(values=values)}))
     found = ran(images, pa.record_batch({"id": [0]}))
     new = [file for file in found if isinstance(file, StagedFile) and file.source is None]
     assert sum(file.num_records for file in new) == 6

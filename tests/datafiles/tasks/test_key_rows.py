@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack_pairs
 from airflow_txlog.datafiles.tasks import key_rows
 from airflow_txlog.datafiles.tasks.found_rows import pairs_packed
-from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys
+from airflow_txlog.datafiles.tasks.key_rows import Acting, HeldKeys, pairs_of_keys
+from airflow_txlog.datafiles.tasks.row_values import ActingClauses
 
 NUMBERS = st.integers(-2, 2)
 TEXTS = st.sampled_from(["", "a", "A", "a ", "\u00e9", "e\u0301"])
 KEYS = st.lists(st.tuples(*(st.none() | values for values in (NUMBERS, TEXTS, NUMBERS))), max_size=12)
 ROWS = st.lists(st.tuples(*(st.none() | values for values in (NUMBERS, TEXTS, NUMBERS))), max_size=30)
 TYPES = (pa.int64(), pa.string(), pa.int32())
+ACTING = Acting(matched=ActingClauses(conditions={3: None}))
 NAMES = ("c0", "c1", "c2")
 
 
@@ -33,7 +35,7 @@ def searched(
 ) -> Iterator[pa.RecordBatch]:
     """What is found of these keys, which have numbers from 100 on, in rows with their numbers as addresses."""
     held = HeldKeys(columns=tuple(keys), numbers=pa.array(range(100, 100 + len(keys[0])), pa.int64()))
-    return pairs_packed(pairs_of_keys(held, 3, iter(batches), **options), packed_at_once)
+    return pairs_packed(pairs_of_keys(held, ACTING, iter(batches), **options), packed_at_once)
 
 
 def found(
@@ -96,9 +98,9 @@ def test_no_more_rows_are_hashed_than_there_is_memory_for(
     looked_up: list[int] = []
     find = key_rows._found
 
-    def finding(keys: pa.Table, clause: int | None, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    def finding(keys: pa.Table, clauses: Acting, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         looked_up.append(rows.num_rows)
-        return find(keys, clause, rows)
+        return find(keys, clauses, rows)
 
     monkeypatch.setattr(key_rows, "_found", finding)
     rows = [(number,) for number in range(100)]
@@ -114,4 +116,4 @@ class Unread(HeldKeys):
 def test_where_no_row_is_left_no_key_is_read() -> None:
     none = pa.record_batch([pa.array([], pa.int64())] * 2, names=["c0", "address"])
     unread = Unread(columns=(), numbers=pa.array([], pa.int64()))
-    assert not list(pairs_of_keys(unread, 3, iter([none])))
+    assert not list(pairs_of_keys(unread, ACTING, iter([none])))

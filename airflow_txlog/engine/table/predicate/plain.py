@@ -34,22 +34,32 @@ class NotPlain(Exception):
 
 def why_not_plain(sql: str, schema: StructType, parameters: Mapping[str, object]) -> str | None:
     """Return the part of the text that is not plain, in words; None if all is. `schema`: the columns it may name."""
-    if sql.endswith("\\"):
-        return "a backslash at its end"  # in a comment, it would swallow what a job appends to the text
-    text = sql_text(sql)
-    if text.problem is not None:
-        return "a literal that two parsers may read differently"
-    if len(text.tokens) > _MOST_TOKENS:
-        return "a very long text"
-    if any(token.doubt is not None for token in text.tokens):
-        return "a text that two parsers may read differently"
-    if text.expression is None:
-        return "another expression"
     try:
-        _Condition(schema, parameters).check(text.expression)
+        check_plain(tree_of(sql), schema, parameters)
     except NotPlain as found:
         return str(found.args[0])
     return None
+
+
+def tree_of(sql: str) -> Expression:
+    """Return the tree of a text that all parsers read alike. Raises NotPlain."""
+    if sql.endswith("\\"):
+        raise NotPlain("a backslash at its end")  # in a comment, it would swallow what a job appends to the text
+    text = sql_text(sql)
+    if text.problem is not None:
+        raise NotPlain("a literal that two parsers may read differently")
+    if len(text.tokens) > _MOST_TOKENS:
+        raise NotPlain("a very long text")
+    if any(token.doubt is not None for token in text.tokens):
+        raise NotPlain("a text that two parsers may read differently")
+    if text.expression is None:
+        raise NotPlain("another expression")
+    return text.expression
+
+
+def check_plain(condition: Expression, schema: StructType, parameters: Mapping[str, object]) -> None:
+    """Raise NotPlain unless the tree of a condition is plain."""
+    _Condition(schema, parameters).check(condition)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,13 @@ def read_predicate(
     return _read_text(sql, names, parameters, time_zone, lenient, unknown_columns_are_opaque=unknown_columns_are_opaque)
 
 
+def read_tree(
+    condition: Expression, schema: StructType, parameters: Mapping[str, object], time_zone: str
+) -> Expression:
+    """Return the bound tree of a condition whose names are columns of the schema. Raises InvalidPredicate."""
+    return _read(condition, _LeafReader(Names(schema), parameters, time_zone, ""), [])
+
+
 def target_conjuncts(
     on_sql: str,
     schema: StructType,

@@ -27,7 +27,8 @@ from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.deletion_vectors.positions import whole
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
-from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys
+from airflow_txlog.datafiles.tasks.key_rows import Acting, HeldKeys, pairs_of_keys
+from airflow_txlog.datafiles.tasks.row_values import ActingClauses
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
@@ -172,7 +173,8 @@ class DeleteByKeys(RowOperation[_Prepared]):
         keys = HeldKeys(
             columns=(prepared.values.cast(scan.schema.field(0).type),), numbers=whole(rows.column(ROW_ID_COLUMN))
         )
-        task = Task(source=scan, steps=(partial(pairs_of_keys, keys, 0), pairs_packed))
+        acting = Acting(matched=ActingClauses(conditions={0: None}))
+        task = Task(source=scan, steps=(partial(pairs_of_keys, keys, acting), pairs_packed))
         return Matches.of_packed(context.executor.run([task], PAIRS_SCHEMA, _DOING))
 
     def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:

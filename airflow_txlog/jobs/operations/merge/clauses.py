@@ -14,16 +14,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+import pyarrow as pa
+
 from airflow_txlog.contract.operations import AnyClause, InsertClause, Merge, UpdateClause
-from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
-from airflow_txlog.datafiles.tasks.row_values import RowValues, SourceRows, only_values
+from airflow_txlog.datafiles.tasks.key_rows import Acting
+from airflow_txlog.datafiles.tasks.row_values import (
+    ActingClauses,
+    NewImages,
+    RowValues,
+    SourceRows,
+    inserted_rows,
+    of_source,
+)
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.predicate.plain import NotPlain, check_plain, tree_of
+from airflow_txlog.engine.table.predicate.reading import read_tree
 from airflow_txlog.engine.table.schema.rules import read_rules
+from airflow_txlog.engine.table.schema.schema import arrow_type
+from airflow_txlog.engine.table.schema.types import StructField
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import NewRows, TaskImages, TaskRows
@@ -31,7 +45,8 @@ from airflow_txlog.jobs.operations.merge.keys import PairColumns, key_columns, s
 from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, unmatched_plan
 from airflow_txlog.jobs.sql.columns import assigned_column
-from airflow_txlog.jobs.sql.plain_values import plain_values
+from airflow_txlog.jobs.sql.plain_values import plain_value
+from airflow_txlog.jobs.sql.scope import exact_filter_of
 from airflow_txlog.sql.expression import Column, Expression, Values
 
 
@@ -108,123 +123,182 @@ def _described(clauses: Sequence[Clause]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainClauses:
-    """The values that plain clauses assign: None if there is no such clause, or if only Spark can compute it."""
+    """The parts of the clauses that tasks compute; None for a part that only Spark computes.
 
-    updated: RowValues | None
-    inserted: RowValues | None
+    `acting` has the clauses on rows of the table, `updates` the values of those that update, `inserting` the clauses
+    that insert, and `inserts` their values. `why_not` is the first reason why some part is left to Spark.
+    """
 
-    def are_all_of(self, clauses: Clauses) -> bool:
-        """Return whether the tasks can write the values that each of these clauses assigns."""
-        needed = ((self.updated, clauses.matched), (self.inserted, clauses.not_matched))
-        return all(found is not None or all(clause.action == "delete" for clause in of) for found, of in needed)
+    acting: Acting | None
+    updates: Mapping[int, RowValues] | None
+    inserting: ActingClauses
+    inserts: Mapping[int, RowValues] | None
+    why_not: str | None = None
 
 
-def plain_clauses(context: JobContext, merge: Merge, snapshot: Snapshot, pair: PairColumns) -> PlainClauses | None:
-    """Return the values that the clauses assign if all of them are plain and no rule of the table has to judge them."""
-    found: dict[str, RowValues | None] = {"matched": None, "not_matched": None}
-    kinds = [clause.when for clause in merge.clauses]
-    if len(set(kinds)) < len(kinds) or not set(kinds) <= set(found):
-        return None
+def plain_clauses(context: JobContext, merge: Merge, snapshot: Snapshot, pair: PairColumns) -> PlainClauses:
+    """Return the parts that tasks compute, whatever the size of the source."""
+    reader = _Reader(context, pair, may_lack=merge.schema_evolution)
     rules = read_rules(snapshot.metadata, pair.target, snapshot.uri)
-    if rules.must_check or rules.fills or any(clause.condition is not None for clause in merge.clauses):
-        return None
-    for clause in merge.clauses:
-        if clause.then != "delete":
-            assigned = _assigned(context, clause, pair, may_lack=merge.schema_evolution)
-            if assigned is None:
-                return None
-            found[clause.when] = assigned
-    return PlainClauses(updated=found["matched"], inserted=found["not_matched"])
+    why_rules = "the table has rules for new rows" if rules.must_check or rules.fills else None
+    needed = {field.name for field in pair.target if not field.nullable}
+    conditions: dict[str, dict[int, Expression | None]] = {
+        "matched": {},
+        "not_matched": {},
+        "not_matched_by_source": {},
+    }
+    values: dict[str, dict[int, RowValues]] = {"update": {}, "insert": {}, "delete": {}}
+    problems: dict[str, list[str]] = {"acting": [], "update": [], "insert": [], "delete": []}
+    for number, clause in enumerate(merge.clauses):
+        try:
+            conditions[clause.when][number] = reader.condition(clause)
+        except NotPlain as found:
+            problems["insert" if clause.when == "not_matched" else "acting"].append(f"a condition has {found.args[0]}")
+        try:
+            if clause.then != "delete":
+                values[clause.then][number] = reader.values(clause)
+        except NotPlain as found:
+            problems[clause.then].append(f"a value has {found.args[0]}")
+        if why_rules is not None:
+            problems[clause.then].append(why_rules)
+    if any(needed.difference(each.values) for each in values["insert"].values()):
+        problems["insert"].append("a new row has no value for a column that is NOT NULL")
+    acting = Acting(
+        matched=ActingClauses(conditions=conditions["matched"]),
+        unmatched=ActingClauses(conditions=conditions["not_matched_by_source"]),
+    )
+    return PlainClauses(
+        acting=None if problems["acting"] else acting,
+        updates=None if problems["update"] else values["update"],
+        inserting=ActingClauses(conditions=conditions["not_matched"]),
+        inserts=None if problems["insert"] else _of_same_columns(values["insert"], pair),
+        why_not=next((problem for kind in ("acting", "update", "insert") for problem in problems[kind]), None),
+    )
+
+
+def _of_same_columns(inserts: Mapping[int, RowValues], pair: PairColumns) -> Mapping[int, RowValues]:
+    """Return the values with NULL for each column that another clause assigns: a task writes rows of one schema."""
+    assigned = {name for values in inserts.values() for name in values.values}
+    nulls = {field.name: Values(pa.nulls(1, arrow_type(field.type))) for field in pair.target if field.name in assigned}
+    return {number: RowValues(values={**nulls, **each.values}) for number, each in inserts.items()}
 
 
 def fit_for_tasks(
     context: JobContext,
-    plain: PlainClauses | None,
+    plain: PlainClauses,
     merge: Merge,
     snapshot: Snapshot,
     pair: PairColumns,
     source: MaterializedSource,
-) -> PlainClauses | None:
-    """Return the plain clauses that the tasks may write, given the size of the source; None for no clause.
+) -> PlainClauses:
+    """Return the plain clauses without those whose rows the tasks may not write, given the size of the source.
 
     Rows of a large source that may go to any partition are left to Spark, which groups the rows of a partition.
     """
-    if plain is None:
-        return None
-    updated, inserted = plain.updated, plain.inserted
-    held = {name for each in (updated, inserted) if each is not None for name in each.columns_read}
-    if source.bytes_of(held) > context.limits.merge_source_bytes:
-        return None
-    if source.num_buckets > 1 and snapshot.partition_columns:
-        partition = {name.lower() for name in snapshot.partition_columns}
-        moved = {name for name in (updated.names if updated is not None else ()) if name.lower() in partition}
-        if moved - set(key_columns(merge.on, pair) or ()):
+    updates, inserts = plain.updates or {}, plain.inserts or {}
+    held = _source_columns(source, plain.inserting, *updates.values(), *inserts.values())
+    if source.bytes_of(held) > context.limits.merge_source_bytes or not len(source.stored):
+        return replace(plain, updates=None, inserts=None)
+    if source.num_buckets == 1 or not snapshot.partition_columns:
+        return plain
+    partition = {name.lower() for name in snapshot.partition_columns}
+    moved = {name for values in updates.values() for name in values.values if name.lower() in partition}
+    if moved - set(key_columns(merge.on, pair) or ()):
+        plain = replace(plain, updates=None)
+    return replace(plain, inserts=None if inserts else plain.inserts)
+
+
+def _source_columns(source: MaterializedSource, *readers: RowValues | ActingClauses) -> list[str]:
+    """Return the columns of the source that some of the values and conditions read."""
+    read = frozenset[str]().union(*(each.columns_read for each in readers))
+    return [name for name in source.names if of_source(name) in read]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the texts of clauses. `may_lack`: `*` leaves out the columns that the source lacks."""
+
+    context: JobContext
+    pair: PairColumns
+    may_lack: bool
+
+    def condition(self, clause: AnyClause) -> Expression | None:
+        """Return the condition over `pair.rows`. Raises NotPlain."""
+        if clause.condition is None:
             return None
-        inserted = None
-    return PlainClauses(updated=updated, inserted=inserted)
+        tree, rows = self.pair.resolved(tree_of(clause.condition), clause.when), self.pair.rows(clause.when)
+        parameters = self.context.parameters
+        check_plain(tree, rows, parameters)
+        bound = read_tree(tree, rows, parameters, self.context.spec.time_zone)
+        exact = exact_filter_of(Predicate(clause.condition, bound), rows.names)
+        if exact is None:
+            raise NotPlain("what the engine cannot evaluate")
+        return exact
 
+    def values(self, clause: AnyClause) -> RowValues:
+        """Return the values over `pair.rows`. Raises NotPlain."""
+        assert isinstance(clause, UpdateClause | InsertClause)
+        given, pair = clause.set if isinstance(clause, UpdateClause) else clause.values, self.pair
+        if isinstance(given, str):
+            return RowValues(values=self._every_column())
+        values: dict[str, Expression] = {}
+        for name, text in given.items():
+            field = assigned_column(name, pair.target.by_name, pair.target_alias)
+            if field is None or field.name in values or text.strip().upper() == "DEFAULT":
+                raise NotPlain(f"the assigned column {name}")
+            values[field.name] = self._value(text, field, clause.when)
+        return RowValues(values=values)
 
-def _assigned(context: JobContext, clause: AnyClause, pair: PairColumns, *, may_lack: bool) -> RowValues | None:
-    """Return the values that one clause assigns, in the table's order for `*` and otherwise in the author's.
-
-    `may_lack`: `*` leaves out the columns that the source lacks.
-    """
-    assert isinstance(clause, UpdateClause | InsertClause)
-    given = clause.set if isinstance(clause, UpdateClause) else clause.values
-    columns: dict[str, str] = {}
-    constants: dict[str, Expression] = {}
-    if isinstance(given, str):
-        for wanted in pair.target:
-            held = pair.source.find(wanted.name)
+    def _every_column(self) -> dict[str, Expression]:
+        values: dict[str, Expression] = {}
+        for wanted in self.pair.target:
+            held = self.pair.source.find(wanted.name)
             if held is not None:
-                columns[wanted.name] = held.name
-            elif not may_lack:
-                return None
-        given = {}
-    for name, text in given.items():
-        field = assigned_column(name, pair.target.by_name, pair.target_alias)
-        if field is None or field.name in columns | constants or text.strip().upper() == "DEFAULT":
-            return None
-        column = field.name
-        named = source_column(text, pair)
+                values[wanted.name] = self._of_source(wanted, held.name)
+            elif not self.may_lack:
+                raise NotPlain(f"a column {wanted.name} that the source lacks")
+        return values
+
+    def _value(self, text: str, field: StructField, when: str) -> Expression:
+        pair, context = self.pair, self.context
+        named = source_column(text, pair) if when != "not_matched_by_source" else None
         if named is not None:
-            columns[column] = named
-            continue
-        alias, is_ansi = pair.target_alias, context.is_ansi
-        values = plain_values({column: text}, pair.target, context.parameters, alias=alias, is_ansi=is_ansi)
-        constant = None if isinstance(values, str) else values.values[column]
-        # A name alone may be a column of either side.
-        if not isinstance(constant, Values):
-            return None
-        constants[column] = constant
-    # A batch without columns has no rows.
-    if not columns or not all(pair.is_of_one_type(name, held) for name, held in columns.items()):
-        return None
-    return RowValues(values={name: Column(held) for name, held in columns.items()} | constants)
+            return self._of_source(field, named)
+        tree = pair.resolved(tree_of(text), when)
+        return plain_value(tree, field, pair.rows(when), context.parameters, is_ansi=context.is_ansi)
+
+    def _of_source(self, field: StructField, name: str) -> Column:
+        if not self.pair.is_of_one_type(field.name, name):
+            raise NotPlain(f"the source's column {name}, which is not of the type of the column {field.name}")
+        return Column(of_source(name))
 
 
-def plain_images(context: JobContext, updated: FilePlan, source: MaterializedSource, assigned: RowValues) -> NewRows:
+def plain_images(
+    context: JobContext, updated: FilePlan, source: MaterializedSource, clauses: Mapping[int, RowValues]
+) -> NewRows:
     """Return the new images of the rows at the plan's positions."""
     bins, _ = bins_by_segment(context, updated)
+    read = _source_columns(source, *clauses.values())
     rows = SourceRows(
-        scan=scan_of(context, source, assigned.columns_read),
-        values=assigned,
+        scan=scan_of(context, source, read),
         num_rows=source.num_rows,
-        size_bytes=source.bytes_of([*assigned.columns_read, ROW_ID_COLUMN]),
+        size_bytes=source.bytes_of([*read, ROW_ID_COLUMN]),
     )
-    return TaskImages(values=rows, bins=bins)
+    return TaskImages(values=NewImages(clauses=clauses, source=rows if read else None), bins=bins)
 
 
 def plain_inserts(
     context: JobContext,
     source: MaterializedSource,
     matched: SourceRowSet,
-    assigned: RowValues,
+    plain: PlainClauses,
     buckets: Collection[int],
 ) -> NewRows:
     """Return the new rows of the source rows that are not among `matched`; a bucket is the work of one task."""
-    plan = unmatched_plan(context, source, assigned.columns_read, matched.parts, buckets)
+    assert plain.inserts is not None
+    # A batch without columns has no rows.
+    read = _source_columns(source, plain.inserting, *plain.inserts.values()) or source.stored.names[:1]
+    plan = unmatched_plan(context, source, read, matched.parts, buckets)
     bins, _ = bins_by_segment(context, plan)
     scan = MaterializedScan(bins=bins, schema=plan.schema, with_segment=True)
-    values = RowValues(values={**assigned.values, SEGMENT_COLUMN: Column(SEGMENT_COLUMN)})
-    return TaskRows(Task(source=scan, steps=(partial(only_values, values),)))
+    return TaskRows(Task(source=scan, steps=(partial(inserted_rows, plain.inserting, plain.inserts),)))

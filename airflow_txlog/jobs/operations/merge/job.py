@@ -71,8 +71,8 @@ class PreparedMerge(Prepared):
     source: MaterializedSource
     pair: PairColumns
     clauses: Clauses
-    plain: PlainClauses | None
-    """The values that the clauses assign, if no value has to be computed."""
+    plain: PlainClauses
+    """The parts of the clauses that the tasks compute."""
     judged: Callable[[str], JudgedMerge]
     """Has Spark accept the texts, at most once; the argument is the reason. Raises NeedsSpark."""
 
@@ -86,9 +86,7 @@ class MergeRows(RowOperation[PreparedMerge]):
     name = "MERGE"
     joins_files = True
     keys_not_plain = "ON is more than equalities of columns that have one plain type on both sides"
-    values_not_plain = (
-        "the clauses have conditions, or values that are more than columns of the source and plain constants"
-    )
+    clauses_not_plain = "the clauses have more than plain conditions and values"
     keeps_members = False
     """Whether an update that names its columns keeps the members of structs that the source lacks, as `*` does."""
 
@@ -117,7 +115,7 @@ class MergeRows(RowOperation[PreparedMerge]):
             candidates = scope.read_files(tx, self._of_interest(snapshot, pair, judged, clauses, source))
             plain = plain_clauses(context, self._merge, snapshot, pair)
             plain = fit_for_tasks(context, plain, self._merge, snapshot, pair, source)
-            if plain is None or not plain.are_all_of(clauses):
+            if None in (plain.acting, plain.updates, plain.inserts):
                 judged("the source's rows are more than one task may write")
             return PreparedMerge(
                 snapshot=snapshot,
@@ -167,11 +165,8 @@ class MergeRows(RowOperation[PreparedMerge]):
         if not key_columns(self._merge.on, pair):
             return self.keys_not_plain
         plain = plain_clauses(self._context, self._merge, snapshot, pair)
-        if plain is None:
-            return self.values_not_plain
-        inserted = set(pair.target.names if plain.inserted is None else plain.inserted.names)
-        if any(not field.nullable and field.name not in inserted for field in pair.target):
-            return "a new row has no value for a column that is NOT NULL"
+        if plain.why_not is not None:
+            return f"{self.clauses_not_plain}: {plain.why_not}"
         try:
             for text in self._texts:
                 self._gate.check_clocks(text, [*pair.target.names, *pair.source.names])
@@ -182,7 +177,7 @@ class MergeRows(RowOperation[PreparedMerge]):
 
     @property
     def _texts(self) -> list[str]:
-        return [self._merge.on, *self._merge.assigned_texts]
+        return [self._merge.on, *self._merge.clause_texts]
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
         """Return the source: materialized once, or again in each attempt if it reads the target."""
@@ -267,10 +262,9 @@ class MergeRows(RowOperation[PreparedMerge]):
         clauses, pair, source = prepared.clauses, prepared.pair, prepared.source
         if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
             return Matches()
-        first = clauses.matched[0] if clauses.matched else None
-        if not clauses.not_matched_by_source and (first is None or first.condition is None):
-            number, may_meet_many = None if first is None else first.number, clauses.tolerates_many_matches
-            found = find_by_keys(self._context, plan, self._merge.on, pair, source, number, may_meet_many=may_meet_many)
+        acting, may_meet_many = prepared.plain.acting, clauses.tolerates_many_matches
+        if acting is not None:
+            found = find_by_keys(self._context, plan, self._merge.on, pair, source, acting, may_meet_many=may_meet_many)
             if found is not None:
                 return found
         return prepared.judged("the keys of the source are more than one task may hold").pairs(plan, pair)
@@ -292,8 +286,8 @@ class MergeRows(RowOperation[PreparedMerge]):
             )
 
     def images(self, prepared: PreparedMerge, updated: FilePlan) -> NewRows:
-        if prepared.plain is not None and prepared.plain.updated is not None:
-            return plain_images(self._context, updated, prepared.source, prepared.plain.updated)
+        if prepared.plain.updates is not None:
+            return plain_images(self._context, updated, prepared.source, prepared.plain.updates)
         return prepared.judged(TOO_MANY_ROWS).images(updated, prepared.snapshot.delta_schema)
 
     def inserts_wanted(self, prepared: PreparedMerge, matches: Matches) -> Mapping[int, str]:
@@ -307,8 +301,8 @@ class MergeRows(RowOperation[PreparedMerge]):
 
     def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> NewRows:
         source, matched = prepared.source, matches.source_rows
-        if prepared.plain is not None and prepared.plain.inserted is not None:
-            return plain_inserts(self._context, source, matched, prepared.plain.inserted, buckets)
+        if prepared.plain.inserts is not None:
+            return plain_inserts(self._context, source, matched, prepared.plain, buckets)
         return prepared.judged(TOO_MANY_ROWS).inserts(matched, buckets)
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:

@@ -7,15 +7,17 @@ precedences and names; an uncertain one is not returned. Source: soundness A3, A
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
-from airflow_txlog.datafiles.tasks.key_rows import SourceKeys, pairs_of_keys
+from airflow_txlog.datafiles.tasks.key_rows import Acting, SourceKeys, pairs_of_keys
+from airflow_txlog.datafiles.tasks.row_values import of_source
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
+from airflow_txlog.engine.table.predicate.plain import NotPlain
 from airflow_txlog.engine.table.schema.types import (
     CHAR_VARCHAR_KEY,
     Primitive,
@@ -29,7 +31,19 @@ from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of
 from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
-from airflow_txlog.sql.expression import Call, Column, Expression, Name, Values, all_of, any_of, operands_of
+from airflow_txlog.sql.expression import (
+    Call,
+    Cast,
+    Column,
+    Expression,
+    Name,
+    Opaque,
+    Values,
+    all_of,
+    any_of,
+    operands_of,
+)
+from airflow_txlog.sql.lexer import Token
 from airflow_txlog.sql.sql_text import sql_text
 
 MATCHING = "match source and target"
@@ -48,6 +62,45 @@ class PairColumns:
     source: StructType
     target_alias: str
     source_alias: str
+
+    def rows(self, when: str) -> StructType:
+        """Return the columns that a clause of this kind sees; those of the source as `of_source` names them."""
+        ours = () if when == "not_matched" else self.target.fields
+        theirs = () if when == "not_matched_by_source" else self.source.fields
+        return StructType((*ours, *(replace(field, name=of_source(field.name)) for field in theirs)))
+
+    def resolved(self, tree: Expression, when: str) -> Expression:
+        """Return the tree of a text of such a clause with each name as that of a column of `rows`. Raises NotPlain."""
+        match tree:
+            case Name():
+                return self._column(tree, when)
+            case Call(_, operands):
+                return replace(tree, operands=tuple(self.resolved(operand, when) for operand in operands))
+            case Cast(operand):
+                return replace(tree, operand=self.resolved(operand, when))
+            case Opaque(what):
+                raise NotPlain(what)
+        return tree
+
+    def _column(self, name: Name, when: str) -> Name:
+        sides = []
+        if when != "not_matched":
+            sides.append((self.target_alias, self.target, str))
+        if when != "not_matched_by_source":
+            sides.append((self.source_alias, self.source, of_source))
+        parts, found = [part.text for part in name.parts], []
+        for alias, columns, named in sides:
+            # With a struct column of the alias's name, `s.k` would be a member of it.
+            is_clear = not any(each.find(alias) for _, each, _ in sides)
+            if len(parts) == 2 and parts[0].lower() == alias.lower() and is_clear:
+                found.append((columns.find(parts[1]), named))
+            elif len(parts) == 1:
+                found.append((columns.find(parts[0]), named))
+        known = [(field, named) for field, named in found if field is not None]
+        if not name.is_certain or len(known) != 1:
+            raise NotPlain(f"the name {name}")
+        field, named = known[0]
+        return Name((Token("name", named(field.name)),), name.span)
 
     def is_of_one_type(self, name: str, held: str) -> bool:
         """Return whether the target's column `name` takes the values of the source's column `held` without a cast."""
@@ -139,24 +192,29 @@ def find_by_keys(
     on: str,
     pair: PairColumns,
     source: MaterializedSource,
-    clause: int | None,
+    clauses: Acting,
     *,
     may_meet_many: bool,
 ) -> Matches | None:
-    """Return the matches by the accepted condition `on` in all rows of the planned files; None if only Spark can join.
+    """Return the matches by the accepted condition `on` in all rows of the planned files, and the other rows on which a
+    clause acts; None if only Spark can join.
 
-    `clause` acts on each row that has a key; None: no clause does. `may_meet_many`: as of `pairs_of_keys`.
+    `may_meet_many`: as of `pairs_of_keys`.
     """
     columns = key_columns(on, pair)
-    if not columns or source.bytes_of([*columns.values(), ROW_ID_COLUMN]) > context.limits.merge_key_bytes:
+    read = clauses.columns_read
+    conditions_read = [name for name in source.names if of_source(name) in read]
+    held = [*(columns or {}).values(), *conditions_read]
+    if not columns or source.bytes_of([*held, ROW_ID_COLUMN]) > context.limits.merge_key_bytes:
         return None
     keys = SourceKeys(
-        scan=scan_of(context, source, columns.values()),
+        scan=scan_of(context, source, held),
         columns=tuple((held, plan.schema.field(name).type) for name, held in columns.items()),
+        conditions_read=tuple(conditions_read),
     )
-    scan = addressed_scan(context, plan, frozenset(columns))
+    scan = addressed_scan(context, plan, read.union(columns), first=tuple(columns))
     at_once = context.limits.looked_up_bytes
-    pairs = partial(pairs_of_keys, keys, clause, may_meet_many=may_meet_many, bytes_at_once=at_once)
+    pairs = partial(pairs_of_keys, keys, clauses, may_meet_many=may_meet_many, bytes_at_once=at_once)
     task = Task(source=scan, steps=(pairs, pairs_packed), more_weight=keys.scan.bins.weight)
     return Matches.of_packed(context.executor.run([task], PAIRS_SCHEMA, MATCHING))
 
