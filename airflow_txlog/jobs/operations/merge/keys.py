@@ -83,24 +83,18 @@ class PairColumns:
         return tree
 
     def _column(self, name: Name, when: str) -> Name:
-        sides = []
-        if when != "not_matched":
-            sides.append((self.target_alias, self.target, str))
-        if when != "not_matched_by_source":
-            sides.append((self.source_alias, self.source, of_source))
-        parts, found = [part.text for part in name.parts], []
-        for alias, columns, named in sides:
+        ours = [] if when == "not_matched" else [(self.target_alias, self.target, "")]
+        theirs = [] if when == "not_matched_by_source" else [(self.source_alias, self.source, of_source(""))]
+        parts, found = [part.text for part in name.parts], list[str]()
+        for alias, columns, prefix in (*ours, *theirs):
             # With a struct column of the alias's name, `s.k` would be a member of it.
-            is_clear = not any(each.find(alias) for _, each, _ in sides)
-            if len(parts) == 2 and parts[0].lower() == alias.lower() and is_clear:
-                found.append((columns.find(parts[1]), named))
-            elif len(parts) == 1:
-                found.append((columns.find(parts[0]), named))
-        known = [(field, named) for field, named in found if field is not None]
-        if not name.is_certain or len(known) != 1:
+            is_clear = not any(each.find(alias) for _, each, _ in (*ours, *theirs))
+            is_qualified = len(parts) == 2 and parts[0].lower() == alias.lower() and is_clear
+            field = columns.find(parts[-1]) if is_qualified or len(parts) == 1 else None
+            found += [] if field is None else [prefix + field.name]
+        if not name.is_certain or len(found) != 1:
             raise NotPlain(f"the name {name}")
-        field, named = known[0]
-        return Name((Token("name", named(field.name)),), name.span)
+        return Name((Token("name", found[0]),), name.span)
 
     def is_of_one_type(self, name: str, held: str) -> bool:
         """Return whether the target's column `name` takes the values of the source's column `held` without a cast."""
