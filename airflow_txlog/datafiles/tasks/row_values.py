@@ -213,7 +213,11 @@ class SourceTable:
             rows = rows.drop_columns([name])
         self._numbers = columns.pop(ROW_ID_COLUMN)
         self._rows = pa.RecordBatch.from_pydict(columns)
-        self._at_once = max(1, min(most_rows, _MOST_BYTES // max(1, bytes_of_largest(self._rows))))
+        enough = _MOST_BYTES // most_rows
+        most_bytes = _bytes_at_most(self._rows)
+        if most_bytes > enough:
+            most_bytes = bytes_of_largest(self._rows)
+        self._at_once = max(1, min(most_rows, _MOST_BYTES // max(1, most_bytes)))
 
     def take(self, numbers: pa.Array) -> Iterator[pa.RecordBatch]:
         """Yield the rows with these numbers, in their order, in batches of a bounded size; nulls for NO_ROW.
@@ -229,6 +233,20 @@ class SourceTable:
             )
         for start in range(0, len(places), self._at_once):
             yield self._rows.take(places.slice(start, self._at_once))
+
+
+def _bytes_at_most(rows: pa.RecordBatch) -> int:
+    """Return a number of bytes that no row exceeds: for nested values, quickly and maybe far too many."""
+    return sum(map(_bytes_of_any, rows.columns))
+
+
+def _bytes_of_any(values: pa.Array) -> int:
+    if pa.types.is_struct(values.type):
+        return 1 + sum(map(_bytes_of_any, values.flatten()))
+    if pa.types.is_list(values.type):
+        longest = int(pc.max(pc.list_value_length(values)).as_py() or 0)
+        return _OFFSET_BYTES + longest * _bytes_of_any(values.values)
+    return _bytes_of_largest_value(values, 0)
 
 
 def bytes_of_largest(rows: pa.RecordBatch) -> int:

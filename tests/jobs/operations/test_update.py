@@ -171,7 +171,7 @@ def test_an_updated_row_without_a_new_image_is_never_committed(
             by_spark.JudgedMerge, "images", lambda *given: FrameRows(whole(*given).rows.where("id <> 1"))
         )
         source = {"sql": "SELECT 1L AS id UNION ALL SELECT 101L"}
-        clauses = [{"when": "matched", "then": "update", "set": {"name": "'x'"}}]
+        clauses = [{"when": "matched", "then": "update", "set": {"name": "reverse('X')"}}]
         arguments = {"source": source, "on": "t.id = s.id", "clauses": clauses}
     before, version = files_on_disk(table), table.latest_version()
     error = error_of(run(spark, operation, table, **arguments))

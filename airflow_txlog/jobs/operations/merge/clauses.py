@@ -4,9 +4,9 @@ For each pair of rows that ON matches, the first WHEN MATCHED clause whose condi
 that matches nothing, the first WHEN NOT MATCHED clause. For each target row that no source row matches, the first WHEN
 NOT MATCHED BY SOURCE clause. The number travels with the row.
 
-A *plain* clause acts on all rows of its kind and takes columns of the source and constants. The tasks that read and
-write the files write its rows, and no row goes through the JVM. The invariant: texts are read, never evaluated. A value
-that is more than a column's name or a plain constant, or that differs from its column in type, is left to Spark.
+A clause is *plain* if its condition and its values are (`jobs/sql/plain_values`), over columns of both sides. Tasks
+evaluate it where they read and write the files, and no row goes through the JVM. The invariant: a part that is not
+certain to be Spark's, such as a value that differs from its column in type, is left to Spark.
 Source: delta-spark, MergeIntoCommand; soundness A3, A4.
 """
 

@@ -4,6 +4,7 @@ not fit."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +69,9 @@ def test_a_source_beyond_the_bound_is_sorted_and_not_hashed(
     tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]]
 ) -> None:
     table = target_of(tmp_path / "t")
-    clauses = [update({"v": "s.v"}), insert("*"), delete("t.k IS NOT NULL", when=BY_SOURCE)]
-    committed(merge(spark, table, SOURCE, *clauses, on=ON, limits=SORTS))
+    clauses = [update({"v": "s.v"}), insert("*"), delete("reverse(t.k) IS NOT NULL", when=BY_SOURCE)]
+    limits = replace(SORTS, merge_source_bytes=1)
+    committed(merge(spark, table, SOURCE, *clauses, on=ON, limits=limits))
     assert bag(table.to_arrow()) == bag(expected())
     found = dict(joins)
     assert found["match source and target"] == SORTED

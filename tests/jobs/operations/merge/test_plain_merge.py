@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.table.predicate.plain import NotPlain
 from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.files import frames
 from airflow_txlog.jobs.operations.merge import by_spark as by_spark_module
@@ -28,6 +29,7 @@ SOURCE = (
     "(9L, 'c', NULL, 50) AS s(k, p, v, w)"
 )
 ON = "t.k = s.k AND s.p = t.p"
+BY_SOURCE = "not_matched_by_source"
 FIND, WRITE = "match source and target", "write the data files"
 
 
@@ -95,7 +97,7 @@ def test_constants_are_not_evaluated(
     way: str,
 ) -> None:
     if way == "Spark":
-        monkeypatch.setattr(merge_clauses, "plain_values", lambda *_, **__: "what this test puts to Spark")
+        monkeypatch.setattr(merge_clauses, "plain_value", _left_to_spark)
     table = target_of(tmp_path / "t", "p", **properties)
     clauses = [
         update({"t.v": ":seen", "w": "s.w", "p": "'a'"}),
@@ -108,13 +110,24 @@ def test_constants_are_not_evaluated(
     assert by_spark == ([WRITE] if way == "Spark" else [])
 
 
-@pytest.mark.parametrize("values", [{"v": "concat(t.v, '!')"}, {"v": "upper('x')", "w": "s.w"}, {"v": "'only'"}])
-def test_what_is_no_constant_beside_a_column_is_left_to_spark(
-    tmp_path: Path, spark: SparkSession, by_spark: list[str], values: dict[str, str]
+def _left_to_spark(*_: Any, **__: Any) -> Any:
+    raise NotPlain("what this test puts to Spark")
+
+
+@pytest.mark.parametrize(
+    ("clauses", "expected"),
+    [
+        ([update({"v": "reverse(t.v)"}), insert()], [WRITE]),
+        ([update({"v": "reverse('x')", "w": "s.w"}, "s.w > 5")], [WRITE]),
+        ([update({"v": "s.v"}), insert({"k": "s.k"}, "reverse(s.v) = 'wen'")], [WRITE]),
+        ([delete("t.w > 1"), update({"v": "s.v"}), delete("reverse(t.v) = 'x'", when=BY_SOURCE)], [FIND]),
+    ],
+)
+def test_parts_that_only_spark_computes_are_left_to_it(
+    tmp_path: Path, spark: SparkSession, by_spark: list[str], clauses: list[dict[str, Any]], expected: list[str]
 ) -> None:
-    table = target_of(tmp_path / "t")
-    committed(merge(spark, table, SOURCE, update(values), on=ON))
-    assert by_spark == [WRITE]
+    committed(merge(spark, target_of(tmp_path / "t"), SOURCE, *clauses, on=ON))
+    assert by_spark == expected
 
 
 @pytest.mark.parametrize(("limit", "by_spark_beyond"), [("merge_source_bytes", [WRITE]), ("merge_key_bytes", [FIND])])
