@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import (
+    Alter,
     AnySource,
     Delete,
     DeleteClause,
@@ -153,6 +154,9 @@ class _Checks:
                 self._check_merge(operation)
             case Upsert():
                 self._check_upsert(operation)
+            case Alter() if not (operation.add_columns or operation.rename_columns):
+                for text in operation.add_constraints.values():
+                    self._check_condition(text, [NamedRows(alias=ROWS_ALIAS, columns=self._columns)])
             case Optimize() if self.snapshot is not None and operation.zorder_by:
                 ordering_columns(self.snapshot, operation.zorder_by)
             case _:

@@ -85,6 +85,7 @@ LEFT = {"when": "not_matched_by_source", "then": "delete"}
         ("delete", {"predicate": "id = 1", "partition_predicate": "id = 1"}, "id", "partition columns only (day)"),
         ("delete", {"predicate": None, "partition_predicate": "year(dya) = 1"}, "dya", "Did you mean 'day'?"),
         ("delete", {"predicate": None, "keys": {"column": "idd", "values": [1]}}, "idd", "Did you mean 'id'?"),
+        ("alter", {"add_constraints": {"short": "length(naem) < 9"}}, "naem", "Did you mean 'name'?"),
         ("update", {"set": {"name": "upper(naem)"}}, "naem", "In an UPDATE the table is called t."),
         ("update", {"set": {"naem": "upper(name)"}}, "naem", "Did you mean 'name'?"),
         ("update", {"set": {"name": "upper(name)"}, "predicate": "t.idd = 1"}, "t.idd", "Did you mean 'id'?"),

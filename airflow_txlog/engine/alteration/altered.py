@@ -188,7 +188,8 @@ class _Alteration:
                 self._configuration[MODE_PROPERTY] = "name"
         if self._mode != NO_MAPPING and mapping_mode(self._before.configuration, self._table) == NO_MAPPING:
             self._schema, last = assign_existing(self._schema)
-            self._configuration[MAX_ID_PROPERTY] = str(last)
+            # A mapping that was removed has left the highest id of its time.
+            self._configuration[MAX_ID_PROPERTY] = str(max(last, self._highest_id))
         self._configuration |= materialized_columns(self._configuration, self._unique_id)
 
     def change_columns(self) -> None:
@@ -204,8 +205,7 @@ class _Alteration:
         columns.set_comments(asked.set_comments)
         self._take(columns)
         if self._mode != NO_MAPPING and added:
-            noted = self._configuration.get(MAX_ID_PROPERTY, "0")
-            last = max(int(noted) if noted.isdecimal() else 0, highest_id(self._schema))
+            last = max(self._highest_id, highest_id(self._schema))
             self._schema, last = assign_new(self._schema, last, lambda number: f"col-{self._unique_id()}")
             self._configuration[MAX_ID_PROPERTY] = str(last)
         forbidden = forbidden_names(self._schema) if added and self._mode == NO_MAPPING else []
@@ -332,6 +332,11 @@ class _Alteration:
     @property
     def _mode(self) -> str:
         return mapping_mode(self._configuration, self._table)
+
+    @property
+    def _highest_id(self) -> int:
+        noted = self._configuration.get(MAX_ID_PROPERTY, "0")
+        return int(noted) if noted.isdecimal() else 0
 
     def _columns(self) -> Columns:
         rules = {

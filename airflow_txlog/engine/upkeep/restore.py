@@ -25,6 +25,14 @@ from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.many_files import look_up
+from airflow_txlog.engine.table.schema.column_mapping import (
+    MAX_ID_PROPERTY,
+    MODE_PROPERTY,
+    NO_MAPPING,
+    assign_existing,
+    mapping_mode,
+    table_schema,
+)
 from airflow_txlog.engine.table.schema.features import (
     check_writable,
     missing_features,
@@ -33,6 +41,7 @@ from airflow_txlog.engine.table.schema.features import (
     writer_features,
 )
 from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER
+from airflow_txlog.engine.table.schema.schema import schema_to_json
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import FilesMissing, UnsupportedFeature
@@ -143,11 +152,27 @@ def _metadata(head: Metadata, target: Metadata, table: str) -> Metadata:
     restored = msgspec.structs.replace(
         target, id=head.id, created_time=head.created_time, configuration={**configuration, **kept}
     )
-    restored = keep_furthest(head, restored, table)
+    restored = keep_furthest(head, _with_mapping_of(head, restored, table), table)
     if restored.configuration == head.configuration:
         # Order means nothing in a map, so an unchanged map must not look changed.
         restored = msgspec.structs.replace(restored, configuration=head.configuration)
     return restored
+
+
+def _with_mapping_of(head: Metadata, restored: Metadata, table: str) -> Metadata:
+    """Return the metadata of a version before columns were mapped by name, as the mapped table has it.
+
+    Files of that version hold its columns by their names. The mode of a table never goes back.
+    """
+    modes = [mapping_mode(each.configuration, table) for each in (head, restored)]
+    if modes != ["name", NO_MAPPING]:
+        return restored
+    noted = head.configuration.get(MAX_ID_PROPERTY, "0")
+    schema, last = assign_existing(table_schema(restored, table), int(noted) if noted.isdecimal() else 0)
+    mapping = {MODE_PROPERTY: "name", MAX_ID_PROPERTY: str(last)}
+    return msgspec.structs.replace(
+        restored, schema_string=schema_to_json(schema), configuration={**restored.configuration, **mapping}
+    )
 
 
 def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table: str) -> None:

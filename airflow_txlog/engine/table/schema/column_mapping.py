@@ -106,9 +106,11 @@ def assign(schema: StructType, new_name: Callable[[], str]) -> tuple[StructType,
     return _changed(without_mapping(schema), numbered), last
 
 
-def assign_existing(schema: StructType) -> tuple[StructType, int]:
-    """Return the schema of a table whose files hold its columns by their names, mapped by name; and the highest id."""
-    last = 0
+def assign_existing(schema: StructType, last: int = 0) -> tuple[StructType, int]:
+    """Return the schema of a table whose files hold its columns by their names, mapped by name; and the highest id.
+
+    `last`: the highest id that any column ever had.
+    """
 
     def numbered(member: StructField) -> StructField:
         nonlocal last

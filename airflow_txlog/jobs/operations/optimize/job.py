@@ -65,8 +65,8 @@ def ordering_columns(snapshot: Snapshot, names: Iterable[str]) -> tuple[ColumnPa
             raise _refusal(f"column {name!r} is {kind}, and only single values have an order")
         if path[0].lower() in {column.lower() for column in snapshot.partition_columns}:
             raise _refusal(f"column {name!r} partitions the table: within a partition it has one value")
-        path = tuple(member.physical_name for member in members)
-        if without_statistics(snapshot.delta_schema, snapshot.table_properties, [path]):
+        physical = tuple(member.physical_name for member in members)
+        if without_statistics(snapshot.delta_schema, snapshot.table_properties, [physical]):
             raise _refusal(
                 f"the table keeps no statistics of column {name!r}, so no reader could skip a file by it; name it in "
                 "delta.dataSkippingStatsColumns, or raise delta.dataSkippingNumIndexedCols"

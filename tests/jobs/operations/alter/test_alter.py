@@ -446,3 +446,14 @@ def test_an_append_that_loses_to_an_alteration_must_look_again(table: Table) -> 
     altered(table, add_features=["rowTracking"])
     with pytest.raises(CommitConflict):
         tx.commit("WRITE")
+
+
+def test_a_restore_undoes_renamed_and_dropped_columns(table: Table) -> None:
+    before = bag(table)
+    altered(table, rename_columns={"name": "label"}, drop_columns=["amount"], allow_reader_upgrade=True)
+    altered(table, add_columns={"amount": "INT", "name": "DATE"})
+    append(table, [{"id": 99, "day": None, "label": "x", "amount": 1, "name": None}])
+    committed(run_job(job_spec(operation="restore", table_uri=table.uri, arguments={"version": 2}), None))
+    assert (bag(table), table.snapshot().schema.names) == (before, ["id", "day", "name", "amount"])
+    append(table, rows(1, start=50))
+    assert bag(table)[next(iter(bag(rows(1, start=50))))] == 1
