@@ -164,6 +164,12 @@ class FolderNotEmpty(TableError, facts="examples"):
     """The folder of a table to create or vacuum holds other files; `examples` are some of them."""
 
 
+class FolderChanged(TableError, facts="path"):
+    """Another process changed the folder while it was converted to a table. Nothing was committed."""
+
+    retryable = True
+
+
 class TableReplaced(TableError):
     """The table was dropped and recreated, or its log was rewritten, while the transaction ran."""
 

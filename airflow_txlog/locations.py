@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -131,6 +131,14 @@ def readable(root: str, path: str) -> str:
     """Return a file of a table for people: `path` is relative to the URI `root`, or an absolute URI."""
     text = f"{root}/{path}" if is_inside(path) else path
     return text.removeprefix("file://") if text.startswith("file:///") else text
+
+
+def with_folders_above(place: str) -> Iterator[str]:
+    """Yield a path or a URI, and every folder above it, up to the root of its store."""
+    scheme, separator, rest = place.rpartition("://")
+    parts = rest.split("/")
+    for end in range(len(parts), 0, -1):
+        yield scheme + separator + "/".join(parts[:end])
 
 
 # --- globs ----------------------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "jobs.operations": (
         "update | upsert",
         "delete",
-        "alter | merge | write | optimize | restore | truncate | maintenance",
+        "alter | merge | write | optimize | restore | truncate | convert | maintenance",
     ),
 }
 MAX_MODULES_IN_A_FOLDER = 20

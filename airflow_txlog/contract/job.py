@@ -210,7 +210,8 @@ class Details:
     """The parts of a result beyond counts.
 
     `arguments_changed`: the work was already done, with other arguments than the spec's. `files` (the first ones),
-    `dry_run` and `mode` are those of a vacuum. `lineage` is None if the job knows none, or if it is too long.
+    `dry_run` and `mode` are those of a vacuum; those of a convert are the files that it left out. `lineage` is None if
+    the job knows none, or if it is too long.
     """
 
     arguments_changed: bool = False

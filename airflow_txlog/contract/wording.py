@@ -127,6 +127,8 @@ def _file_counts(files: Mapping[str, int]) -> list[str]:
 
 
 def _outcome(result: JobResult) -> str:
+    if result.details.dry_run and result.version is None:
+        return "dry run, nothing was committed"
     if result.status == "committed":
         before = "new table" if result.read_version is None else f"version {result.read_version}"
         return f"{before} -> version {result.version}"
@@ -178,7 +180,7 @@ def rows_changed(result: JobResult) -> int | None:
     return sum(found) if found else None
 
 
-_SIGNS = {"written": "+", "inserted": "+", "updated": "~", "deleted": "-", REPLACED: "-"}
+_SIGNS = {"written": "+", "added": "+", "inserted": "+", "updated": "~", "deleted": "-", REPLACED: "-"}
 
 
 def commit_rows(operation: object, metrics: object) -> str:

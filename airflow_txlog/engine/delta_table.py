@@ -137,14 +137,18 @@ class DeltaTable:
         name: str | None = None,
         description: str | None = None,
         allow_non_empty: bool = False,
+        holds_others: bool | None = None,
     ) -> Transaction:
         """Return a transaction whose commit creates the table, with the rows added to the transaction.
 
-        `allow_non_empty`: also in a folder with files of no table, which SHARED_FOLDER protects from a VACUUM. Raises
-        SchemaMismatch, InvalidProperty, UnsupportedFeature, FolderNotEmpty. Its commit raises ProtocolChanged if
-        another writer creates the table first.
+        `allow_non_empty`: also in a folder with files of no table, which SHARED_FOLDER protects from a VACUUM.
+        `holds_others`: whether it has such files, if the caller knows and allows them. Raises SchemaMismatch,
+        InvalidProperty, UnsupportedFeature, FolderNotEmpty. Its commit raises ProtocolChanged if another writer creates
+        the table first.
         """
-        if self.check_folder(partition_by, allow_non_empty=allow_non_empty):
+        if holds_others is None:
+            holds_others = self.check_folder(partition_by, allow_non_empty=allow_non_empty)
+        if holds_others:
             properties = {**(properties or {}), SHARED_FOLDER: "true"}
         protocol, metadata = new_table(
             self.uri, schema, partition_by, properties, name=name, description=description, clock=self.clock

@@ -29,7 +29,16 @@ from openlineage.client.facet_v2 import (
 )
 
 from airflow_txlog.contract.job import JobResult, Lineage
-from airflow_txlog.contract.operations import Delete, Operation, QuerySource, SourceOperation, Truncate, Update, Write
+from airflow_txlog.contract.operations import (
+    Convert,
+    Delete,
+    Operation,
+    QuerySource,
+    SourceOperation,
+    Truncate,
+    Update,
+    Write,
+)
 from airflow_txlog.lineage.assignments import copied_columns
 from airflow_txlog.lineage.datasets import DatasetName, dataset_name, datasets_read, sizes_read
 
@@ -127,6 +136,8 @@ def _size_read(size: Mapping[str, int], rows: int | None) -> dict[str, InputData
 def _lifecycle(operation: Operation, result: JobResult) -> str | None:
     if isinstance(operation, Truncate):
         return "TRUNCATE"
+    if isinstance(operation, Convert):
+        return "CREATE"
     if not isinstance(operation, Write):
         return None
     if result.read_version is None:

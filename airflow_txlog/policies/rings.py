@@ -87,6 +87,7 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
         Ring.NONE,
         "the log, or a link in the table's folder, leads out of it: remove it, or see `allow_absolute_paths`",
     ),
+    errors.FolderChanged: (Ring.POLICY, "the writer of the folder may have finished by then"),
     errors.TableReplaced: (Ring.NONE, "it is another table now: whether the work is meant for it is not known"),
     errors.VersionNotFound: (Ring.NONE, _AUTHOR),
     errors.TimestampOutOfRange: (Ring.NONE, _AUTHOR),

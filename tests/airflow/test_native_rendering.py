@@ -23,6 +23,7 @@ from airflow_txlog.errors import InvalidInput, InvalidJobSpec
 from airflow_txlog.operators import (
     CheckpointOperator,
     DeltaAlterTableOperator,
+    DeltaConvertOperator,
     DeltaDeleteOperator,
     DeltaMergeOperator,
     DeltaOptimizeOperator,
@@ -103,6 +104,7 @@ TASKS: dict[str, Callable[[], Any]] = {
     ),
     "restore": lambda: DeltaRestoreOperator(task_id="t", **ONCE, version="3"),
     "restore to a time": lambda: DeltaRestoreOperator(task_id="t", **ONCE, timestamp="2024-01-31"),
+    "convert": lambda: DeltaConvertOperator(task_id="t", **ONCE, partition_schema="day DATE"),
     "optimize": lambda: DeltaOptimizeOperator(
         task_id="t",
         **SHARED,

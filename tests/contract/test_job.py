@@ -53,6 +53,8 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ("alter", {"cluster_by": [], "allow_reader_upgrade": True}),
     ("restore", {"version": 3, "ignore_missing": True}),
     ("restore", {"timestamp": "2026-03-01T12:00:00Z"}),
+    ("convert", {}),
+    ("convert", {"partition_schema": "day DATE", "properties": {"a": "b"}, "dry_run": True}),
     ("checkpoint", {}),
     ("vacuum", {}),
     ("vacuum", {"retention_hours": 0, "dry_run": True, "check_retention": False}),
@@ -64,6 +66,8 @@ VALID: list[tuple[str, dict[str, Any]]] = [
 
 INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("clone", {}, "operation"),
+    ("convert", {"partition_schema": " "}, "arguments.partition_schema"),
+    ("convert", {"partition_by": ["day"]}, "arguments.partition_by"),
     ("upsert", {"source": FILES, "keys": []}, "arguments.keys"),
     ("upsert", {"source": FILES, "keys": ["id", "ID"]}, "arguments.keys"),
     ("upsert", {"source": FILES, "keys": ["id"], "columns": []}, "arguments.columns"),

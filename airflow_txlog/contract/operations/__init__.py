@@ -29,6 +29,7 @@ from airflow_txlog.contract.operations.fields import (
 from airflow_txlog.contract.operations.reading import Sees
 from airflow_txlog.contract.operations.records import (
     Checkpoint,
+    Convert,
     Delete,
     Merge,
     Optimize,
@@ -48,6 +49,7 @@ __all__ = [
     "AnyClause",
     "AnySource",
     "Checkpoint",
+    "Convert",
     "Delete",
     "DeleteClause",
     "FileView",

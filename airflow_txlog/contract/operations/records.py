@@ -306,6 +306,23 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
 
 
 @register
+class Convert(Operation, frozen=True, kw_only=True, tag="convert"):
+    """Make a folder of Parquet files a table in one commit, without moving data.
+
+    `partition_schema`: the columns that folders name, with their types, as DDL: `day DATE, shop STRING`.
+    """
+
+    job = f"{_JOBS}.convert:convert"
+    changes_rows = True
+    rows = {"numOutputRows": "added"}
+
+    partition_schema: Text | None = None
+    properties: TextMap = msgspec.field(default_factory=dict)
+    collect_statistics: bool = True
+    dry_run: bool = False
+
+
+@register
 class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
     """Compact small files, or sort all by `zorder_by`, or (`purge`) rewrite those with a deletion vector.
 

@@ -1,17 +1,22 @@
 """The statistics of a data file that we write: `add.stats`, as JSON.
 
-They are computed from the values while the file is written, never from Parquet footers, which leave out NaN.
-The invariant: a bound written here holds for every value of the column in Spark's order (NaN above all numbers,
--0.0 = 0.0), also for a reader that takes it literally; a bound that JSON cannot express is left out.
+They are computed from the values while the file is written. Those of a file that another engine wrote are taken from
+its footer, which leaves out NaN: then a float has no maximum. The invariant: a bound written here holds for every value
+of the column in Spark's order (NaN above all numbers, -0.0 = 0.0), also for a reader that takes it literally; a bound
+that JSON cannot express is left out.
 Source: protocol, "Per-file Statistics"; soundness, A6.
 """
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import mul
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +35,10 @@ from airflow_txlog.datafiles.codecs import (
 )
 from airflow_txlog.datafiles.parquet.conversion import FILE, ColumnMismatch, convert_array
 from airflow_txlog.datafiles.parquet.physical import FileFields, physical_name
+from airflow_txlog.datafiles.parquet.reading import calendar_of
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
 
@@ -44,6 +53,9 @@ _MAX_CHAR = chr(0x10FFFF)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY_US = 86_400 * SECOND_US
 _MILLISECOND_US = SECOND_US // 1000
+_MICROSECONDS = {"ms": _MILLISECOND_US, "us": 1}
+_EXACT = decimal.Context(prec=80)
+_OLD_WRITER = re.compile(r"parquet-mr (?:version )?(?:0|1\.\d)(?!\d)")
 
 
 class StatisticsCollector:
@@ -95,7 +107,27 @@ class StatisticsCollector:
                 continue
             for column in columns:
                 column.update(values)
-                column.null_count += nulls
+                column.add_nulls(nulls)
+
+    def add_footer(self, parquet: pq.ParquetFile) -> None:
+        """Add a whole file by its footer, which `open_data_file` has checked.
+
+        A bound that a footer does not prove is left out, and so is the null count of a list or a map.
+        """
+        metadata = parquet.metadata
+        self._num_records += metadata.num_rows
+        leaves = _leaves_of_footer(parquet)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        groups = [group for group in groups if group.num_rows]
+        for column in (column for columns in self._columns.values() for column in columns):
+            if column.keys[0] not in leaves.names:
+                column.add_nulls(metadata.num_rows)
+                continue
+            leaf = leaves.found.get(column.keys)
+            if leaf is None:
+                column.null_count = None
+            else:
+                column.add_chunks([group.column(leaf.number) for group in groups], leaf)
 
     def finish(self) -> str:
         """Return the JSON of `add.stats` for all rows so far."""
@@ -106,7 +138,7 @@ class StatisticsCollector:
             lower, upper = column.texts()
             _put(minimums, column.keys, lower)
             _put(maximums, column.keys, upper)
-            _put(null_counts, column.keys, str(column.null_count))
+            _put(null_counts, column.keys, None if column.null_count is None else str(column.null_count))
         return _object(
             {
                 "numRecords": str(self._num_records),
@@ -145,7 +177,7 @@ class _Column:
     def __init__(self, path: ColumnPath, keys: ColumnPath, kind: pa.DataType) -> None:
         self.path = path
         self.keys = keys
-        self.null_count = 0
+        self.null_count: int | None = 0
         self._comparable, self._texts = _ways(kind)
         self._lower: Any = None
         self._upper: Any = None
@@ -157,7 +189,7 @@ class _Column:
             # A member is null where its struct is, as struct_field ensures. It takes a text that begins with a dot for
             # a path, and a list of one for a name.
             values = pc.struct_field(values, [name])
-        self.null_count += values.null_count
+        self.add_nulls(values.null_count)
         if self._comparable is None or values.null_count == len(values):
             return
         values = self._comparable(values)
@@ -170,6 +202,32 @@ class _Column:
         if found["min"] is not None:
             self._lower = found["min"] if self._lower is None else min(self._lower, found["min"])
             self._upper = found["max"] if self._upper is None else max(self._upper, found["max"])
+
+    def add_nulls(self, count: int) -> None:
+        """Count nulls, unless the number of earlier ones is unknown."""
+        self.null_count = None if self.null_count is None else self.null_count + count
+
+    def add_chunks(self, chunks: Sequence[Any], leaf: _Leaf) -> None:
+        """Count and compare a file's values by the statistics of its column chunks."""
+        found = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
+        for each in found:
+            if each is None or not each.has_null_count:
+                self.null_count = None
+            else:
+                self.add_nulls(each.null_count)
+        if self._comparable is None or leaf.plain is None:
+            return
+        for each, chunk in zip(found, chunks, strict=True):
+            if each is not None and each.has_null_count and each.null_count == chunk.num_values:
+                continue
+            if each is None or not each.has_min_max or each.min_raw != each.min_raw or each.max_raw != each.max_raw:
+                # One chunk without bounds: none hold for the file.
+                self._lower = self._upper = None
+                return
+            lower, upper = leaf.plain(each.min_raw), leaf.plain(each.max_raw)
+            self._lower = lower if self._lower is None else min(self._lower, lower)
+            self._upper = upper if self._upper is None else max(self._upper, upper)
+        self._has_nan = leaf.may_have_nan
 
     def texts(self) -> _Texts:
         """Return the bounds as JSON."""
@@ -195,6 +253,80 @@ def _leaves(members: Iterable[pa.Field], path: ColumnPath = (), keys: ColumnPath
         elif not pa.types.is_null(member.type):
             # Arrays and maps count as one leaf, with a null count. A void column is in no file.
             yield _Column(here, key, member.type)
+
+
+# --- the footer of another writer ------------------------------------------------------------------------------------
+
+
+class _Leaf(NamedTuple):
+    """A leaf of a file outside of lists and maps. `plain` converts a physical bound; None if no bound is proven."""
+
+    number: int
+    plain: Callable[[Any], Any] | None
+    may_have_nan: bool
+
+
+class _FooterLeaves(NamedTuple):
+    """The names of a file's columns, and its leaves by their path."""
+
+    names: frozenset[str]
+    found: Mapping[ColumnPath, _Leaf]
+
+
+def _leaves_of_footer(parquet: pq.ParquetFile) -> _FooterLeaves:
+    schema, arrow = parquet.schema, parquet.schema_arrow
+    types = dict(_leaf_types(arrow))
+    paths: dict[str, ColumnPath | None] = {}
+    for path in types:
+        joined = ".".join(path)
+        # Names may hold dots: a path that two leaves share belongs to neither.
+        paths[joined] = None if joined in paths else path
+    is_old = _OLD_WRITER.match(parquet.metadata.created_by or "") is not None
+    legacy = calendar_of(parquet)
+    found: dict[ColumnPath, _Leaf] = {}
+    for index in range(len(schema)):
+        column = schema.column(index)
+        place = paths.get(column.path)
+        if place is not None and not column.max_repetition_level:
+            kind = types[place]
+            is_unsure = legacy.is_legacy and pa.types.is_temporal(kind)
+            plain = None if is_unsure else _plain_bound(column, kind, is_old=is_old)
+            found[place] = _Leaf(index, plain, pa.types.is_floating(kind))
+    return _FooterLeaves(frozenset(arrow.names), found)
+
+
+def _leaf_types(members: Iterable[pa.Field], path: ColumnPath = ()) -> Iterator[tuple[ColumnPath, pa.DataType]]:
+    for member in members:
+        if pa.types.is_struct(member.type):
+            yield from _leaf_types(member.type, (*path, member.name))
+        else:
+            yield (*path, member.name), member.type
+
+
+def _plain_bound(column: pq.ColumnSchema, kind: pa.DataType, *, is_old: bool) -> Callable[[Any], Any] | None:
+    """Return how a bound of a column chunk becomes the plain value that `_Column` compares."""
+    is_a = pa.types
+    if is_a.is_dictionary(kind):
+        kind = kind.value_type
+    if is_a.is_signed_integer(kind) or is_a.is_date32(kind):
+        return int
+    if is_a.is_float32(kind) or is_a.is_float64(kind):
+        return float
+    if is_a.is_string(kind) or is_a.is_large_string(kind):
+        return bytes
+    if is_a.is_decimal(kind):
+        # Early writers compared the bytes of decimals without a sign.
+        if column.physical_type not in ("INT32", "INT64") and is_old:
+            return None
+        return partial(_decimal_bound, kind.scale)
+    if is_a.is_timestamp(kind) and column.physical_type == "INT64" and kind.unit in _MICROSECONDS:
+        return partial(mul, _MICROSECONDS[kind.unit])
+    return None
+
+
+def _decimal_bound(scale: int, raw: int | bytes) -> decimal.Decimal:
+    unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
+    return decimal.Decimal(unscaled).scaleb(-scale, _EXACT)
 
 
 # --- one type --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from airflow_txlog.locations import (
     local_path,
     scheme_of,
     split,
+    with_folders_above,
 )
 from airflow_txlog.storage import STORES, Access, Store, open_store
 from airflow_txlog.storage.local_files import holds_nothing, names_below
@@ -40,7 +41,7 @@ _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 # The same as Spark's own check of names.
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
 # Files that hold the footers of their neighbours and no rows. Spark prefers the first.
-_SUMMARIES = ("_common_metadata", "_metadata")
+SUMMARIES = ("_common_metadata", "_metadata")
 # In this folder a Spark stream records its finished files: Spark reads only these, and their columns from there.
 _STREAM_LOG = "_spark_metadata"
 # Hadoop reads these in its own way in a glob on a disk.
@@ -205,7 +206,7 @@ def _why_spark_finds(context: JobContext, view: FileView) -> OnlySpark | None:
         return OnlySpark("the source's files are named by a filter, or by a glob, with more than * and ?")
     for folder in filter(None, folders):
         for number, (name, is_odd) in enumerate(names_below(folder)):
-            if is_odd or name.startswith((*_SUMMARIES, _STREAM_LOG)) or number >= context.limits.names_in_folder:
+            if is_odd or name.startswith((*SUMMARIES, _STREAM_LOG)) or number >= context.limits.names_in_folder:
                 return OnlySpark(
                     "the source's folder holds links, summaries of files, a stream's log, names that are no text, or "
                     "very many names"
@@ -322,10 +323,8 @@ def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
         for root in each.roots:
             if not GLOB.search(path) and any(name.startswith(f"{root}/{_STREAM_LOG}/") for name in each.sizes):
                 raise refused(argument, f"the log of the stream that wrote {root}", "Name the files that count")
-            found += _files_of(root, each.sizes, base, argument, recurses=recurses)
-    # Without partition columns Spark reads no folders below the ones that are named.
-    is_deep = recurses or any(file.values for file, _ in found if file.name not in _SUMMARIES)
-    chosen = [file for file, is_direct in found if is_deep or is_direct]
+            found += files_of(root, each.sizes, base, argument, recurses=recurses)
+    chosen = as_deep_as_spark(found, recurses=recurses)
     if names is not None:
         values = {file.values for file in chosen if file.values}
         patterns = [parts[0] for parts in glob_patterns(names) if len(parts) == 1]
@@ -333,8 +332,8 @@ def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
         # Spark makes columns from folders before it filters names.
         if values - {file.values for file in chosen}:
             raise refused(argument, "a pathGlobFilter that leaves out whole folders of a column", "Name the folders")
-    summaries = sorted((_SUMMARIES.index(file.name), file.path) for file in chosen if file.name in _SUMMARIES)
-    files = [file for file in chosen if file.name not in _SUMMARIES]
+    summaries = sorted((SUMMARIES.index(file.name), file.path) for file in chosen if file.name in SUMMARIES)
+    files = [file for file in chosen if file.name not in SUMMARIES]
     return SourceFiles(
         view=view,
         argument=argument,
@@ -376,7 +375,13 @@ def _listed(path: str, access: Access, argument: str) -> _Listed:
     return _Listed(store, sizes, sorted(matched))
 
 
-def _files_of(
+def as_deep_as_spark(found: Sequence[tuple[SourceFile, bool]], *, recurses: bool = False) -> list[SourceFile]:
+    """Return the files of `files_of` without those in folders below, unless folders name partition values."""
+    is_deep = recurses or any(file.values for file, _ in found if file.name not in SUMMARIES)
+    return [file for file, is_direct in found if is_deep or is_direct]
+
+
+def files_of(
     root: str, sizes: Mapping[str, int], base: str | None, argument: str, *, recurses: bool
 ) -> Iterator[tuple[SourceFile, bool]]:
     """Yield the files that a root stands for, summaries too, each with whether it lies directly in it or is it."""
@@ -390,7 +395,7 @@ def _files_of(
     paths = [root] if root in sizes else sorted(path for path in sizes if path.startswith(f"{root}/"))
     for path in paths:
         parts = path[len(folder) + 1 :].split("/")
-        shown = parts[:-1] if parts[-1] in _SUMMARIES else parts
+        shown = parts[:-1] if parts[-1] in SUMMARIES else parts
         if any(_HIDDEN.fullmatch(part) for part in shown):
             continue
         inner = "/".join(filter(None, [above, *parts[:-1]]))
@@ -422,17 +427,13 @@ def _table_of(files: Sequence[SourceFile], listed: Sequence[_Listed]) -> str | N
             if file.path.startswith(f"{table}/"):
                 return table
     above = {folder for each in listed for folder in with_folders_above(each.store.root)}
-    for folder in sorted(above):
-        # A folder above may be closed to this job.
+    return table_among(sorted(above), listed[0].store.access)
+
+
+def table_among(folders: Iterable[str], access: Access) -> str | None:
+    """Return the first of the folders that is a Delta table, as far as this job may look."""
+    for folder in folders:
         with contextlib.suppress(Exception):
-            if open_store(folder, listed[0].store.access).list(LOG_DIRECTORY):
+            if open_store(folder, access).list(LOG_DIRECTORY):
                 return folder
     return None
-
-
-def with_folders_above(place: str) -> Iterator[str]:
-    """Yield a path or a URI, and every folder above it, up to the root of its store."""
-    scheme, separator, rest = place.rpartition("://")
-    parts = rest.split("/")
-    for end in range(len(parts), 0, -1):
-        yield scheme + separator + "/".join(parts[:end])

@@ -21,10 +21,10 @@ from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.source.listing import SourceFiles, with_folders_above
+from airflow_txlog.jobs.source.listing import SourceFiles
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.locations import local_path, split, store_kind
+from airflow_txlog.locations import local_path, split, store_kind, with_folders_above
 from airflow_txlog.storage.local_files import real_path, stat_linked
 
 if TYPE_CHECKING:

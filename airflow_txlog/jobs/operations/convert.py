@@ -1,0 +1,371 @@
+"""CONVERT: a folder of Parquet files becomes a table in one commit, and no file is moved.
+
+The files are those that Spark reads from the folder; columns and statistics come from their footers. The invariants:
+the table's rows are the rows that Spark reads from the folder with mergeSchema, or an error names a file; and the
+folder is the same after the last footer was read as before the first one.
+Source: delta-spark, ConvertToDeltaCommand and DeltaOperations.Convert; Spark, StructType.merge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import Convert
+from airflow_txlog.contract.wording import files_text, plural
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
+from airflow_txlog.datafiles.partitioning import encode_add_path, partition_string
+from airflow_txlog.engine import Transaction
+from airflow_txlog.engine.log.actions import Add
+from airflow_txlog.engine.log.names import LOG_DIRECTORY
+from airflow_txlog.engine.log.paths import Visibility
+from airflow_txlog.engine.table.columns.partitions import parse_partition_values
+from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY
+from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.schema import to_arrow
+from airflow_txlog.engine.table.schema.types import Primitive, StructType
+from airflow_txlog.errors import (
+    CorruptDataFile,
+    FolderChanged,
+    InvalidJobSpec,
+    InvalidProperty,
+    PartitionMismatch,
+    SchemaMismatch,
+    SourceNotFound,
+    TableAlreadyExists,
+)
+from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.resume.attempts import Change, run_attempts
+from airflow_txlog.jobs.source.csv_views import columns_of_ddl
+from airflow_txlog.jobs.source.footers import NoColumnType, NotSpark, columns_of_footer, is_in_nanoseconds, without_void
+from airflow_txlog.jobs.source.listing import SUMMARIES, SourceFile, as_deep_as_spark, files_of, table_among
+from airflow_txlog.jobs.source.merging import merged
+from airflow_txlog.locations import PRIVATE_PREFIX, with_folders_above
+from airflow_txlog.storage.base import FileInfo
+
+_AT_ONCE = 8
+_PATHS_SHOWN = 20
+_MAGIC = b"PAR1"
+_PARQUET_NAMES = (".parquet", ".parq", ".pq")
+_TIMES = {"TIMESTAMP": Primitive.TIMESTAMP, "TIMESTAMP_NTZ": Primitive.TIMESTAMP_NTZ}
+_CONSTRAINT = "delta.constraints."
+
+
+def convert(context: LogContext) -> JobResult:
+    """Run the job of `context.spec`; raises TxlogError."""
+    job = _Convert(context)
+    if context.record(Convert).dry_run:
+        result = job.dry_run()
+    else:
+        result = run_attempts(context, job.plan, begin_absent=job.begin_absent)
+    is_dry_run = context.record(Convert).dry_run or None
+    return dataclasses.replace(
+        result, details=dataclasses.replace(result.details, files=job.left_out[:_PATHS_SHOWN], dry_run=is_dry_run)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Footer:
+    """A file's facts in its footer. `columns` are shared by files of equal columns."""
+
+    file: SourceFile
+    columns: StructType
+    stats: str
+
+
+class _Convert:
+    def __init__(self, context: LogContext) -> None:
+        self._context = context
+        self._record = context.record(Convert)
+        self._change: Change | None = None
+        self.left_out: list[str] = []
+        """The paths of files that the table does not get, ordered."""
+
+    def dry_run(self) -> JobResult:
+        """Return the result of a conversion that commits nothing."""
+        context = self._context
+        if context.table.is_there():
+            raise self._is_a_table(context.root)
+        self.begin_absent()
+        assert self._change is not None
+        return context.result(
+            is_committed=False,
+            version=None,
+            read_version=None,
+            metrics=self._change.metrics,
+            files=self._change.files,
+        )
+
+    def plan(self, tx: Transaction) -> Change:
+        """Return the change of `begin_absent`. Raises TableAlreadyExists for a folder that is a table."""
+        if tx.snapshot is not None:
+            raise self._is_a_table(self._context.root)
+        assert self._change is not None
+        return self._change
+
+    def begin_absent(self) -> Transaction:
+        """Return the transaction that creates the table, after all files were read and none has changed."""
+        context, described = self._context, self._record
+        self._check_properties()
+        with context.step("list"):
+            before = self._listed()
+            files = self._files(before)
+        partitions = self._partition_columns(files)
+        values = self._partition_values(files, partitions)
+        with context.step("read"):
+            footers = self._footers(files, before)
+        schema = self._schema(footers, partitions)
+        adds = [
+            Add(
+                path=encode_add_path(self._relative(footer.file)),
+                partition_values=dict(zip(partitions.names, of_file, strict=True)),
+                size=footer.file.size_bytes,
+                modification_time=before[self._relative(footer.file)].modified_ms,
+                data_change=True,
+                stats=footer.stats,
+            )
+            for footer, of_file in zip(footers, values, strict=True)
+        ]
+        visibility = Visibility(partitions.names)
+        tx = context.table.begin_create(
+            schema, partitions.names, described.properties, holds_others=any(map(visibility.is_visible, self.left_out))
+        )
+        with context.step("list"):
+            self._check_unchanged(before)
+        self._change = self._as_change(adds, partitions, footers)
+        return tx
+
+    def _as_change(self, adds: list[Add], partitions: StructType, footers: Sequence[_Footer]) -> Change:
+        self._context.log(
+            f"{files_text([add.size for add in adds])} become the table at {self._context.root}, partitioned by "
+            f"{', '.join(partitions.names) or 'nothing'}"
+        )
+        rows = sum(json.loads(footer.stats)["numRecords"] for footer in footers)
+        return Change(
+            operation="CONVERT",
+            parameters={
+                "numFiles": len(adds),
+                "partitionedBy": json.dumps(partitions.names),
+                "collectStats": self._record.collect_statistics,
+                "sourceFormat": "parquet",
+            },
+            adds=adds,
+            metrics={
+                "numConvertedFiles": len(adds),
+                "numOutputRows": rows,
+                "numOutputBytes": sum(add.size for add in adds),
+                "numSkippedFiles": len(self.left_out),
+            },
+            files={"considered": len(adds) + len(self.left_out), "pruned": 0, "rewritten": 0, "added": len(adds)},
+            is_creation=True,
+        )
+
+    # --- the folder -------------------------------------------------------------------------------------------------
+
+    def _listed(self) -> dict[str, FileInfo]:
+        """Return the files below the folder by their path in it. Raises TableAlreadyExists for files of a table."""
+        store, root = self._context.store, self._context.root
+        found = {info.path: info for info in store.walk() if not info.path.startswith(PRIVATE_PREFIX)}
+        mark = f"/{LOG_DIRECTORY}/"
+        inner = next((path for path in found if mark in f"/{path}"), None)
+        if inner is not None:
+            raise self._is_a_table(f"{root}/{f'/{inner}'.partition(mark)[0]}".rstrip("/"))
+        _, *above = with_folders_above(root)
+        around = table_among(above, dataclasses.replace(store.access, allow_absolute_paths=True))
+        if around is not None:
+            raise self._is_a_table(around)
+        return found
+
+    def _files(self, listed: Mapping[str, FileInfo]) -> list[SourceFile]:
+        """Return the Parquet files that Spark would read, ordered by path, and note the others."""
+        context, root = self._context, self._context.root
+        sizes = {f"{root}/{path}": info.size_bytes for path, info in listed.items()}
+        chosen = as_deep_as_spark(list(files_of(root, sizes, None, "table_uri", recurses=False)))
+        found = [file for file in chosen if file.size_bytes and file.name not in SUMMARIES]
+        # The order in which Spark merges schemas.
+        files = sorted(filter(self._is_parquet, found), key=lambda file: file.path.encode("utf-16-be", "surrogatepass"))
+        self.left_out = sorted(listed.keys() - {self._relative(file) for file in files})
+        if self.left_out:
+            more = ", …" if len(self.left_out) > _PATHS_SHOWN else ""
+            context.log(
+                f"{plural(len(self.left_out), 'file')} left out, because they are hidden, empty, not Parquet, or in a "
+                f"folder that names no column: {', '.join(self.left_out[:_PATHS_SHOWN])}{more}"
+            )
+        if not files:
+            raise SourceNotFound(
+                f"There is no Parquet file in {root} (yet), so it cannot become a table. Nothing was changed.",
+                argument="table_uri",
+            )
+        return files
+
+    def _is_parquet(self, file: SourceFile) -> bool:
+        """Return whether a file claims to be Parquet by its name, or else by its first bytes."""
+        if file.name.lower().endswith(_PARQUET_NAMES):
+            return True
+        try:
+            with self._context.store.open_input(self._relative(file)) as source:
+                return bool(source.read(len(_MAGIC)) == _MAGIC)
+        except FileNotFoundError as error:
+            raise self._changed(self._relative(file), "vanished") from error
+
+    def _check_unchanged(self, before: Mapping[str, FileInfo]) -> None:
+        """Raise FolderChanged if the folder is not as it was before."""
+        after = self._listed()
+        for path in sorted(before.keys() | after.keys()):
+            if before.get(path) != after.get(path):
+                what = "appeared" if path not in before else "vanished" if path not in after else "changed"
+                raise self._changed(path, what)
+
+    def _relative(self, file: SourceFile) -> str:
+        return file.path[len(self._context.root) + 1 :]
+
+    def _changed(self, path: str, what: str) -> FolderChanged:
+        root = self._context.root
+        return FolderChanged(
+            f"The file {path} {what} while {root} was converted to a table. Nothing was committed. Let the writer of "
+            "the folder finish or stop it, and run the task again.",
+            table=root,
+            path=path,
+        )
+
+    def _is_a_table(self, place: str) -> TableAlreadyExists:
+        root = self._context.root
+        where = "it is one already" if place == root else f"there is one at {place}, and no file belongs to two tables"
+        return TableAlreadyExists(
+            f"{root} cannot be converted to a Delta table: {where}. Nothing was changed.", table=place, retryable=False
+        )
+
+    # --- partitions -------------------------------------------------------------------------------------------------
+
+    def _partition_columns(self, files: Sequence[SourceFile]) -> StructType:
+        """Return the columns of `partition_schema`. Raises InvalidJobSpec, and PartitionMismatch for a file without."""
+        text = self._record.partition_schema
+        columns = StructType(()) if text is None else columns_of_ddl(text, _TIMES)
+        if columns is None:
+            raise InvalidJobSpec(
+                f"partition_schema is {text!r}, and must be columns with single-valued types, such as "
+                '"day DATE, shop STRING". Nothing was read.',
+                argument="arguments.partition_schema",
+            )
+        wanted = sorted(columns.by_name)
+        for file in files:
+            names = [name for name, _ in file.values]
+            if sorted(name.lower() for name in names) != wanted:
+                given = ", ".join(columns.names) or "no columns"
+                example = ", ".join(f"{name} STRING" for name in names)
+                advice = f' such as partition_schema="{example}", with the right types' if example else ""
+                raise PartitionMismatch(
+                    f"{self._context.root} cannot be converted: the folders of the file {self._relative(file)} name "
+                    f"the columns {', '.join(names) or '(none)'}, and partition_schema has {given}. Nothing was "
+                    f"committed. Give all partition columns{advice}.",
+                    table=self._context.root,
+                )
+        return columns
+
+    def _partition_values(self, files: Sequence[SourceFile], columns: StructType) -> list[tuple[str | None, ...]]:
+        """Return the partition values of each file, as the log has them. Raises PartitionMismatch."""
+        by_file = [{name.lower(): value for name, value in file.values} for file in files]
+        found: list[list[str | None]] = []
+        for column in columns:
+            texts = pa.array([values[column.name.lower()] for values in by_file], pa.string())
+            parsed = parse_partition_values(texts, column.type, time_zone=self._context.spec.time_zone)
+            if parsed.known.false_count:
+                bad = files[parsed.known.to_pylist().index(False)]
+                raise PartitionMismatch(
+                    f"{self._context.root} cannot be converted: the folder of the file {self._relative(bad)} names a "
+                    f"value of {column.name!r} that is no {column.type}. Nothing was committed. Rename the folder, or "
+                    "give the column another type in partition_schema.",
+                    table=self._context.root,
+                )
+            found.append(partition_string(parsed.values))
+        return list(zip(*found, strict=True)) if found else [()] * len(files)
+
+    # --- footers ----------------------------------------------------------------------------------------------------
+
+    def _footers(self, files: Sequence[SourceFile], listed: Mapping[str, FileInfo]) -> list[_Footer]:
+        read = partial(self._footer, listed)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            try:
+                return list(pool.map(read, files))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _footer(self, listed: Mapping[str, FileInfo], file: SourceFile) -> _Footer:
+        """Return one file's columns and statistics. Raises CorruptDataFile, SchemaMismatch, FolderChanged."""
+        path = self._relative(file)
+        try:
+            with open_data_file(DataFile(store=self._context.store, path=path)) as parquet:
+                if parquet.source.size() != listed[path].size_bytes:
+                    raise self._changed(path, "changed")
+                for held in parquet.schema_arrow:
+                    if is_in_nanoseconds(held.type):
+                        raise self._refused(path, f"column {held.name!r} in nanoseconds", "microseconds")
+                columns = without_void(columns_of_footer(parquet))
+                return _Footer(file=file, columns=columns, stats=self._stats(parquet, columns))
+        except CorruptDataFile as error:
+            if error.is_missing:
+                raise self._changed(path, "vanished") from error
+            raise
+        except NoColumnType as error:
+            raise self._refused(path, str(error), error.instead) from error
+        except NotSpark as error:
+            raise self._refused(path, str(error), "a type that Spark and Arrow read alike") from error
+
+    def _refused(self, path: str, what: str, instead: str) -> SchemaMismatch:
+        return SchemaMismatch(
+            f"{self._context.root} cannot be converted: the file {path} has {what}, which no table holds as Spark "
+            f"reads it. Nothing was committed. Have the file written with {instead}.",
+            table=self._context.root,
+        )
+
+    def _stats(self, parquet: pq.ParquetFile, columns: StructType) -> str:
+        if not self._record.collect_statistics:
+            return json.dumps({"numRecords": parquet.metadata.num_rows})
+        inside = [field for field in columns if field.name.lower() not in self._partition_names]
+        properties = self._properties
+        collector = StatisticsCollector(
+            to_arrow(StructType(tuple(inside))), properties.stats_columns, properties.num_indexed_columns
+        )
+        collector.add_footer(parquet)
+        return collector.finish()
+
+    def _schema(self, footers: Sequence[_Footer], partitions: StructType) -> StructType:
+        """Return the table's columns: those of all files, and of folders, as Spark orders them."""
+        named = [(self._relative(footer.file), footer.columns) for footer in footers]
+        in_files = merged(self._context.root, named, besides=self._partition_names)
+        # A column that folders and files name has the folders' values, in the place that it has in the files.
+        fields = [partitions.find(field.name) or field for field in in_files]
+        fields += [field for field in partitions if in_files.find(field.name) is None]
+        return StructType(tuple(fields))
+
+    @cached_property
+    def _partition_names(self) -> frozenset[str]:
+        columns = columns_of_ddl(self._record.partition_schema or "", _TIMES)
+        return frozenset(columns.by_name if columns is not None else ())
+
+    @cached_property
+    def _properties(self) -> TableProperties:
+        return TableProperties(self._record.properties, self._context.root)
+
+    def _check_properties(self) -> None:
+        for name, value in self._record.properties.items():
+            is_mapping = name == MODE_PROPERTY and value.lower() != "none"
+            if is_mapping or name.lower().startswith(_CONSTRAINT):
+                why = "the files have their columns' own names" if is_mapping else "no row was compared with it"
+                raise InvalidProperty(
+                    f"{self._context.root} cannot be converted with the property {name}: {why}. Nothing was read. Set "
+                    "it on the table afterwards.",
+                    table=self._context.root,
+                    name=name,
+                    value=value,
+                )

@@ -1,0 +1,51 @@
+"""DeltaConvertOperator: make a folder of Parquet files a Delta table, without moving data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_txlog.contract.operations import Convert, Operation
+from airflow_txlog.operators.base import ExactlyOnceOperator
+
+
+class DeltaConvertOperator(ExactlyOnceOperator):
+    """Make a folder of Parquet files a Delta table in one commit, without moving data and without Spark.
+
+    :param partition_schema: the columns that folders such as `day=2024-01-01` name, with their types:
+        `"day DATE, shop STRING"`. Required if there are such folders. (templated)
+    :param properties: table properties of the new table. Column mapping and constraints are refused: the files have
+        neither its names nor verified rows.
+    :param collect_statistics: take each column's bounds and null count from the files' footers, so that readers can
+        skip files; False takes row counts only.
+    :param dry_run: check everything and report what would be converted, and commit nothing.
+
+    `table_uri` is the folder. A file that no table can hold is an error that names it; hidden files and files that are
+    not Parquet stay where they are, outside of the table. Stop writing to the folder first: a file that changes,
+    appears or vanishes while the task runs is FolderChanged. Example:
+    `DeltaConvertOperator(task_id="convert", table_uri="/lake/events", partition_schema="day DATE")`. Other arguments:
+    `ExactlyOnceOperator` and `TxlogOperator`.
+    """
+
+    operation: ClassVar[type[Operation]] = Convert
+    template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "partition_schema")
+
+    def __init__(
+        self,
+        *,
+        partition_schema: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        collect_statistics: bool = True,
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.partition_schema = partition_schema
+        self.properties = properties
+        self.collect_statistics = collect_statistics
+        # Not `self.dry_run`, which is a method of every Airflow operator.
+        self.is_dry_run = dry_run
+        self.check_literals()
+
+    def job_arguments(self) -> dict[str, Any]:
+        return {**super().job_arguments(), "dry_run": self.is_dry_run}
