@@ -30,9 +30,10 @@ from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import Visibility
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY
+from airflow_txlog.engine.table.schema.ddl import type_of_ddl
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.schema import to_arrow
-from airflow_txlog.engine.table.schema.types import Primitive, StructType
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
 from airflow_txlog.errors import (
     CorruptDataFile,
     FolderChanged,
@@ -45,7 +46,6 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
-from airflow_txlog.jobs.source.csv_views import columns_of_ddl
 from airflow_txlog.jobs.source.footers import NoColumnType, NotSpark, columns_of_footer, is_in_nanoseconds, without_void
 from airflow_txlog.jobs.source.listing import SUMMARIES, SourceFile, as_deep_as_spark, files_of, table_among
 from airflow_txlog.jobs.source.merging import merged
@@ -56,7 +56,6 @@ _AT_ONCE = 8
 _PATHS_SHOWN = 20
 _MAGIC = b"PAR1"
 _PARQUET_NAMES = (".parquet", ".parq", ".pq")
-_TIMES = {"TIMESTAMP": Primitive.TIMESTAMP, "TIMESTAMP_NTZ": Primitive.TIMESTAMP_NTZ}
 _CONSTRAINT = "delta.constraints."
 
 
@@ -116,10 +115,11 @@ class _Convert:
         """Return the transaction that creates the table, after all files were read and none has changed."""
         context, described = self._context, self._record
         self._check_properties()
+        partitions = self._partitions
         with context.step("list"):
             before = self._listed()
             files = self._files(before)
-        partitions = self._partition_columns(files)
+        self._check_partitions(files)
         values = self._partition_values(files, partitions)
         with context.step("read"):
             footers = self._footers(files, before)
@@ -246,16 +246,27 @@ class _Convert:
 
     # --- partitions -------------------------------------------------------------------------------------------------
 
-    def _partition_columns(self, files: Sequence[SourceFile]) -> StructType:
-        """Return the columns of `partition_schema`. Raises InvalidJobSpec, and PartitionMismatch for a file without."""
+    @cached_property
+    def _partitions(self) -> StructType:
+        """The columns of `partition_schema`. Raises InvalidJobSpec."""
         text = self._record.partition_schema
-        columns = StructType(()) if text is None else columns_of_ddl(text, _TIMES)
-        if columns is None:
-            raise InvalidJobSpec(
-                f"partition_schema is {text!r}, and must be columns with single-valued types, such as "
-                '"day DATE, shop STRING". Nothing was read.',
-                argument="arguments.partition_schema",
-            )
+        if text is None:
+            return StructType(())
+        try:
+            found = type_of_ddl(f"STRUCT<{text}>")
+        except SchemaMismatch:
+            found = None
+        if isinstance(found, StructType) and all(isinstance(each.type, Primitive | DecimalType) for each in found):
+            return found
+        raise InvalidJobSpec(
+            f"partition_schema is {text!r}, and must be columns with single-valued types, such as "
+            '"day DATE, shop STRING". Nothing was read.',
+            argument="arguments.partition_schema",
+        )
+
+    def _check_partitions(self, files: Sequence[SourceFile]) -> None:
+        """Raise PartitionMismatch for a file whose folders name other columns than `partition_schema`."""
+        columns = self._partitions
         wanted = sorted(columns.by_name)
         for file in files:
             names = [name for name, _ in file.values]
@@ -269,7 +280,6 @@ class _Convert:
                     f"committed. Give all partition columns{advice}.",
                     table=self._context.root,
                 )
-        return columns
 
     def _partition_values(self, files: Sequence[SourceFile], columns: StructType) -> list[tuple[str | None, ...]]:
         """Return the partition values of each file, as the log has them. Raises PartitionMismatch."""
@@ -331,7 +341,7 @@ class _Convert:
     def _stats(self, parquet: pq.ParquetFile, columns: StructType) -> str:
         if not self._record.collect_statistics:
             return json.dumps({"numRecords": parquet.metadata.num_rows})
-        inside = [field for field in columns if field.name.lower() not in self._partition_names]
+        inside = [field for field in columns if field.name.lower() not in self._partitions.by_name]
         properties = self._properties
         collector = StatisticsCollector(
             to_arrow(StructType(tuple(inside))), properties.stats_columns, properties.num_indexed_columns
@@ -342,16 +352,11 @@ class _Convert:
     def _schema(self, footers: Sequence[_Footer], partitions: StructType) -> StructType:
         """Return the table's columns: those of all files, and of folders, as Spark orders them."""
         named = [(self._relative(footer.file), footer.columns) for footer in footers]
-        in_files = merged(self._context.root, named, besides=self._partition_names)
+        in_files = merged(self._context.root, named, besides=self._partitions.by_name)
         # A column that folders and files name has the folders' values, in the place that it has in the files.
         fields = [partitions.find(field.name) or field for field in in_files]
         fields += [field for field in partitions if in_files.find(field.name) is None]
         return StructType(tuple(fields))
-
-    @cached_property
-    def _partition_names(self) -> frozenset[str]:
-        columns = columns_of_ddl(self._record.partition_schema or "", _TIMES)
-        return frozenset(columns.by_name if columns is not None else ())
 
     @cached_property
     def _properties(self) -> TableProperties:

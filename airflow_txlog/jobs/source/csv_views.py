@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from airflow_txlog.datafiles.csv_rows import DELIMITERS, CsvFormat
 from airflow_txlog.datafiles.text_lines import CODECS, INFLATED, OTHER_CODECS, TextFormat
@@ -83,18 +82,15 @@ def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
     )
 
 
-def columns_of_ddl(text: str, more: Mapping[str, DataType] = MappingProxyType({})) -> StructType | None:
-    """Return the columns of a schema such as `id BIGINT, price DECIMAL(10, 2)`; None for any other form of schema.
-
-    `more`: types by upper-case name, besides those that this process reads in CSV.
-    """
+def columns_of_ddl(text: str) -> StructType | None:
+    """Return the columns of a schema such as `id BIGINT, price DECIMAL(10, 2)`; None for any other form of schema."""
     fields, at = [], 0
     while at < len(text):
         found = _COLUMN.match(text, at)
         if found is None:
             return None
         quoted, bare, name, precision, scale = found.groups()
-        kind: DataType | None = PLAIN_TYPES.get(name.upper(), more.get(name.upper()))
+        kind: DataType | None = PLAIN_TYPES.get(name.upper())
         if precision is not None:
             is_decimal = name.upper() in DECIMALS and int(scale) <= int(precision) <= MAX_DECIMAL_PRECISION
             kind = DecimalType(int(precision), int(scale)) if is_decimal else None
