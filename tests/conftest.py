@@ -18,7 +18,6 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.helpers import s3
 from tests.helpers.depth import LONG
 from tests.helpers.java import JAVA_OPTIONS, PLAIN_QUERIES
-from tests.helpers.paths import GOLDEN, SHARED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,23 +157,6 @@ def _empty_memory() -> Iterator[None]:
     yield
     for path in set(MemoryFileSystem.store) - before:
         del MemoryFileSystem.store[path]
-
-
-@pytest.fixture(scope="session")
-def shared_folder() -> Path:
-    """The folder of scenarios and golden tables beside the checkout."""
-    if not SHARED.is_dir():
-        pytest.skip("the folder ../shared with scenarios and golden tables is not here")
-    return SHARED
-
-
-@pytest.fixture(scope="session")
-def golden_folder() -> Path:
-    """Golden Delta tables: TXLOG_GOLDEN, or ../shared/golden."""
-    folder = GOLDEN
-    if not folder.is_dir():
-        pytest.skip(f"no golden tables at {folder} (set TXLOG_GOLDEN)")
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ from airflow_txlog.jobs.source.listing import (
     refused,
 )
 from airflow_txlog.jobs.sql.gate import quoted
-from airflow_txlog.jobs.sql.schemas import as_spark_schema, spark_schema, without_metadata
+from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
 
 # Each partition folder of a CSV or JSON source is a part of Spark's plan.
 MAX_TEXT_PARTITIONS = 200
@@ -64,7 +64,6 @@ MAX_TEXT_PARTITIONS = 200
 TEXT_PIECE_BYTES = 16 * 1024 * 1024
 # The first whose readers take a frame of lines.
 FIRST_SPARK_FOR_TEXT = (4, 2)
-LINES = spark_schema(LINE_SCHEMA)
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FRACTION = re.compile(r"[+-]?[0-9]+\.[0-9]+")
