@@ -94,17 +94,32 @@ def test_a_missing_result_tells_the_exit_code_and_the_last_lines(tmp_path: Path,
     assert "OutOfMemoryError" in str(caught.value)
 
 
-def test_a_child_that_died_after_its_commit_is_no_failure(tmp_path: Path, spec: JobSpec) -> None:
-    """Before a missing result is called a failure, the log is asked for the application transaction."""
-    code = """
+COMMITS = """
 from airflow_txlog.engine import Table
+from airflow_txlog.errors import JobLost
 tx = Table.open(spec.table_uri).begin()
 tx.add(path="a.parquet", partition_values={}, size=1, modification_time=1, stats=None)
 tx.set_application(spec.application.app_id, spec.application.version)
 tx.commit("DELETE", {}, {}, tags=spec.commit_tags())
-os.kill(os.getpid(), signal.SIGKILL)
 """
-    result = runner(tmp_path, code).run(spec, log=print)
+ENDINGS = {
+    "it dies": "os.kill(os.getpid(), signal.SIGKILL)",
+    "it is stopped": "print('made', flush=True); time.sleep(60)",
+    # The child lives, and its error must not hide what the log shows.
+    "its JVM dies": "leave(status='failed', error=JobLost('gone', has_application_transaction=True).to_dict())",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_job_that_is_lost_after_its_commit_is_done(tmp_path: Path, spec: JobSpec, ending: str) -> None:
+    """Before a job is called lost, the log is asked for the application transaction."""
+    child = runner(tmp_path, COMMITS + ENDINGS[ending])
+
+    def stop(line: str) -> None:
+        if line == "made":
+            child.kill()
+
+    result = child.run(spec, log=stop)
     assert (result.status, result.version) == ("already_done", 1)
 
 
@@ -116,42 +131,6 @@ def test_a_child_that_is_killed_is_lost_and_retryable_exactly_with_a_transaction
     with pytest.raises(JobLost, match="SIGKILL") as caught:
         runner(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)").run(spec, log=print)
     assert (caught.value.exit_code, caught.value.retryable) == (-9, is_recognisable)  # type: ignore[attr-defined]
-
-
-def test_a_job_that_is_stopped_after_its_commit_is_done(tmp_path: Path, spec: JobSpec) -> None:
-    """The commit was on its way, or made, when the job was stopped: the log is asked before it is called lost."""
-    code = """
-from airflow_txlog.engine import Table
-tx = Table.open(spec.table_uri).begin()
-tx.add(path="a.parquet", partition_values={}, size=1, modification_time=1, stats=None)
-tx.set_application("a", 1)
-tx.commit("DELETE", {}, {}, tags=spec.commit_tags())
-print("made", flush=True)
-time.sleep(60)
-"""
-    child = runner(tmp_path, code)
-
-    def stop(line: str) -> None:
-        if line == "made":
-            child.kill()
-
-    result = child.run(spec, log=stop)
-    assert (result.status, result.version) == ("already_done", 1)
-
-
-def test_a_job_that_reports_a_loss_after_its_commit_is_done(tmp_path: Path, spec: JobSpec) -> None:
-    """The JVM died after the commit: the child lives, and its error must not hide what the log shows."""
-    code = """
-from airflow_txlog.engine import Table
-from airflow_txlog.errors import JobLost
-tx = Table.open(spec.table_uri).begin()
-tx.add(path="a.parquet", partition_values={}, size=1, modification_time=1, stats=None)
-tx.set_application(spec.application.app_id, spec.application.version)
-tx.commit("DELETE", {}, {}, tags=spec.commit_tags())
-leave(status="failed", error=JobLost("the driver's JVM is gone", has_application_transaction=True).to_dict())
-"""
-    result = runner(tmp_path, code).run(spec, log=print)
-    assert (result.status, result.version) == ("already_done", 1)
 
 
 def test_a_lost_job_stays_lost_where_the_log_does_not_answer(

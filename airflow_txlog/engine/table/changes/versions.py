@@ -163,7 +163,7 @@ def change_rows(
     """Return the change rows of the versions `start` to `end` (None: the latest), both inclusive.
 
     Versions ascend; rows of one version are in no order. The columns (`columns`: some of them) are those of version
-    `end`, null where they came later, and then `_change_type`, `_commit_version` and `_commit_timestamp` (UTC).
+    `end`, null in versions that lack them, and then `_change_type`, `_commit_version` and `_commit_timestamp` (UTC).
 
     Raises UnknownColumn; VersionNotFound if the log does not hold the range or the feed was off in it; LogGap;
     UnsupportedFeature if the partitioning or a type changed; FilesMissing after a VACUUM; CorruptDataFile,
