@@ -139,11 +139,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "operators": ("*", "arguments"),
     "operators.arguments": ("rendering | texts", "given"),
     # An UPDATE is a merge's clause on the rows that a DELETE finds, and a DELETE by keys a merge's join.
-    # An UPSERT is a whole merge.
+    # An UPSERT is a whole merge, and so is an overwrite with `replace_using`.
     "jobs.operations": (
-        "update | upsert",
+        "update | upsert | write",
         "delete",
-        "alter | merge | write | optimize | restore | truncate | convert | maintenance",
+        "alter | merge | optimize | restore | truncate | convert | maintenance",
     ),
 }
 MAX_MODULES_IN_A_FOLDER = 20

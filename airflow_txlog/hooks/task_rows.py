@@ -78,6 +78,7 @@ class RowWritingHook(BaseHook):
         *,
         mode: str = "overwrite",
         replace_where: str | None = None,
+        replace_using: str | Sequence[str] | None = None,
         on_conflict: str = "replan",
         create: bool = True,
         partition_by: str | Sequence[str] | None = None,
@@ -85,13 +86,14 @@ class RowWritingHook(BaseHook):
         schema_evolution: bool = False,
         **others: Any,
     ) -> JobResult:
-        """Replace the table's rows, or those of `mode` and `replace_where`, as `DeltaWriteOperator` does.
+        """Replace the table's rows or a part of them, as `DeltaWriteOperator` does.
 
         `others`: partition_predicate, parameters, idempotency_key, conflict_deadline_s.
         """
         arguments = {
             "mode": mode,
             "replace_where": replace_where,
+            "replace_using": _names(replace_using),
             "on_conflict": on_conflict,
             "create": create,
             "partition_by": _names(partition_by),

@@ -48,7 +48,14 @@ from airflow_txlog.jobs.resume.attempts import check_may_remove_rows
 from airflow_txlog.jobs.source.columns import found_with_columns
 from airflow_txlog.jobs.source.listing import check_is_there
 from airflow_txlog.jobs.source.tables import check_table_is_there, snapshot_of_view
-from airflow_txlog.jobs.sql.columns import NamedRows, aliases_of, assigned_column, check_names, unassignable
+from airflow_txlog.jobs.sql.columns import (
+    NamedRows,
+    aliases_of,
+    assigned_column,
+    check_has_columns,
+    check_names,
+    unassignable,
+)
 from airflow_txlog.jobs.sql.current_time import CurrentTime
 from airflow_txlog.jobs.sql.functions import check_listed
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, check_none_spare, missing_value, no_expression, refuse_star
@@ -207,6 +214,8 @@ class _Checks:
                 check_may_remove_rows(self.snapshot, "an overwrite")
             if operation.mode == "overwrite_partitions":
                 check_has_partitions(self.context, self.snapshot.partition_columns)
+            names = self.snapshot.delta_schema.names
+            check_has_columns("replace_using", operation.replace_using or (), names, self.context.root)
             if operation.replace_where is not None:
                 self._check_condition(operation.replace_where, [NamedRows(alias=ROWS_ALIAS, columns=self._columns)])
         if self.snapshot is not None or not operation.partition_by:

@@ -142,7 +142,8 @@ def _lifecycle(operation: Operation, result: JobResult) -> str | None:
         return None
     if result.read_version is None:
         return "CREATE"
-    is_whole = operation.replace_where is None and operation.partition_predicate is None
+    parts = (operation.replace_where, operation.replace_using, operation.partition_predicate)
+    is_whole = all(part is None for part in parts)
     return "OVERWRITE" if operation.mode == "overwrite" and is_whole else None
 
 

@@ -17,6 +17,9 @@ class DeltaWriteOperator(DataChangingOperator):
         it names; "overwrite_partitions": replace only the partitions that occur in the source.
     :param replace_where: one boolean SQL expression with `:name` for values: an overwrite replaces the rows for which
         it is true, and a new row for which it is not is an error. (templated)
+    :param replace_using: columns: an overwrite replaces the rows whose values in all of them occur in a row of the
+        source, and adds every row of the source. Null equals nothing: a row with a null there is added and replaces
+        none. If all are partition columns, whole partitions leave. (templated)
     :param on_conflict: what an overwrite does after a conflict, such as rows that landed in its scope while it ran:
         "replan" replaces them too, "fail" fails the task for good. Under "fail" no row is replaced that landed after
         the first try began.
@@ -33,7 +36,7 @@ class DeltaWriteOperator(DataChangingOperator):
     """
 
     operation: ClassVar[type[Operation]] = Write
-    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source", "replace_where")
+    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source", "replace_where", "replace_using")
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class DeltaWriteOperator(DataChangingOperator):
         source: Mapping[str, Any],
         mode: str = "append",
         replace_where: str | None = None,
+        replace_using: str | Sequence[str] | None = None,
         on_conflict: str = "replan",
         create: bool = True,
         allow_non_empty: bool = False,
@@ -53,6 +57,7 @@ class DeltaWriteOperator(DataChangingOperator):
         self.source = source
         self.mode = mode
         self.replace_where = replace_where
+        self.replace_using = replace_using
         self.on_conflict = on_conflict
         self.create = create
         self.allow_non_empty = allow_non_empty

@@ -64,6 +64,9 @@ TASKS: dict[str, Callable[[], Any]] = {
     "write": lambda: DeltaWriteOperator(
         task_id="t", **CHANGING, source=SOURCE, mode="overwrite", replace_where="id = '1'"
     ),
+    "write by values": lambda: DeltaWriteOperator(
+        task_id="t", **CHANGING, source=SOURCE, mode="overwrite", replace_using=["day", "shop"]
+    ),
     "delete": lambda: DeltaDeleteOperator(task_id="t", **CHANGING, predicate="id = '1'"),
     "delete by keys": lambda: DeltaDeleteOperator(task_id="t", **CHANGING, keys=["a", "b"], key_column="id"),
     "delete by a source": lambda: DeltaDeleteOperator(

@@ -76,6 +76,7 @@ def test_a_write_is_templated_in_its_table_source_scope_and_values() -> None:
         },
         "mode": "overwrite",
         "replace_where": None,
+        "replace_using": None,
         "on_conflict": "replan",
         "partition_by": ["day"],
         "create": True,

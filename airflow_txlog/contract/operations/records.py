@@ -86,7 +86,8 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
     """Append the source's rows, or overwrite the table or a part of it with them.
 
     `mode` "overwrite_partitions" replaces the partitions that occur in the source. An overwrite replaces the rows that
-    satisfy `replace_where`, and every new row must satisfy it. `on_conflict` "fail": the overwrite fails if rows landed
+    satisfy `replace_where`, and every new row must satisfy it; with `replace_using`, the rows whose values in these
+    columns occur in the source. `on_conflict` "fail": the overwrite fails if rows landed
     since its first try began. `create`: create a missing table, with `partition_by` and `properties`; with
     `allow_non_empty` also in a folder that holds files of no table.
     """
@@ -98,6 +99,7 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
     mode: Literal["append", "overwrite", "overwrite_partitions"] = "append"
     replace_where: TableText | None = None
+    replace_using: SomeColumnNames | None = None
     on_conflict: Literal["replan", "fail"] = "replan"
     partition_by: ColumnNames | None = None
     create: bool = True
@@ -107,6 +109,10 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
     def check(self) -> None:
         possible = self.replace_where is None or self.mode == "overwrite"
         want("arguments.replace_where", possible, f'null in mode "{self.mode}"', self.replace_where)
+        possible = self.replace_using is None or (self.mode == "overwrite" and self.replace_where is None)
+        want("arguments.replace_using", possible, f'null in mode "{self.mode}" and with replace_where')
+        distinct = len({column.lower() for column in self.replace_using or ()}) == len(self.replace_using or ())
+        want("arguments.replace_using", distinct, "a list of different column names", self.replace_using)
         possible = self.on_conflict != "fail" or self.mode != "append"
         want("arguments.on_conflict", possible, '"replan" in mode "append", which reads nothing', self.on_conflict)
 
@@ -116,6 +122,9 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
     @property
     def may_spare_spark(self) -> bool:
+        if self.replace_using is not None:
+            # A merge does the work, and Spark has to evolve the schema of one.
+            return _may_be_read_here(self.source) and not self.schema_evolution
         is_plain = isinstance(self.source, RowsInProcess) or (
             isinstance(self.source, FileView) and self.source.may_be_plain
         )

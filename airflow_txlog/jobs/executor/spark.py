@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from airflow_txlog.contract.operations import AnySource, Merge, Upsert
+from airflow_txlog.contract.operations import AnySource, Merge, Operation, Upsert, Write
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
@@ -60,7 +60,7 @@ class SparkExecutor:
         """Make the cluster ready for the job's tasks. Raises UnfitExecutor."""
         with context.step("prepare"):
             ship(self.spark)
-            task_mib = MERGE_MEMORY_MIB if isinstance(context.operation, (Merge, Upsert)) else TASK_MEMORY_MIB
+            task_mib = MERGE_MEMORY_MIB if _joins(context.operation) else TASK_MEMORY_MIB
             scheme, conf = scheme_of(context.root), context.spec.spark_conf
             check_executors(self.spark, self.parallelism, scheme, context.log, task_mib, conf)
 
@@ -117,6 +117,12 @@ class SparkExecutor:
 
     def check_columns(self, described: dict[str, Any]) -> None:
         schema_of_json(described)
+
+
+def _joins(operation: Operation) -> bool:
+    return isinstance(operation, Merge | Upsert) or (
+        isinstance(operation, Write) and operation.replace_using is not None
+    )
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from airflow_txlog.jobs.resume.attempts import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
-from airflow_txlog.jobs.sql.columns import missing_column
+from airflow_txlog.jobs.sql.columns import check_has_columns
 from airflow_txlog.jobs.sql.gate import quoted
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def check_key_columns(upsert: Upsert, snapshot: Snapshot, root: str) -> None:
     Raises UnknownColumn, also for `columns`, and UnsupportedFeature.
     """
     names = snapshot.delta_schema.names
-    _check_named("keys", upsert.keys, names, root)
+    check_has_columns("keys", upsert.keys, names, root)
     if not upsert.schema_evolution:
-        _check_named("columns", upsert.columns or (), names, root)
+        check_has_columns("columns", upsert.columns or (), names, root)
     for field in map(snapshot.delta_schema.find, upsert.keys):
         assert field is not None
         if field.is_char or field.is_collated:
@@ -99,17 +99,8 @@ def check_key_columns(upsert: Upsert, snapshot: Snapshot, root: str) -> None:
 
 def check_source_columns(upsert: Upsert, names: Sequence[str]) -> None:
     """Raise UnknownColumn for keys or columns that a source with these columns does not have."""
-    _check_named("keys", upsert.keys, names, "The source of the upsert")
-    _check_named("columns", upsert.columns or (), names, "The source of the upsert")
-
-
-def _check_named(argument: str, wanted: Sequence[str], known: Sequence[str], owner: str) -> None:
-    have = {name.lower() for name in known}
-    for name in wanted:
-        if name.lower() not in have:
-            raise missing_column(
-                f"{owner} has no column {name!r}, which {argument} names", name, known, "Nothing was changed."
-            )
+    check_has_columns("keys", upsert.keys, names, "The source of the upsert")
+    check_has_columns("columns", upsert.columns or (), names, "The source of the upsert")
 
 
 class _Upsert(MergeRows):

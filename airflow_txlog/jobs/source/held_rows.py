@@ -38,7 +38,7 @@ from airflow_txlog.engine.table.schema.types import (
 from airflow_txlog.errors import InvalidJobSpec, JobError, SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import plan_of, sent_bins
-from airflow_txlog.jobs.sql.columns import check_names_are_free, rows_do_not_fit, without_not_null_column
+from airflow_txlog.jobs.sql.columns import check_names_are_free, rows_do_not_fit, shown_types, without_not_null_column
 
 # A batch of the stream is passed on in pieces of so many rows.
 _ROWS_AT_ONCE = 65_536
@@ -239,9 +239,8 @@ def _fitted(columns: StructType, target: Snapshot, operation: SourceOperation) -
         if is_upsert:
             problems.append(f"{column.name}: the source has no such column, and * needs one")
     if problems:
-        shown = [(each.name, str(each.type)) for each in columns]
-        of_table = [(each.name, f"{each.type}{'' if each.nullable else ' not null'}") for each in table]
-        raise rows_do_not_fit(problems, shown, of_table, target.uri, "before you give the rows")
+        where = "before you give the rows"
+        raise rows_do_not_fit(problems, shown_types(columns), shown_types(table), target.uri, where)
     return StructType(tuple(fitted))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -102,6 +102,34 @@ def without_not_null_column(table_uri: str, column: str) -> ConstraintViolation:
         constraint="NOT NULL",
         column=column,
     )
+
+
+def check_has_columns(argument: str, wanted: Sequence[str], known: Sequence[str], owner: str) -> None:
+    """Raise UnknownColumn for a column that an argument names and the owner of the `known` ones does not have."""
+    have = {name.lower() for name in known}
+    for name in wanted:
+        if name.lower() not in have:
+            raise missing_column(
+                f"{owner} has no column {name!r}, which {argument} names", name, known, "Nothing was changed."
+            )
+
+
+def check_fits_by_name(given: StructType, table: StructType, fills: Collection[str], table_uri: str) -> None:
+    """Raise SchemaMismatch for columns that the table lacks; ConstraintViolation if new rows lack one that is NOT NULL.
+
+    `fills`: the columns to which the table itself gives a value.
+    """
+    for column in table:
+        if not column.nullable and given.find(column.name) is None and column.name not in fills:
+            raise without_not_null_column(table_uri, column.name)
+    problems = [f"{each.name}: the table has no such column" for each in given if table.find(each.name) is None]
+    if problems:
+        raise rows_do_not_fit(problems, shown_types(given), shown_types(table), table_uri)
+
+
+def shown_types(columns: StructType) -> list[tuple[str, str]]:
+    """Return the columns and their types as errors show them."""
+    return [(each.name, f"{each.type}{'' if each.nullable else ' not null'}") for each in columns]
 
 
 def assigned_column(name: str, columns: Mapping[str, Column], alias: str) -> Column | None:

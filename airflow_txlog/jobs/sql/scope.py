@@ -197,14 +197,15 @@ class Partitions:
             return "what the engine cannot evaluate"
         return read
 
-    def tuples_of(self, files: pa.Table) -> list[Tuple]:
-        """Return the raw partition values of each file (rows of a table `FILES`), in order."""
+    def tuples_of(self, files: pa.Table, columns: Sequence[str] | None = None) -> list[Tuple]:
+        """Return the raw partition values of each file (rows of a table `FILES`), in order; see `tuple_of`."""
         rows = files.column("partition_values").to_pylist()
-        return [self.tuple_of(dict(row or [])) for row in rows]
+        return [self.tuple_of(dict(row or []), columns) for row in rows]
 
-    def tuple_of(self, partition_values: Mapping[str, str | None]) -> Tuple:
-        """Return the raw values of one file, as its add action has them, in the order of `columns`."""
-        return tuple(partition_values.get(key) for key in self._keys)
+    def tuple_of(self, partition_values: Mapping[str, str | None], columns: Sequence[str] | None = None) -> Tuple:
+        """Return the raw values of one file, as its add action has them, in the order of `columns` (None: all)."""
+        keys = dict(zip(self.columns, self._keys, strict=True))
+        return tuple(partition_values.get(keys[name]) for name in (self.columns if columns is None else columns))
 
     def check_inside(self, text: str, tuples: Sequence[Tuple]) -> None:
         """Raise PartitionMismatch for the first tuple for which the accepted scope `text` is not TRUE."""
@@ -242,28 +243,31 @@ class Partitions:
         true_of = set(found.column(0).to_pylist())
         return [index in true_of for index in range(len(distinct))]
 
-    def among(self, tuples: Sequence[Tuple], chosen: Sequence[Tuple]) -> list[bool]:
-        """Return for each tuple of raw values whether it is the partition of one of `chosen`, as typed values.
+    def among(
+        self, tuples: Sequence[Tuple], chosen: Sequence[Tuple], columns: Sequence[str] | None = None
+    ) -> list[bool]:
+        """Return for each tuple of raw values of `columns` (None: all) whether it is one of `chosen`, as typed values.
 
         Null equals null, and `1` and `01` are one integer. Raises CorruptTable for a text that is no value of its type.
         """
         if not tuples:
             return []
-        typed = self._typed([*tuples, *chosen])
-        codes = [_codes(typed.column(index), field.type) for index, field in enumerate(self._fields)]
+        fields = [self._fields[self.columns.index(name)] for name in (self.columns if columns is None else columns)]
+        typed = self._typed([*tuples, *chosen], fields)
+        codes = [_codes(typed.column(index), field.type) for index, field in enumerate(fields)]
         rows = list(zip(*codes, strict=True))
         wanted = set(rows[len(tuples) :])
         return [row in wanted for row in rows[: len(tuples)]]
 
-    def _typed(self, tuples: Sequence[Tuple]) -> pa.Table:
-        arrays = []
-        for index, field in enumerate(self._fields):
+    def _typed(self, tuples: Sequence[Tuple], fields: Sequence[StructField] | None = None) -> pa.Table:
+        arrays, fields = [], self._fields if fields is None else fields
+        for index, field in enumerate(fields):
             texts = pa.array([entry[index] for entry in tuples], pa.string())
             zone, instants = self._context.spec.time_zone, self._context.executor.instants
             parsed = parse_partition_values(texts, field.type, time_zone=zone, instants=instants)
             arrays.append(parsed.for_rows(field.name))
         numbers = pa.array(range(len(tuples)), pa.int64())
-        return pa.table([*arrays, numbers], names=[*self._schema.names, ROW_ID_COLUMN])
+        return pa.table([*arrays, numbers], names=[*(field.name for field in fields), ROW_ID_COLUMN])
 
     def _spark_schema(self, *extra: str) -> SparkSchema:
         from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark

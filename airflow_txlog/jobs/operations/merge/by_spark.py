@@ -174,6 +174,21 @@ class JudgedMerge(_Judged):
         found = self.gate.run(_with_unmatched(query, t, deciding_sql(by_source)) if by_source else query)
         return Matches.of_packed(collect(through(found, pairs_packed, PAIRS_SCHEMA), MATCHING))
 
+    def rows_that_match(self, plan: FilePlan, pair: PairColumns) -> Matches:
+        """Return the rows of the planned files that ON matches with any source row, for the first clause."""
+        context, on = self.context, self.on
+        row_filter = key_filter(on, plan.schema, pair, self.source)
+        scan = addressed_scan(context, plan, _named([on], pair.target, pair.source_alias), row_filter)
+        target = self.view(scan_frame(context, scan), pair.target_alias)
+        named = _named([on], pair.source, pair.target_alias)
+        hint = join_hint(context, self.source.memory_bytes(named), quoted(pair.source_alias))
+        query = (
+            f"SELECT /*+ {hint} */ {quoted(pair.target_alias)}.{ADDRESS_COLUMN}, CAST(NULL AS BIGINT) AS "
+            f"{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
+            f"FROM {target} LEFT SEMI JOIN {self.source_rows(named)} ON (\n{on}\n)"
+        )
+        return Matches.of_packed(collect(through(self.gate.run(query), pairs_packed, PAIRS_SCHEMA), MATCHING))
+
     def images(self, updated: FilePlan, schema: delta.StructType) -> FrameRows:
         """Return new images of the rows at the plan's positions, of a table with this schema."""
         context, sides, clauses = self.context, self.sides, self.clauses

@@ -184,6 +184,8 @@ class MergeRows(RowOperation[PreparedMerge]):
         context = self._context
         if self._materialized is None:
             self._materialized = self._saved()
+            if self._materialized is not None:
+                self.meet(snapshot, self._materialized.columns)
         if self._materialized is not None and not self._materialized.reads_target:
             return self._materialized
         with context.step("materialize"):
@@ -191,6 +193,9 @@ class MergeRows(RowOperation[PreparedMerge]):
             self._materialized = self._written_down(tx, snapshot, memory.forget)
         context.log(f"the source has {plural(self._materialized.num_rows, 'row')}")
         return self._materialized
+
+    def meet(self, snapshot: Snapshot, columns: StructType) -> None:
+        """Check the columns of the source, once they are known and before a row is read."""
 
     def _saved(self) -> MaterializedSource | None:
         """Return the source that an earlier try has materialized."""
@@ -205,6 +210,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         """Materialize the source's rows. `forget` is called before they are evaluated. Raises NeedsSpark."""
         context, gate = self._context, self._gate
         source = context.executor.source(context, gate, self._merge.source, "source", snapshot)
+        self.meet(snapshot, source.columns)
         context.executor.foresee(lambda: self._why_spark(snapshot, self._pair(snapshot, source.columns)))
         if source.reads_target:
             tx.read_whole_table()

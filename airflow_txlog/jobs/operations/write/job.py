@@ -39,7 +39,13 @@ from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse, r
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
 from airflow_txlog.jobs.rows.tiny_files import joined
-from airflow_txlog.jobs.sql.columns import SchemaJson, check_distinct, check_names_are_free, evolved_by_source
+from airflow_txlog.jobs.sql.columns import (
+    SchemaJson,
+    check_distinct,
+    check_has_columns,
+    check_names_are_free,
+    evolved_by_source,
+)
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import (
     Partitions,
@@ -101,14 +107,22 @@ def check_has_partitions(context: JobContext, columns: Sequence[str]) -> None:
         )
 
 
-def files_of_partitions(tx: Transaction, partitions: Partitions, staged: Sequence[StagedFile]) -> pa.Table:
-    """Return the live files of the partitions of the staged files: a dynamic partition overwrite removes them."""
-    chosen = list(dict.fromkeys(partitions.tuple_of(file.partition_values) for file in staged))
+def files_of_partitions(
+    tx: Transaction, partitions: Partitions, staged: Sequence[StagedFile], using: Sequence[str] | None = None
+) -> pa.Table:
+    """Return the live files of the partitions of the staged files: a dynamic partition overwrite removes them.
+
+    `using`: partition columns that alone are compared; then a null among their values is that of no partition.
+    """
+    columns = partitions.columns if using is None else list(using)
+    tuples = (partitions.tuple_of(file.partition_values, columns) for file in staged)
+    chosen = [values for values in dict.fromkeys(tuples) if using is None or all(values)]
     if not chosen:
         return tx.read_partitions([])
-    read = tx.read_partitions([dict(zip(partitions.columns, values, strict=True)) for values in chosen])
+    read = tx.read_partitions([dict(zip(columns, values, strict=True)) for values in chosen])
     # All files that may be in these partitions were read; only a file whose values are certainly equal is removed.
-    return read.filter(pa.array(partitions.among(partitions.tuples_of(read), chosen), pa.bool_()))
+    found = partitions.tuples_of(read, columns)
+    return read.filter(pa.array(partitions.among(found, chosen, columns), pa.bool_()))
 
 
 def _joined(scope: str | None, replaced: str) -> str:
@@ -184,6 +198,14 @@ class _Write:
                     context, ReplaceRows(context, self._gate), self._memory, self._saved_work
                 )
                 return self._replaced_rows.plan(tx)
+        if tx.snapshot is not None and self._replaces_rows_of_values(tx.snapshot):
+            from airflow_txlog.jobs.operations.write.replace_using import ReplaceUsing  # noqa: PLC0415 - only with it
+
+            self._check(tx.snapshot)
+            self._replaced_rows = self._replaced_rows or RowAttempts(
+                context, ReplaceUsing(context), self._memory, self._saved_work
+            )
+            return self._replaced_rows.plan(tx)
         self._begin_memory(tx)
         with context.step("plan"):
             must_stage, target = self._target_of(tx)
@@ -201,6 +223,18 @@ class _Write:
             log_reuse(context, self._memory, kept, ())
         staged = [file for segment in self._memory.segments if segment.kind == ROWS for file in segment.files]
         return self._change(tx, target, scope, staged, self._replaced(tx, scope, staged))
+
+    def _using(self, partition_columns: Sequence[str]) -> list[str] | None:
+        """Return the columns of `replace_using` as the table spells them, if all of them are partition columns."""
+        spelled = {name.lower(): name for name in partition_columns}
+        names = [spelled.get(name.lower()) for name in self._context.record(Write).replace_using or ()]
+        return [name for name in names if name is not None] if None not in names else None
+
+    def _replaces_rows_of_values(self, snapshot: Snapshot) -> bool:
+        """Return whether `replace_using` names more than partition columns, so that rows must be read."""
+        using = self._context.record(Write).replace_using
+        check_has_columns("replace_using", using or (), snapshot.delta_schema.names, self._context.root)
+        return using is not None and self._using(snapshot.partition_columns) is None
 
     def _begin_memory(self, tx: Transaction) -> None:
         """Forget staged rows that no longer hold: under other rules, or if they are the table's own rows."""
@@ -233,6 +267,13 @@ class _Write:
 
     def _replaced(self, tx: Transaction, scope: WriteScope, staged: Sequence[StagedFile]) -> pa.Table:
         """Return the live files (a table `FILES`) that the staged ones replace."""
+        if self._context.record(Write).replace_using is not None:
+            using = self._using(scope.partitions.columns)
+            return (
+                FILES.empty_table()
+                if using is None
+                else scope.files_inside(files_of_partitions(tx, scope.partitions, staged, using))
+            )
         if self._mode == "overwrite":
             return scope.files_inside(tx.read_whole_table() if scope.read is None else tx.read(scope.read))
         if self._mode == "overwrite_partitions":
@@ -242,7 +283,9 @@ class _Write:
     def _found(self, target: Snapshot | None) -> FoundSource:
         """Find the source. `target`: the table's version for a source that reads it."""
         context = self._context
-        self._source = context.executor.source(context, self._gate, context.record(Write).source, "source", target)
+        write = context.record(Write)
+        self._source = context.executor.source(context, self._gate, write.source, "source", target)
+        check_has_columns("replace_using", write.replace_using or (), self._source.columns.names, "The source")
         return self._source
 
     def _target(self, tx: Transaction, metadata: Metadata, *, is_new: bool) -> _Target:
@@ -299,9 +342,17 @@ class _Write:
         }
         if self._mode == "overwrite" and scope.text is not None:
             parameters["predicate"] = scope.text
+        using = self._context.record(Write).replace_using
+        if using is not None:
+            parameters["replaceUsing"] = json.dumps(list(using))
         if self._mode == "overwrite_partitions":
             parameters["isDynamicPartitionOverwrite"] = True
         return parameters
+
+    def _is_partial(self, scope: WriteScope) -> bool:
+        """Return whether the overwrite leaves files outside of a part of the table."""
+        write = self._context.record(Write)
+        return scope.text is not None or self._mode == "overwrite_partitions" or write.replace_using is not None
 
     def _metrics(self, scope: WriteScope, staged: Sequence[StagedFile], replaced: pa.Table) -> dict[str, int]:
         metrics = {
@@ -313,7 +364,7 @@ class _Write:
             return metrics
         metrics["numRemovedFiles"] = replaced.num_rows
         metrics["numRemovedBytes"] = sum(replaced.column("size").to_pylist())
-        if scope.text is not None or self._mode == "overwrite_partitions":
+        if self._is_partial(scope):
             metrics |= {"numAddedChangeFiles": 0, "numCopiedRows": 0}
             deleted = known_sum(live_row_counts(replaced))
             if deleted is not None:
