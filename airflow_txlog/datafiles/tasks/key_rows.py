@@ -139,5 +139,11 @@ def _numbered(rows: pa.RecordBatch, clauses: ActingClauses) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*columns, clauses.on(rows)], names=["address", "row", "clause"])
 
 
+def without_source_rows(pairs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the pairs of `pairs_of_keys` without the number of the key, which takes eight bytes for each row."""
+    for batch in pairs:
+        yield batch.set_column(1, "row", pa.nulls(batch.num_rows, pa.int64()))
+
+
 def _names(keys: int) -> list[str]:
     return [*(f"{RESERVED_PREFIX}key{number}" for number in range(keys)), ROW_ID_COLUMN]

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from airflow_txlog.contract.operations import DeleteClause, InsertClause, Merge, Write
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
-from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, pairs_of_keys
+from airflow_txlog.datafiles.tasks.key_rows import Acting, HeldKeys, pairs_of_keys, without_source_rows
+from airflow_txlog.datafiles.tasks.row_values import ActingClauses
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.rules import read_rules
@@ -61,7 +62,7 @@ class ReplaceUsing(MergeRows):
 
     name = "WRITE"
     keys_not_plain = "the columns of replace_using are not of one plain type in the table and in the source"
-    values_not_plain = (
+    clauses_not_plain = (
         "the source's columns are not those of the table, of the same types, or the table has rules for rows"
     )
 
@@ -93,10 +94,10 @@ class ReplaceUsing(MergeRows):
                 keys.column(name).combine_chunks().cast(field.type)
                 for name, field in zip(columns.values(), scan.schema, strict=True)
             ),
-            # Which row of the source it is does not matter.
-            numbers=pa.nulls(keys.num_rows, pa.int64()),
+            numbers=pa.array(range(keys.num_rows), pa.int64()),
         )
-        task = Task(source=scan, steps=(partial(pairs_of_keys, held, 0), pairs_packed))
+        acting = Acting(matched=ActingClauses(conditions={0: None}))
+        task = Task(source=scan, steps=(partial(pairs_of_keys, held, acting), without_source_rows, pairs_packed))
         return Matches.of_packed(context.executor.run([task], PAIRS_SCHEMA, MATCHING))
 
     def inserts_wanted(self, prepared: PreparedMerge, matches: Matches) -> Mapping[int, str]:
@@ -106,8 +107,8 @@ class ReplaceUsing(MergeRows):
 
     def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> NewRows:
         nothing = Matches().source_rows
-        if prepared.plain is not None and prepared.plain.inserted is not None:
-            return plain_inserts(self._context, prepared.source, nothing, prepared.plain.inserted, buckets)
+        if prepared.plain.inserts is not None:
+            return plain_inserts(self._context, prepared.source, nothing, prepared.plain, buckets)
         return prepared.judged(TOO_MANY_ROWS).inserts(nothing, buckets)
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
