@@ -40,6 +40,7 @@ from airflow_txlog.datafiles.parquet.physical import (
 )
 from airflow_txlog.datafiles.parquet.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
 from airflow_txlog.datafiles.partitioning import hive_directory, partition_string
+from airflow_txlog.datafiles.row_ids import RowIds
 from airflow_txlog.datafiles.staged_files import (
     CHANGE_DIRECTORY,
     CHANGE_TYPE_COLUMN,
@@ -70,7 +71,8 @@ class Layout:
     `partition_columns` and `indexed_columns` are logical names; for the latter see `StatisticsCollector`. `must_check`
     means that new rows can break a rule of the table, so they come with the column that `violations` checks. At
     `target_bytes` a task begins another file; a file exceeds it by one row group at most. `is_change` marks files of
-    change rows (`for_changes`). `with_digests` records the digest of each file. `key` encrypts the files.
+    change rows (`for_changes`). `row_ids` are the last columns of `schema` if rows keep their ids. `with_digests`
+    records the digest of each file. `key` encrypts the files.
     """
 
     store: StoreReference
@@ -84,14 +86,22 @@ class Layout:
     target_bytes: int = TARGET_BYTES_DEFAULT
     parquet: ParquetFormat = DEFAULT_FORMAT
     is_change: bool = False
+    row_ids: RowIds | None = None
     with_digests: bool = False
     key: bytes | None = dataclasses.field(default=None, repr=False)
 
     def for_changes(self) -> Layout:
         """Return the layout of change rows: their type as the last column, in `_change_data`, without statistics."""
         # An old row may lack a column that is NOT NULL now.
-        fields = [*(field.with_nullable(True) for field in self.schema), CHANGE_TYPE_FIELD]
-        return replace(self, schema=pa.schema(fields), indexed_columns=(), is_change=True)
+        plain = self.without_row_ids()
+        fields = [*(field.with_nullable(True) for field in plain.schema), CHANGE_TYPE_FIELD]
+        return replace(plain, schema=pa.schema(fields), indexed_columns=(), is_change=True)
+
+    def without_row_ids(self) -> Layout:
+        """Return the layout of files in which rows do not keep their ids."""
+        if self.row_ids is None:
+            return self
+        return replace(self, schema=pa.schema(list(self.schema)[: -len(self.row_ids.fields)]), row_ids=None)
 
     @cached_property
     def file_schema(self) -> pa.Schema:
@@ -188,7 +198,8 @@ class PartitionedWriter:
             batch, changes = routed(batch)
             if changes is not None and changes.num_rows:
                 self._changes = self._changes or PartitionedWriter(self._layout.for_changes(), self.store)
-                self._changes.write(changes)
+                ids = self._layout.row_ids
+                self._changes.write(changes if ids is None else ids.dropped_from(changes))
         checked = _with_segment(batch, self._layout.schema)
         self._gathered.append(checked)
         self._gathered_bytes += checked.nbytes

@@ -24,15 +24,12 @@ from airflow_txlog.datafiles.parquet.physical import DEFAULT_CODEC, physical_sch
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS, open_data_file
 from airflow_txlog.datafiles.parquet.rewriting import main_codec
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.row_ids import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import FileTask
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, gathered, without_values
 from airflow_txlog.storage import Store
-
-# Columns of a plan that apply to all rows of a file: the file's facts of row tracking.
-BASE_ROW_ID_CONSTANT = "_txlog_base_row_id"
-ROW_VERSION_CONSTANT = "_txlog_row_version"
 
 # Small batches are joined before they are encoded: each costs a call for every column.
 _JOINED_ROWS = 65_536
@@ -40,25 +37,6 @@ _JOINED_BYTES = 16 * 1024 * 1024
 # A column gets a dictionary if its first rows repeat at least this often: one that fills up on the way costs a quarter
 # of the column's time for nothing.
 _REPEATED = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowIds:
-    """The columns of row tracking in the table's files, by physical name; the last ones of the layout's schema."""
-
-    row_id: str
-    row_version: str
-
-    def fill(
-        self, columns: list[pa.Array], schema: pa.Schema, base: pa.Scalar, version: pa.Scalar, numbers: pa.Array
-    ) -> None:
-        """Fill in the ids of rows that have none in their file: from the file's base and the row's ordinal.
-
-        `columns` are those of `schema` and are changed in place; `numbers` are the ordinals in the file, int64.
-        """
-        ids, versions = schema.get_field_index(self.row_id), schema.get_field_index(self.row_version)
-        columns[ids] = pc.coalesce(columns[ids], pc.add(numbers, base))
-        columns[versions] = pc.coalesce(columns[versions], version)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +47,6 @@ class CompactTask(FileTask):
     second thread, if cores are idle.
     """
 
-    row_ids: RowIds | None = None
     read_ahead: bool = False
 
     @without_values
@@ -90,17 +67,17 @@ class CompactTask(FileTask):
     def _rows(self, files: Iterable[PlannedFile], output: _CompactedFile) -> Iterator[pa.RecordBatch]:
         """Yield the rows that no deletion vector deletes, with the columns of the output."""
         table, schema = output.table_schema, output.schema
-        scan = FileScan(bins=self.bins, schema=table, with_address=self.row_ids is not None)
+        scan = FileScan(bins=self.bins, schema=table, with_address=self.layout.row_ids is not None)
         for planned in files:
             with open_data_file(planned.file, reads_all=True) as parquet:
                 output.follow(main_codec(parquet))
                 for rows in scan.rows_in(planned, parquet):
                     columns = rows.columns
-                    if self.row_ids is not None:
+                    if self.layout.row_ids is not None:
                         numbers = pc.bit_wise_and(columns.pop(), (1 << POSITION_BITS) - 1)
                         ids = planned.constants
                         base, version = ids[BASE_ROW_ID_CONSTANT], ids[ROW_VERSION_CONSTANT]
-                        self.row_ids.fill(columns, table, base, version, numbers)
+                        self.layout.row_ids.fill(columns, table, base, version, numbers)
                     columns = [relabel(c, field.type) for c, field in zip(columns, schema, strict=True)]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -116,18 +116,19 @@ class CopyTask(FileTask):
             with open_for_copy(planned.file) as parquet:
                 deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
                 options = copy_options(parquet, self.layout.parquet)
-                schema = copy_schema(parquet, self.layout.schema)
+                schema, ids = copy_schema(parquet, self.layout.schema), self.layout.row_ids
+                with_ids = None if ids is None else functools.partial(ids.of_copied, planned.constants)
                 writer = RowGroupWriter(
                     store,
                     self.layout.path_in(planned.directory, attempt, number, options),
-                    schema,
+                    schema if ids is None else ids.added_to(schema),
                     options=options,
                     key_values=copy_key_values(parquet),
                     statistics=self.layout.statistics_for(schema),
                 )
                 groups = planned.row_groups(parquet.metadata.num_row_groups)
                 leaving = planned.leaving or planned.positions or b""
-                copy_without(planned.file, parquet, leaving, writer, deleted, groups, look)
+                copy_without(planned.file, parquet, leaving, writer, deleted, groups, look, with_ids)
             return writer.close(planned.partition_values, source=planned.index)
         except BaseException:
             if writer is not None:
@@ -223,7 +224,7 @@ class ImageTask(CopyTask):
             bins=self.bins,
             schema=pa.schema([field for field in self.layout.schema if field.name not in unneeded]),
             rows="only",
-            with_address=with_address,
+            with_address=with_address or self.layout.row_ids is not None,
             with_clause=with_clause,
             with_segment=True,
         )
@@ -237,23 +238,33 @@ class ImageTask(CopyTask):
             if planned.is_copied:
                 # Each batch that the copy reads is filtered once more, for the rows that do not stay.
                 rows_of = functools.partial(scan.asked_rows, planned, unpack(planned.positions))
-                look = functools.partial(self._write, images_of, writer, rows_of)
+                look = functools.partial(self._write, images_of, writer, planned, rows_of)
                 staged = self.copied(planned, attempt, writer.store, look)
                 if staged is not None:
                     yield records([staged])
             else:
-                self._write(images_of, writer, scan.rows_of, planned)
+                self._write(images_of, writer, planned, scan.rows_of, planned)
 
     def _write(
         self,
         images_of: _MakeImages,
         writer: PartitionedWriter,
+        planned: PlannedFile,
         rows_of: Callable[..., Iterator[pa.RecordBatch]],
         *of: Any,
     ) -> None:
-        images = (image for rows in rows_of(*of) for image in images_of(rows))
+        images = (image for rows in rows_of(*of) for image in images_of(self._with_ids(planned, rows)))
         for image in images if self.change_type is None else of_type(self.change_type, images):
             writer.write(image)
+
+    def _with_ids(self, planned: PlannedFile, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with their ids, if rows keep them."""
+        if self.layout.row_ids is None:
+            return rows
+        numbers = pc.bit_wise_and(rows.column(ADDRESS_COLUMN), (1 << POSITION_BITS) - 1)
+        numbered = self.layout.row_ids.of_changed(planned.constants, numbers, rows)
+        has_addresses = isinstance(self.values, SentColumns) or self.values.source is not None
+        return numbered if has_addresses else numbered.drop_columns([ADDRESS_COLUMN])
 
 
 def _computed(values: NewImages, beside: _MakeImages | None, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -268,7 +279,8 @@ def leaving_task(bins: Bins, layout: Layout, updates: frozenset[int] = frozenset
     Of a file without positions these are all rows that are not deleted. A row is an old image if one of the clauses
     `updates` acts on it, otherwise a delete. `layout` is the table's.
     """
-    scan = FileScan(bins=bins, schema=layout.schema, rows="only", with_clause=True, with_segment=True)
+    schema = layout.without_row_ids().schema
+    scan = FileScan(bins=bins, schema=schema, rows="only", with_clause=True, with_segment=True)
     return Task(source=scan, steps=(functools.partial(_by_clause, updates),), layout=layout.for_changes())
 
 

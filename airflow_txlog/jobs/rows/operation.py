@@ -118,7 +118,7 @@ class StagedWork:
 
     `removed` (rows of a table `FILES`) includes those that are added again with one of the new `vectors`. `changes` are
     files of change rows, which are no files of the table. `joined` are committed instead of the files at the paths
-    `parts`.
+    `parts`. `keeps_row_ids`: every moved row has its id of row tracking in its new file.
     """
 
     copies: Sequence[StagedFile]
@@ -129,6 +129,7 @@ class StagedWork:
     changes: Sequence[StagedFile] = ()
     joined: Sequence[StagedFile] = ()
     parts: frozenset[str] = frozenset()
+    keeps_row_ids: bool = False
 
     @property
     def files(self) -> list[StagedFile]:

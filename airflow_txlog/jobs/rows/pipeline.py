@@ -82,6 +82,8 @@ class RowAttempts(Generic[P]):
         )
         with context.step("rewrite"):
             work = stage_work(context, self._operation, prepared, found, memory)
+        if work.keeps_row_ids:
+            tx.keep_row_ids()
         self._saved_work.save(memory)
         return Change(
             operation=self._operation.name,

@@ -22,6 +22,7 @@ from airflow_txlog.datafiles.staged_files import INSERT, UPDATE_POSTIMAGE, Stage
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.row_ids import carried_ids, with_base_ids, with_ids
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of, plan_files
 from airflow_txlog.jobs.files.stage import NewRows, layout_of, stage
 from airflow_txlog.jobs.files.staged import unstage
@@ -101,6 +102,7 @@ class _Staging(Generic[P]):
         self._rows = sorted(found.removed.positions)
         """The touched files, as rows of the plan."""
         self._touched = prepared.candidates.take(pa.array(self._rows, pa.int64()))
+        self._row_ids = carried_ids(prepared.snapshot, prepared.candidates)
         self._keys = dict(zip(self._rows, file_keys(self._touched, context.root).to_pylist(), strict=True))
 
     def run(self) -> StagedWork:
@@ -127,6 +129,7 @@ class _Staging(Generic[P]):
             removed=pa.concat_tables([prepared.whole, self._touched]),
             vectors=vectors,
             changes=[file for _, file in held if file.is_change],
+            keeps_row_ids=self._row_ids is not None,
         )
         return joined_files(context, prepared.snapshot, work, memory) if self._operation.joins_files else work
 
@@ -212,9 +215,9 @@ class _Staging(Generic[P]):
         copies = [row for row in missing.copies if row not in copied]
         staged = stage(
             context,
-            layout_of(context, self._prepared.snapshot),
+            with_ids(layout_of(context, self._prepared.snapshot), self._row_ids),
             new,
-            copies=found.removed.plan(found.plan, copies) if copies else None,
+            copies=self._with_base_ids(found.removed.plan(found.plan, copies)) if copies else None,
             leaving=_leaving_plan(missing),
             updates=self._prepared.updates,
         )
@@ -263,10 +266,14 @@ class _Staging(Generic[P]):
             differ = [removed[row].num_rows != updated[row].num_rows for row in rows]
             leaving = [removed[row].data if more else None for row, more in zip(rows, differ, strict=True)]
             plan = plan.with_column("leaving", leaving)
-            images = operation.images(prepared, plan.with_column("is_copied", [row in copied for row in rows]))
+            plan = plan.with_column("is_copied", [row in copied for row in rows])
+            images = operation.images(prepared, self._with_base_ids(plan))
             new.append((images, UPDATE_POSTIMAGE if is_recorded else None))
             copied = copied if images.copies_files else frozenset()
         return new, copied
+
+    def _with_base_ids(self, plan: FilePlan) -> FilePlan:
+        return plan if self._row_ids is None else with_base_ids(plan, self._prepared.candidates)
 
     def _segments(self, missing: _Missing, staged: Sequence[StagedFile]) -> list[Segment]:
         """Return the staged files as segments, also segments without a file, so that they are not staged again."""

@@ -16,13 +16,11 @@ import pytest
 
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.row_ids import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT, RowIds
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks import compaction
 from airflow_txlog.datafiles.tasks.compaction import (
-    BASE_ROW_ID_CONSTANT,
-    ROW_VERSION_CONSTANT,
     CompactTask,
-    RowIds,
     ahead,
     dictionary_columns,
 )
@@ -41,7 +39,6 @@ def compact(
     *bins: Sequence[Path],
     masked: dict[Path, bytes] | None = None,
     constants: dict[str, dict[Path, int]] | None = None,
-    row_ids: RowIds | None = None,
     read_ahead: bool = False,
 ) -> list[StagedFile | TxlogError]:
     """What one task tells that compacts these bins."""
@@ -56,7 +53,6 @@ def compact(
     task = CompactTask(
         bins=bins_of(bins[0][0].parent, plan_of_files(*rows, **ids)),
         layout=target,
-        row_ids=row_ids,
         read_ahead=read_ahead,
     )
     ranges = iter([pa.record_batch({"id": pa.array([0], pa.int64())})])
@@ -157,11 +153,10 @@ def test_row_ids_are_kept_by_base_ordinal_and_what_a_file_has(tmp_path: Path) ->
     other = write(tmp_path / "2.parquet", pa.table(moved))
     (file,) = staged(
         compact(
-            layout(tmp_path / "out", schema, num_indexed_columns=1),
+            layout(tmp_path / "out", schema, num_indexed_columns=1, row_ids=RowIds(row_id="_rid", row_version="_rv")),
             [plain, other],
             masked={plain: bitmap([1])},
             constants={BASE_ROW_ID_CONSTANT: {plain: 100, other: 200}, ROW_VERSION_CONSTANT: {plain: 5, other: 9}},
-            row_ids=RowIds(row_id="_rid", row_version="_rv"),
         )
     )
     # An ordinal counts the masked rows too.

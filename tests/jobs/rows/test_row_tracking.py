@@ -1,4 +1,4 @@
-"""Alone in showing jobs on tables that track rows: new files are numbered, ids that stand in a file stay."""
+"""Alone in showing jobs on tables that track rows: new rows are numbered, and moved rows keep their ids."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
-from tests.helpers.jobs import committed, ids, insert, merge, run, update
+from airflow_txlog.engine.table.changes.versions import changes_since
+from tests.helpers.jobs import committed, insert, read_alike, run, update
 from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 ROW_ID, ROW_VERSION = "_row-id-col-1", "_row-commit-version-col-1"
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
+@pytest.fixture(params=["copies", "vectors", "change feed"])
+def table(tmp_path: Path, request: pytest.FixtureRequest) -> Table:
     """Rows 0 to 3 with default ids; rows 10 to 12 in a file of another engine, two of them with ids of their own."""
     properties = {
         "delta.enableRowTracking": "true",
+        "delta.enableDeletionVectors": str(request.param == "vectors").lower(),
+        "delta.enableChangeDataFeed": str(request.param == "change feed").lower(),
         "delta.rowTracking.materializedRowIdColumnName": ROW_ID,
         "delta.rowTracking.materializedRowCommitVersionColumnName": ROW_VERSION,
     }
@@ -47,14 +48,23 @@ def table(tmp_path: Path) -> Table:
     return table
 
 
-def row_ids(table: Table) -> dict[int, int]:
-    """The stable row id of each row: the one in the file, else the file's base and the row's ordinal."""
-    found: dict[int, int] = {}
-    for file in table.snapshot().files().select(["path", "base_row_id"]).to_pylist():
-        rows = pq.ParquetFile(Path(table.uri.removeprefix("file://"), file["path"])).read().to_pylist()
-        for ordinal, row in enumerate(rows):
-            kept = row.get(ROW_ID)
-            found[row["id"]] = file["base_row_id"] + ordinal if kept is None else kept
+def row_ids(table: Table) -> dict[int, tuple[int, int]]:
+    """The id and the commit version of each row: those in the file, else the file's own."""
+    found: dict[int, tuple[int, int]] = {}
+    snapshot = table.snapshot()
+    files = snapshot.files()
+    vectors = snapshot.deleted_rows(files)
+    facts = files.select(["path", "base_row_id", "default_row_commit_version"]).to_pylist()
+    for file, vector in zip(facts, vectors, strict=True):
+        rows = pq.ParquetFile(Path(table.uri.removeprefix("file://"), file["path"])).read()
+        kept = [True] * rows.num_rows if vector is None else (vector.keep(0, rows.num_rows) or []).to_pylist()
+        for ordinal, row in enumerate(rows.to_pylist()):
+            if kept[ordinal]:
+                row_id, version = row.get(ROW_ID), row.get(ROW_VERSION)
+                found[row["id"]] = (
+                    file["base_row_id"] + ordinal if row_id is None else row_id,
+                    file["default_row_commit_version"] if version is None else version,
+                )
     return found
 
 
@@ -64,28 +74,56 @@ def preserved(table: Table) -> str:
     return str(info["tags"]["delta.rowTracking.preserved"])
 
 
-def test_a_delete_keeps_the_ids_that_stand_in_the_file_and_says_that_others_are_new(
-    spark: SparkSession, table: Table
-) -> None:
-    before = row_ids(table)
-    assert before == {0: 0, 1: 1, 2: 2, 3: 3, 10: 100, 11: 101, 12: 6}
-    committed(run(spark, "delete", table, predicate="id IN (1, 10)"))
-    after = row_ids(table)
-    assert sorted(after) == ids(table) == [0, 2, 3, 11, 12]
-    assert after[11] == 101
-    assert len(set(after.values())) == len(after)
-    # Nobody ever had the new ones.
-    assert min(after[row] for row in (0, 2, 3, 12)) > 6
-    assert preserved(table) == "false"
+BEFORE = {0: (0, 1), 1: (1, 1), 2: (2, 1), 3: (3, 1), 10: (100, 1), 11: (101, 2), 12: (6, 2)}
 
 
-def test_appends_and_merges_are_numbered(spark: SparkSession, table: Table) -> None:
-    source = {"sql": "SELECT id, 'new' AS name FROM VALUES (2L), (20L) AS v(id)", "views": {}}
-    committed(run(spark, "write", table, source=source, mode="append"))
+def test_a_delete_keeps_the_ids_of_the_rows_that_stay(table: Table) -> None:
+    assert row_ids(table) == BEFORE
+    committed(run(None, "delete", table, predicate="id IN (1, 10)"))
+    assert row_ids(table) == {row: ids for row, ids in BEFORE.items() if row not in (1, 10)}
     assert preserved(table) == "true"
-    source = "SELECT * FROM VALUES (3L, 'merged'), (30L, 'merged') AS v(id, name)"
-    committed(merge(spark, table, source, update(), insert()))
-    assert preserved(table) == "false"
+
+
+def test_an_update_keeps_ids_and_changed_rows_get_its_version(table: Table) -> None:
+    version = committed(run(None, "update", table, predicate="id IN (2, 10, 12)", set={"name": "'x'"})).version
+    assert row_ids(table) == BEFORE | {row: (BEFORE[row][0], version) for row in (2, 10, 12)}
+    assert preserved(table) == "true"
+    committed(run(None, "delete", table, predicate="id = 2"))
+    after = {row: (BEFORE[row][0], version if row in (10, 12) else BEFORE[row][1]) for row in BEFORE if row != 2}
+    assert row_ids(table) == after, "the ids are in the files now"
+
+
+@pytest.mark.spark
+def test_values_that_spark_computes_come_with_the_ids_of_their_rows(spark: SparkSession, table: Table) -> None:
+    changes = {"name": "reverse(concat(name, cast(id AS STRING)))"}
+    version = committed(run(spark, "update", table, predicate="id IN (2, 10)", set=changes)).version
+    assert row_ids(table) == BEFORE | {row: (BEFORE[row][0], version) for row in (2, 10)}
+
+
+def test_a_merge_keeps_ids_and_numbers_the_rows_that_it_inserts(tmp_path: Path, table: Table) -> None:
+    (tmp_path / "in").mkdir()
+    new = pa.table({"id": [3, 30, 11, 31], "name": ["merged"] * 4}, schema=SCHEMA)
+    pq.write_table(new, tmp_path / "in" / "1.parquet")
+    source = {"format": "parquet", "path": str(tmp_path / "in")}
+    clauses = [update("*"), insert("*")]
+    result = committed(run(None, "merge", table, source=source, on="t.id = s.id", clauses=clauses))
+    after, mark = row_ids(table), mark_of(table)
+    assert {row: after.pop(row)[1] for row in (30, 31)} == {30: result.version, 31: result.version}
+    assert after == BEFORE | {row: (BEFORE[row][0], result.version) for row in (3, 11)}
+    inserted = {row_ids(table)[row][0] for row in (30, 31)}
+    assert len(inserted) == 2
+    assert all(6 < row_id <= mark for row_id in inserted)
+    assert preserved(table) == "true"
+
+
+def mark_of(table: Table) -> int:
+    domain = table.snapshot().state.domains["delta.rowTracking"]
+    return int(json.loads(domain.configuration)["rowIdHighWaterMark"])
+
+
+def test_every_file_is_numbered_and_no_number_is_given_twice(table: Table) -> None:
+    committed(run(None, "update", table, predicate="id < 11", set={"name": "'x'"}))
+    committed(run(None, "delete", table, predicate="id = 12"))
     files = table.snapshot().files()
     assert files.column("base_row_id").null_count == files.column("default_row_commit_version").null_count == 0
     spans = sorted(
@@ -93,5 +131,24 @@ def test_appends_and_merges_are_numbered(spark: SparkSession, table: Table) -> N
         for base, stats in zip(files.column("base_row_id").to_pylist(), files.column("stats").to_pylist(), strict=True)
     )
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
-    mark = json.loads(table.snapshot().state.domains["delta.rowTracking"].configuration)["rowIdHighWaterMark"]
-    assert mark >= spans[-1][1] - 1
+    assert mark_of(table) >= spans[-1][1] - 1
+
+
+def test_readers_and_change_rows_have_no_columns_of_ids(table: Table) -> None:
+    version = committed(run(None, "update", table, predicate="id = 10", set={"name": "'x'"})).version
+    assert table.to_arrow().column_names == ["id", "name"]
+    read_alike(table)
+    commit, *_ = changes_since(table.snapshot(), version - 1)
+    for file in commit.cdc:
+        names = pq.read_schema(Path(table.uri.removeprefix("file://"), file.path)).names
+        assert names == ["id", "name", "_change_type"]
+    stats = [json.loads(text) for text in table.snapshot().files().column("stats").to_pylist()]
+    assert all({ROW_ID, ROW_VERSION}.isdisjoint(each.get("nullCount", {})) for each in stats[-1:])
+
+
+def test_a_table_that_finds_columns_by_id_numbers_moved_rows_anew(tmp_path: Path) -> None:
+    """Its files have no place for ids that other engines would find."""
+    properties = {"delta.enableRowTracking": "true", "delta.columnMapping.mode": "id"}
+    table = make_table(tmp_path / "t", pa.table({"id": [0, 1], "name": ["a"] * 2}), properties=properties)
+    committed(run(None, "delete", table, predicate="id = 0"))
+    assert preserved(table) == "false"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,12 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
-from airflow_txlog.datafiles.parquet.physical import is_found_by_id
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.compaction import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT, CompactTask, RowIds
-from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, pack_bins
+from airflow_txlog.datafiles.tasks.compaction import CompactTask
+from airflow_txlog.datafiles.tasks.plans import pack_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, FileScan, Task, WriteTask
 from airflow_txlog.datafiles.tasks.zorder import Z_COLUMN, ColumnPath, ZOrder, ZOrdered, cuts, sampled, values_at
 from airflow_txlog.engine import Snapshot
@@ -31,6 +30,7 @@ from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import collect_records, over_bins, records_of
+from airflow_txlog.jobs.files.row_ids import carried_ids, with_base_ids, with_ids
 from airflow_txlog.jobs.files.scan import FilePlan, TooManyRows, bins_for, plan_files, run_here, sent_bins, work_of
 from airflow_txlog.jobs.files.stage import layout_of, staged_of
 from airflow_txlog.jobs.files.staged import unstage
@@ -40,56 +40,6 @@ from airflow_txlog.jobs.sql.gate import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-ROW_ID_PROPERTY = "delta.rowTracking.materializedRowIdColumnName"
-ROW_VERSION_PROPERTY = "delta.rowTracking.materializedRowCommitVersionColumnName"
-
-
-def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
-    """Return the columns in which rows of these files (a table `FILES`) keep their ids; None if ids are not kept.
-
-    They are kept if the table tracks rows, names both columns and finds columns by name, and every file has its ids.
-    """
-    names = [snapshot.properties.get(name) for name in (ROW_ID_PROPERTY, ROW_VERSION_PROPERTY)]
-    if not snapshot.table_properties.row_tracking or any(map(is_found_by_id, snapshot.schema)):
-        return None
-    if any(files.column(name).null_count for name in ("base_row_id", "default_row_commit_version")):
-        return None
-    row_id, row_version = names
-    taken = {name.lower() for name in snapshot.schema.names}
-    if row_id is None or row_version is None or {row_id.lower(), row_version.lower()} & taken:
-        return None
-    return RowIds(row_id=row_id, row_version=row_version)
-
-
-def with_ids(layout: Layout, ids: RowIds | None) -> Layout:
-    """Return the layout with the columns of the ids last; they get no statistics."""
-    if ids is None:
-        return layout
-    count = sum(map(_leaf_count, layout.file_schema))
-    indexed = layout.num_indexed_columns
-    schema = layout.schema
-    for name in (ids.row_id, ids.row_version):
-        schema = schema.append(pa.field(name, pa.int64()))
-    return replace(layout, schema=schema, num_indexed_columns=count if indexed < 0 else min(indexed, count))
-
-
-def with_base_ids(plan: FilePlan, files: pa.Table) -> FilePlan:
-    """Return the plan of these files with the ids of each file's rows in the log."""
-    table = plan.table
-    columns = {BASE_ROW_ID_CONSTANT: "base_row_id", ROW_VERSION_CONSTANT: "default_row_commit_version"}
-    for name, source in columns.items():
-        table = table.append_column(CONSTANT_PREFIX + name, files.column(source).combine_chunks())
-    return replace(plan, table=table)
-
-
-def _leaf_count(field: pa.Field) -> int:
-    return _leaves(field.type) if pa.types.is_struct(field.type) else 1
-
-
-def _leaves(fields: Iterable[pa.Field]) -> int:
-    return sum(map(_leaf_count, fields))
-
 
 # Bins of this many bytes together are enough work for a task.
 _TASK_BYTES = 64 * 1024 * 1024
@@ -121,7 +71,6 @@ def stage_bins(
         files=files,
         numbers=numbers,
         layout=with_ids(_layout(context, snapshot, target_bytes), ids),
-        ids=ids,
     )
     if z_columns:
         staged = _sorted_files(context, work, bins, target_bytes, z_columns)
@@ -156,7 +105,6 @@ class _Work:
     files: pa.Table
     numbers: Sequence[int]
     layout: Layout
-    ids: RowIds | None
 
 
 def _compaction(context: JobContext, work: _Work, bins: Sequence[Bin]) -> CompactTask:
@@ -170,7 +118,6 @@ def _compaction(context: JobContext, work: _Work, bins: Sequence[Bin]) -> Compac
     return CompactTask(
         bins=sent_bins(context, work.plan, packed),
         layout=work.layout,
-        row_ids=work.ids,
         # An idle core can decode for a task.
         read_ahead=2 * len(packed) <= context.parallelism,
     )
@@ -275,15 +222,16 @@ def _z_ordered(
     first = [0]
     for split in splits[:-1]:
         first.append(first[-1] + len(split) + 1)
+    ids = work.layout.row_ids
     base, version = (work.files.column(name) for name in ("base_row_id", "default_row_commit_version"))
     return ZOrdered(
         order=order,
         groups=pa.array(work.numbers, pa.int32()),
         splits=tuple(splits),
         first_segments=tuple(first),
-        row_ids=work.ids,
-        bases=None if work.ids is None else base.combine_chunks(),
-        versions=None if work.ids is None else version.combine_chunks(),
+        row_ids=ids,
+        bases=None if ids is None else base.combine_chunks(),
+        versions=None if ids is None else version.combine_chunks(),
     )
 
 

@@ -1,0 +1,67 @@
+"""Whether rows that a job moves keep the ids of row tracking, and what the tasks that move them need for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.parquet.physical import is_found_by_id
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.row_ids import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT, RowIds
+from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.jobs.files.scan import FilePlan
+
+ROW_ID_PROPERTY = "delta.rowTracking.materializedRowIdColumnName"
+ROW_VERSION_PROPERTY = "delta.rowTracking.materializedRowCommitVersionColumnName"
+
+
+def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
+    """Return the columns in which rows of these files (a table `FILES`) keep their ids; None if ids are not kept.
+
+    They are kept if the table tracks rows, names both columns and finds columns by name, and every file has its ids.
+    """
+    names = [snapshot.properties.get(name) for name in (ROW_ID_PROPERTY, ROW_VERSION_PROPERTY)]
+    if not snapshot.table_properties.row_tracking or any(map(is_found_by_id, snapshot.schema)):
+        return None
+    if any(files.column(name).null_count for name in ("base_row_id", "default_row_commit_version")):
+        return None
+    row_id, row_version = names
+    taken = {name.lower() for name in snapshot.schema.names}
+    if row_id is None or row_version is None or {row_id.lower(), row_version.lower()} & taken:
+        return None
+    return RowIds(row_id=row_id, row_version=row_version)
+
+
+def with_ids(layout: Layout, ids: RowIds | None) -> Layout:
+    """Return the layout with the columns of the ids last; they get no statistics."""
+    if ids is None:
+        return layout
+    count = sum(map(_leaf_count, layout.file_schema))
+    indexed = layout.num_indexed_columns
+    return replace(
+        layout,
+        schema=ids.added_to(layout.schema),
+        row_ids=ids,
+        num_indexed_columns=count if indexed < 0 else min(indexed, count),
+    )
+
+
+def with_base_ids(plan: FilePlan, files: pa.Table) -> FilePlan:
+    """Return the plan with the ids that the log has for the rows of each file; `files` are those of the whole plan."""
+    table = plan.table
+    files = files.select(["base_row_id", "default_row_commit_version"]).take(table.column("index"))
+    columns = {BASE_ROW_ID_CONSTANT: "base_row_id", ROW_VERSION_CONSTANT: "default_row_commit_version"}
+    for name, source in columns.items():
+        table = table.append_column(CONSTANT_PREFIX + name, files.column(source))
+    return replace(plan, table=table)
+
+
+def _leaf_count(field: pa.Field) -> int:
+    return _leaves(field.type) if pa.types.is_struct(field.type) else 1
+
+
+def _leaves(fields: Iterable[pa.Field]) -> int:
+    return sum(map(_leaf_count, fields))
