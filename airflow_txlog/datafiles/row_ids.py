@@ -1,8 +1,9 @@
 """The ids of row tracking in data files: rows that move to another file keep them in two materialized columns.
 
 A row without an id in its file has the file's base row id plus the row's ordinal, and the file's default commit
-version. The invariants: a moved row keeps its id; an unchanged row keeps its commit version, and a changed one gets that
-of the commit that changes it, by a null. Source: protocol, "Row Tracking" (reader and writer requirements).
+version. The invariants: a moved row keeps its id; an unchanged row keeps its commit version, and a changed one has a
+null, which means the version of the commit that adds its file. Source: protocol, "Row Tracking" (reader and writer
+requirements).
 """
 
 from __future__ import annotations

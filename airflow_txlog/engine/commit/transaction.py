@@ -253,7 +253,7 @@ class Transaction:
         self._domains.append(DomainMetadata(domain=domain, configuration=configuration, removed=removed))
 
     def keep_row_ids(self) -> None:
-        """State that rows that move to added files carry their ids and versions in the materialized columns."""
+        """State that every row that moves to an added file has its id and version in the materialized columns."""
         self._keeps_row_ids = True
 
     # --- the commit -------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ If the table supports the feature, every added file carries `baseRowId` (its row
 `defaultRowCommitVersion`; a file that is added again keeps both. The domain `delta.rowTracking` holds the highest id.
 The invariant: no id is assigned twice, provided that every writer raises that mark; `conflicts.rebase` renumbers above
 the mark of a winner. Rows that a job moves get new ids, which the commit records, unless the job copies their ids to
-the materialized columns (`Transaction.keep_row_ids`).
+the materialized columns or moves no row (`Transaction.keep_row_ids`).
 Source: protocol, "Row Tracking" (writer requirements).
 """
 

@@ -319,6 +319,8 @@ class _Write:
     ) -> Change:
         num_files = 0 if tx.snapshot is None else tx.snapshot.num_files
         replaces = self._mode != "append"
+        # No row moves: rows leave with whole files, and all staged rows are new.
+        tx.keep_row_ids()
         return Change(
             operation="WRITE",
             parameters=self._parameters(target, scope),
