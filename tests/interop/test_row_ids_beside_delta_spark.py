@@ -97,7 +97,7 @@ class History:
         ids = "id, x, _metadata.row_id AS row_id, _metadata.row_commit_version AS version"
         found = {
             row["id"]: (row["x"], row["row_id"], row["version"])
-            for row in self._delta.sql(f"SELECT {ids} FROM {self._name}")["rows"]
+            for row in self._delta.sql(f"SELECT {ids} FROM {self._name}")
         }
         version = self.table.latest_version()
         expected = {row: of for row, of in self.model.items() if row not in deleted}
