@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.staged_files import INSERT, UPDATE_POSTIMAGE, Stage
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.row_ids import carried_ids, with_base_ids, with_ids
+from airflow_txlog.jobs.files.kept_ids import carried_ids, with_base_ids, with_ids
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of, plan_files
 from airflow_txlog.jobs.files.stage import NewRows, layout_of, stage
 from airflow_txlog.jobs.files.staged import unstage

@@ -30,7 +30,7 @@ from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import collect_records, over_bins, records_of
-from airflow_txlog.jobs.files.row_ids import carried_ids, with_base_ids, with_ids
+from airflow_txlog.jobs.files.kept_ids import carried_ids, with_base_ids, with_ids
 from airflow_txlog.jobs.files.scan import FilePlan, TooManyRows, bins_for, plan_files, run_here, sent_bins, work_of
 from airflow_txlog.jobs.files.stage import layout_of, staged_of
 from airflow_txlog.jobs.files.staged import unstage
