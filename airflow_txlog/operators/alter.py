@@ -24,7 +24,7 @@ class DeltaAlterTableOperator(ExactlyOnceOperator):
     :param drop_constraints: the names of CHECK constraints to drop.
     :param unset_properties: the names of table properties to remove.
     :param set_properties: table properties by name; `comment` is the table's comment.
-    :param add_features: table features to add and to switch on, with all that the protocol asks for.
+    :param add_features: table features to add and to switch on, with everything that the protocol requires.
     :param drop_columns: columns and members to drop; the table maps columns by name from then on.
     :param rename_columns: new names by column; the table maps columns by name from then on.
     :param add_columns: types by new column, such as `{"price": "DECIMAL(10, 2)"}`, or mappings with `type`, `comment`

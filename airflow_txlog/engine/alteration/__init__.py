@@ -1,1 +1,1 @@
-"""ALTER: what new properties, features, columns and rules make of a table's metadata, protocol, domains and files."""
+"""ALTER: the metadata, protocol, domains and files of a table with new properties, features, columns and rules."""

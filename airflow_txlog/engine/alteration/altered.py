@@ -1,8 +1,8 @@
 """One alteration of a table: its new metadata, protocol, domains and files, and the rules that its rows must keep.
 
 All arguments apply in one commit, in the order of the fields of `Alteration`: a step finds the columns as the steps
-before it leave them. Nothing is read or written here. The invariant: the result is what a commit must hold as a whole,
-so a table never has a feature without what the protocol asks for it.
+before it leave them. Nothing is read or written here. The invariant: one commit holds the whole result, so a
+table never has a feature without the actions that the protocol requires for it.
 Source: protocol, "Table Features", "Column Mapping", "Row Tracking", "Clustered Table"; delta-spark,
 alterDeltaTableCommands.
 """
@@ -74,7 +74,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alteration:
-    """What to change, in the order in which it is done. Columns are named by their paths (`column_changes`).
+    """The changes, in the order in which they are made. Columns are named by their paths (`column_changes`).
 
     `cluster_by` empty: the table is not clustered any more; None: its clustering stays.
     """
@@ -103,7 +103,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Altered:
-    """What the commit of an alteration holds, and what must be true of the table's rows before it.
+    """The content of an alteration's commit, and the rules that the table's rows must keep before it.
 
     `adds` are live files again, with other row ids. `constraints` and `not_null` (paths) are new rules for rows, which
     are read under the metadata `of_rows`: without new NOT NULL. `new_for_readers`: features that readers must know from
@@ -124,7 +124,7 @@ class Altered:
 
 
 def altered(snapshot: Snapshot, alteration: Alteration, unique_id: Callable[[], str]) -> Altered:
-    """Return what the alteration makes of the table.
+    """Return the table's state after the alteration.
 
     Raises, before anything is written: InvalidProperty, SchemaMismatch, PartitionMismatch and UnsupportedFeature for
     what cannot be changed so; InvalidJobSpec if readers would be shut out and `allow_reader_upgrade` is not set.

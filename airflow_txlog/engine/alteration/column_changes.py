@@ -52,7 +52,7 @@ class NewColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uses:
-    """What reads columns of the table: its partitioning, clustering (paths of physical names), and rules in SQL by the
+    """The uses of the table's columns: partitioning, clustering (paths of physical names), and rules in SQL by the
     words for them."""
 
     partition_columns: Sequence[str]
@@ -332,7 +332,7 @@ def path_of(name: str, table: str) -> Path:
 
 
 def _may_be(default: str, kind: DataType) -> bool:
-    """Return False for a constant of another type than the column's; Spark judges what is more than a constant."""
+    """Return False for a constant of another type than the column's. Spark judges any other expression."""
     expression = sql_text(default).expression
     if isinstance(expression, Cast) and isinstance(expression.operand, Literal):
         try:

@@ -51,18 +51,20 @@ _WHY_NOT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """The first versions of engines that read tables with a feature."""
+    """The first versions of engines that read tables with a feature; of `deltalake`, what the tested version does."""
 
     delta_lake: str
     databricks: str
+    deltalake: str = "1.6"
 
 
+_BY_QUERY = "1.6 (by QueryBuilder only)"
 READERS = {
     "columnMapping": Readers(delta_lake="1.2", databricks="10.4 LTS"),
-    "deletionVectors": Readers(delta_lake="2.3", databricks="12.2 LTS"),
+    "deletionVectors": Readers(delta_lake="2.3", databricks="12.2 LTS", deltalake=_BY_QUERY),
     "timestampNtz": Readers(delta_lake="2.4", databricks="13.3 LTS"),
-    "typeWidening": Readers(delta_lake="4.0 (preview: 3.2)", databricks="15.4 LTS"),
-    "v2Checkpoint": Readers(delta_lake="3.0", databricks="13.3 LTS"),
+    "typeWidening": Readers(delta_lake="4.0 (preview: 3.2)", databricks="15.4 LTS", deltalake=""),
+    "v2Checkpoint": Readers(delta_lake="3.0", databricks="13.3 LTS", deltalake=_BY_QUERY),
     "vacuumProtocolCheck": Readers(delta_lake="3.0", databricks="13.3 LTS"),
 }
 """The engines that docs/bring-your-tables.md lists, from the compatibility tables of Delta Lake and Databricks."""
@@ -151,12 +153,13 @@ def check_readers_allowed(features: list[str], table: str, *, is_allowed: bool) 
 
 def readers_text(features: Iterable[str]) -> str:
     """Return, in a sentence for each feature, which engines read it."""
-    return " ".join(
-        f"{feature} is read by Delta Lake {READERS[known].delta_lake} and Databricks Runtime "
-        f"{READERS[known].databricks}, or later."
-        for feature in features
-        if (known := feature.removesuffix("-preview")) in READERS
-    )
+    known = [(feature, READERS.get(feature.removesuffix("-preview"))) for feature in features]
+    return " ".join(f"{feature} is read by {_engines(readers)}, or later." for feature, readers in known if readers)
+
+
+def _engines(readers: Readers) -> str:
+    found = [f"Delta Lake {readers.delta_lake}", f"Databricks Runtime {readers.databricks}"]
+    return ", ".join([*found, f"deltalake {readers.deltalake}"] if readers.deltalake else found)
 
 
 def _not_dropped(table: str, feature: str, what: str) -> UnsupportedFeature:
