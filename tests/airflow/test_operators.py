@@ -18,6 +18,7 @@ from airflow_txlog.contract.wording import summary_lines, xcom_of
 from airflow_txlog.errors import InvalidJobSpec, JobError
 from airflow_txlog.operators import (
     CheckpointOperator,
+    DeltaAlterTableOperator,
     DeltaDeleteOperator,
     DeltaMergeOperator,
     DeltaOptimizeOperator,
@@ -243,6 +244,41 @@ def test_a_truncate_says_its_table_and_nothing_else() -> None:
     operator = DeltaTruncateOperator(task_id="empty", table_uri="/lake/{{ ds }}", idempotency_key="{{ run_id }}")
     assert (rendered(operator).operation.arguments(), operator.table_uri) == ({}, "/lake/2013-01-31")
     assert operator.idempotency_key == "manual__1"
+
+
+def test_an_alteration_takes_one_name_as_a_list_and_values_as_texts() -> None:
+    operator = DeltaAlterTableOperator(
+        task_id="alter",
+        table_uri="/t",
+        set_properties={"delta.appendOnly": True, "by": "{{ ds }}"},
+        drop_columns="note",
+        set_comments={"id": None, "day": "since {{ ds }}"},
+        add_columns={"price": {"type": "INT"}, "{{ params.user }}": "DATE"},
+        cluster_by=[],
+    )
+    assert rendered(operator).operation.given_arguments() == {
+        "set_properties": {"delta.appendOnly": "true", "by": "2013-01-31"},
+        "drop_columns": ["note"],
+        "set_comments": {"id": None, "day": "since 2013-01-31"},
+        "add_columns": {"price": {"type": "INT", "": "AddedColumn"}, "{{ params.user }}": "DATE"},
+        "cluster_by": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        ({}, "arguments"),
+        ({"add_constraints": {"a": "id >"}}, "arguments.add_constraints"),
+        ({"add_constraints": {"a": "id > :id"}}, "arguments.add_constraints.a"),
+        ({"drop_columns": "a, b"}, "drop_columns"),
+        ({"add_columns": {"a": {"typ": "INT"}}}, "arguments.add_columns.a.typ"),
+    ],
+)
+def test_a_wrong_alteration_fails_as_the_dag_is_parsed(given: dict[str, Any], argument: str) -> None:
+    with pytest.raises(InvalidJobSpec) as refused:
+        DeltaAlterTableOperator(task_id="alter", table_uri="/t", **given)
+    assert refused.value.facts["argument"] == argument
 
 
 def test_an_idempotency_key_is_templated() -> None:
