@@ -65,7 +65,7 @@ READERS = {
     "timestampNtz": Readers(delta_lake="2.4", databricks="13.3 LTS"),
     "typeWidening": Readers(delta_lake="4.0 (preview: 3.2)", databricks="15.4 LTS", deltalake=""),
     "v2Checkpoint": Readers(delta_lake="3.0", databricks="13.3 LTS", deltalake=_BY_QUERY),
-    "vacuumProtocolCheck": Readers(delta_lake="3.0", databricks="13.3 LTS"),
+    "vacuumProtocolCheck": Readers(delta_lake="3.0", databricks="13.3 LTS", deltalake=""),
 }
 """The engines that docs/bring-your-tables.md lists, from the compatibility tables of Delta Lake and Databricks."""
 
