@@ -201,6 +201,8 @@ class JobContext(LogContext):
     saved_inputs: SavedInputs = field(default_factory=SavedInputs)
     arrow_error: InvalidInput | None = None
     """Why Arrow could not decode a file of the source: Spark reads the source by its own reader then."""
+    leaves_values_to_spark: bool = False
+    """Whether the job has met a value that only Spark computes. Then it evaluates nothing that may meet one again."""
     is_resumed: bool = False
     """Whether it continues from the saved work of an earlier try, and so uses its inputs and its current time."""
     is_continued: bool = False

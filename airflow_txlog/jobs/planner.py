@@ -4,7 +4,8 @@ The record and the time zone decide first. Then the job examines its texts, its 
 local executor, which raises NeedsSpark for work that only Spark can do. The job continues with Spark from its saved
 work. The invariant: a job keeps its id, its current time and its materialized source when it changes to Spark. The one
 exception: if Arrow cannot decode a file of the source while Spark runs already, the job starts again with Spark's own
-reader, and deletes its inputs first unless a retry may use them.
+reader, and deletes its inputs first unless a retry may use them. A job that meets a value which only Spark computes
+starts its steps again, and Spark evaluates every text that may meet one.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def run_planned(
         lines = LinesOnce(say)
         tried: JobContext | None = None
         may_try = not (sparks.is_given or sparks.always_starts)
-        why, unread = _why_spark(spec) if may_try else None, None
+        why, unread, for_value = _why_spark(spec) if may_try else None, None, False
         if may_try and why is None:
             try:
                 tried = begin_job(spec, LocalExecutor(spec), table, lines.begin())
@@ -98,7 +99,7 @@ def run_planned(
                 contexts.append(tried)
                 return _run_here(job, tried)
             except NeedsSpark as error:
-                why, unread = str(error), error.unread
+                why, unread, for_value = str(error), error.unread, error.for_value
         steps = StepTimes() if tried is None else tried.times
         # It loads all operations, which a job without Spark does not need.
         from airflow_txlog.jobs.mistakes import check_mistakes  # noqa: PLC0415
@@ -120,18 +121,21 @@ def run_planned(
             def run(tried: JobContext | None) -> JobResult:
                 executor = SparkExecutor(spark)
                 context = begin_job(spec, executor, table, lines.begin(), tried)
-                context.times, context.arrow_error = steps, unread
+                context.times, context.arrow_error, context.leaves_values_to_spark = steps, unread, for_value
                 contexts.append(context)
                 return _run_by_spark(job, context, executor)
 
-            try:
-                return run(tried)
-            except NeedsSpark as error:
-                unread = error.unread
-                say(f"Spark's own reader is asked: {error}")
-            if contexts[-1].work_folder is None:
-                _remove_inputs(contexts)
-            return run(None)
+            while True:
+                try:
+                    return run(tried)
+                except NeedsSpark as error:
+                    say(f"Spark is asked: {error}")
+                    unread, for_value = error.unread or unread, error.for_value or for_value
+                    last, tried = contexts[-1], None
+                    if error.for_value and isinstance(last, JobContext):
+                        tried = last
+                    elif last.work_folder is None:
+                        _remove_inputs(contexts)
 
 
 def begin_job(
@@ -175,7 +179,7 @@ def _why_spark(spec: JobSpec) -> str | None:
 def _run_here(job: Job, context: JobContext) -> JobResult:
     """Return the result of the job by this process alone. Raises NeedsSpark; then only saved work is staged."""
     executor = context.executor
-    with _unread_by_arrow():
+    with _unread_by_arrow(), _left_to_spark():
         result = job(context)
     assert isinstance(executor, LocalExecutor)
     allowed = "" if context.operation.holds_rows else f", of {executor.bytes_allowed} that {SMALL_JOB.setting} allows"
@@ -189,18 +193,32 @@ def _run_here(job: Job, context: JobContext) -> JobResult:
 def _run_by_spark(job: Job, context: JobContext, executor: SparkExecutor) -> JobResult:
     """Return the result of a job with its Spark.
 
-    Raises NeedsSpark if Arrow cannot decode a file that Spark has not tried yet, Arrow's error if Spark cannot either.
+    Raises NeedsSpark if Arrow cannot decode a file and Spark has not tried it yet, or for the first value that only
+    Spark computes; Arrow's error if Spark cannot decode the file either.
     """
     try:
         executor.prepare(context)
-        if context.arrow_error is not None:
-            # Before rows of other files are staged.
-            executor.check_decodes(context.arrow_error)
-            return job(context)
-        with _unread_by_arrow():
-            return job(context)
+        with contextlib.nullcontext() if context.leaves_values_to_spark else _left_to_spark():
+            if context.arrow_error is not None:
+                # Before rows of other files are staged.
+                executor.check_decodes(context.arrow_error)
+                return job(context)
+            with _unread_by_arrow():
+                return job(context)
     finally:
         context.drop_views()
+
+
+@contextlib.contextmanager
+def _left_to_spark() -> Iterator[None]:
+    """Raise NeedsSpark instead of the error of a value that only Spark computes."""
+    try:
+        yield
+    except InvalidInput as error:
+        why = error.facts.get("left_to_spark")
+        if why is None:
+            raise
+        raise NeedsSpark(f"its SQL meets {why}", for_value=True) from error
 
 
 @contextlib.contextmanager

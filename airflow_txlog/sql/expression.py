@@ -116,7 +116,17 @@ class Values:
     span: Span = field(default=_NOWHERE, compare=False)
 
 
-Expression: TypeAlias = Name | Literal | Parameter | Cast | Call | Opaque | Column | Values
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A bound operand in another type. `may_fail`: some values of the operand's type have no certain value there."""
+
+    operand: Expression
+    type: pa.DataType
+    may_fail: bool = False
+    span: Span = field(default=_NOWHERE, compare=False)
+
+
+Expression: TypeAlias = Name | Literal | Parameter | Cast | Call | Opaque | Column | Values | Converted
 TRUE, FALSE = Literal("boolean", "true"), Literal("boolean", "false")
 
 
@@ -130,7 +140,7 @@ def parts_of(expression: Expression) -> Iterator[Expression]:
             pending.extend(reversed(here.operands))
         elif isinstance(here, Opaque):
             pending.extend(reversed(here.parts))
-        elif isinstance(here, Cast):
+        elif isinstance(here, Cast | Converted):
             pending.append(here.operand)
 
 
@@ -177,9 +187,11 @@ def described(node: Expression) -> str:
     match node:
         case Opaque(what):
             return what
+        case Call("case"):
+            return "CASE"
         case Call(operator):
             return f"the function {operator}" if node.is_function else f"the operator {operator}"
-        case Cast():
+        case Cast() | Converted():
             return "a cast"
         case Name():
             return f"the function {node}()"

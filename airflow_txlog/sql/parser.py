@@ -1,8 +1,9 @@
 """The parser of SQL expressions, by Spark's grammar: from tokens to an `Expression`.
 
-Precedence, keywords and literals are Spark's. A construct with a special grammar (CASE, INTERVAL, a lambda, the
-arguments of EXTRACT) is read only to find its end, and is `Opaque`. The invariant: a text is read as Spark reads it, or
-not at all (`NoExpression`). A word that could be a keyword is never taken for a name if Spark could decide otherwise.
+Precedence, keywords and literals are Spark's. A construct with a special grammar (INTERVAL, a
+lambda, the arguments of EXTRACT) is read only to find its end, and is `Opaque`. `CASE x WHEN y` becomes
+`CASE WHEN x = y`. The invariant: a text is read as Spark reads it, or not at all (`NoExpression`). A word that could be
+a keyword is never taken for a name if Spark could decide otherwise.
 Source: Spark 4.2, SqlBaseParser.g4 (booleanExpression, predicate, valueExpression, primaryExpression);
 tests/engine/table/predicate/test_differential.py.
 """
@@ -43,7 +44,7 @@ _UNITS = words(
 _TYPED = words("date time timestamp timestamp_ltz timestamp_ntz")
 # A function of a type's name is a cast to that type.
 _CASTS = words("boolean tinyint smallint int bigint float double date timestamp string binary")
-# Their first argument may be a unit of time.
+# Their first argument may be a unit of time, unless there are two.
 _WITH_UNITS = words("timestampadd timestampdiff timediff dateadd datediff date_add date_diff")
 _MOST_DEPTH = 50
 _CLOSINGS = {"(": ")", "[": "]"}
@@ -280,7 +281,9 @@ class _Parser:
     def _call(self, name: str, start: int) -> Expression:
         opened, depth = self.at, self.depth
         try:
-            arguments = None if name in _WITH_UNITS else self._arguments(may_be_empty=True)
+            arguments: tuple[Expression, ...] | None = self._arguments(may_be_empty=True)
+            if name in _WITH_UNITS and arguments is not None and len(arguments) != 2:
+                arguments = None
         except NoExpression:
             arguments = None
         if arguments is None:
@@ -307,18 +310,20 @@ class _Parser:
     def _case(self) -> Expression:
         start = self.at
         self.at += 1
-        parts = [] if self._word() == "when" else [self.expression()]
+        subject = None if self._word() == "when" else self.expression()
         self._needs("when")
+        parts: list[Expression] = []
         while True:
-            parts.append(self.expression())
+            at, test = self.at, self.expression()
+            parts.append(test if subject is None else Call("=", (subject, test), (at, self.at)))
             self._needs("then")
             parts.append(self.expression())
             if not self._takes("when"):
                 break
-        if self._takes("else"):
-            parts.append(self.expression())
+        end = (self.at, self.at)
+        parts.append(self.expression() if self._takes("else") else Literal("null", "null", end))
         self._needs("end")
-        return Opaque("CASE", (start, self.at), tuple(parts))
+        return Call("case", tuple(parts), (start, self.at))
 
     def _cast(self) -> Expression:
         start = self.at

@@ -51,7 +51,7 @@ def shape(node: Expression | None) -> str:
         ("upper(a, f()) = 'A'", "(= (upper() a (f() )) 'A')"),
         ("LIKE(a, 'x%')", "(like() a 'x%')"),
         ("exists(a, x -> x AND b) OR c", "(or <the function exists()> c)"),
-        ("CASE WHEN a AND b THEN 1 ELSE 2 END = 1 OR c", "(or (= <CASE> 1) c)"),
+        ("CASE WHEN a AND b THEN 1 ELSE 2 END = 1 OR c", "(or (= (case (and a b) 1 2) 1) c)"),
         ("a - INTERVAL 1 DAY < b", "(< (- a <INTERVAL>) b)"),
         ("interval = 1", "(= interval 1)"),
         ("cast(a AS ARRAY<INT>)[0] = 1 AND b", "(and (= <an element in brackets> 1) b)"),

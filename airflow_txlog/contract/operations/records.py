@@ -35,39 +35,37 @@ from airflow_txlog.contract.operations.fields import (
 from airflow_txlog.contract.operations.reading import invalid, want
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.locations import LOCAL, scheme_of
-from airflow_txlog.sql.expression import Call, Cast, Expression, Opaque, parts_of
-from airflow_txlog.sql.expression import Literal as Constant
+from airflow_txlog.sql.expression import Call, Expression, Opaque, parts_of
 from airflow_txlog.sql.sql_text import sql_text
 
 _JOBS = "airflow_txlog.jobs.operations"
 
-_FUNCTIONS = frozenset(("btrim()", "ltrim()", "rtrim()", "trim()", "day()", "dayofmonth()", "month()", "year()"))
-_COMPARING = _FUNCTIONS | frozenset(
-    ("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null", "like")
+COMPUTED = frozenset(
+    (
+        *("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null", "like", "case"),
+        *("+", "-", "*", "/", "%", "||", "negate", "abs()", "btrim()", "char_length()", "coalesce()", "concat()"),
+        *("date_add()", "date_sub()", "datediff()", "day()", "dayofmonth()", "if()", "ifnull()", "lcase()", "left()"),
+        *("length()", "lower()", "ltrim()", "month()", "named_struct()", "nullif()", "nvl()", "right()", "round()"),
+        *("rtrim()", "substr()", "substring()", "trim()", "ucase()", "upper()", "year()"),
+    )
 )
-_CALCULATING = frozenset(("+", "-", "*"))
+"""The operators and functions of the table in `sql.evaluation`, which this module must not import."""
 
 
 # The next functions guess whether a job can do without Spark; the types of the columns are not known here. The job
 # decides (`jobs/sql`). A wrong guess starts a process, or a Spark, that was not needed; it changes no result.
 
 
-def looks_plain(text: str | None, *, is_value: bool = False) -> bool:
-    """Return whether a text, if any, has only names, constants and comparisons; `is_value`: also `+`, `-` and `*`."""
+def looks_plain(text: str | None) -> bool:
+    """Return whether a text, if there is one, has only names, constants and operations that are computed here."""
     if text is None:
         return True
     expression = sql_text(text).expression
-    operators = _COMPARING | _CALCULATING if is_value else _COMPARING
-    return expression is not None and all(_looks_plain(part, operators) for part in parts_of(expression))
+    return expression is not None and all(map(_looks_plain, parts_of(expression)))
 
 
-def _looks_plain(part: Expression, operators: frozenset[str]) -> bool:
-    match part:
-        case Call(operator):
-            return operator in operators
-        case Cast(operand):
-            return isinstance(operand, Constant)
-    return not isinstance(part, Opaque)
+def _looks_plain(part: Expression) -> bool:
+    return part.operator in COMPUTED if isinstance(part, Call) else not isinstance(part, Opaque)
 
 
 def _may_be_read_here(source: AnySource) -> bool:
@@ -190,7 +188,7 @@ class Update(ScopedOperation, frozen=True, kw_only=True, tag="update"):
         return True
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        return looks_plain(self.predicate) and all(looks_plain(text, is_value=True) for text in self.set.values())
+        return looks_plain(self.predicate) and all(map(looks_plain, self.set.values()))
 
 
 @register
@@ -236,8 +234,7 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         is_in_reach = _is_in_reach(self.source, is_spark_here=is_spark_here)
-        is_plain = looks_plain(self.on) and all(looks_plain(text, is_value=True) for text in self.clause_texts)
-        return self.may_spare_spark and is_in_reach and is_plain
+        return self.may_spare_spark and is_in_reach and all(map(looks_plain, [self.on, *self.clause_texts]))
 
     @property
     def clause_texts(self) -> list[str]:

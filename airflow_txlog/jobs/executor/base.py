@@ -37,12 +37,14 @@ T = TypeVar("T")
 class NeedsSpark(Exception):
     """Work needs Spark, and the executor has none. `args[0]` completes the sentence "Spark is needed: ".
 
-    `unread` is the error of a source's file that Arrow cannot decode but Spark's own reader might.
+    `unread` is the error of a file of the source that Arrow cannot decode but Spark's own reader might. `for_value`:
+    the job has met a value that only Spark computes.
     """
 
-    def __init__(self, why: str, unread: InvalidInput | None = None) -> None:
+    def __init__(self, why: str, unread: InvalidInput | None = None, *, for_value: bool = False) -> None:
         super().__init__(why)
         self.unread = unread
+        self.for_value = for_value
 
 
 class FoundSource(Protocol):

@@ -80,7 +80,14 @@ class _Update(ByCondition[_Prepared]):
         if not may_break_rules(snapshot.metadata, snapshot.delta_schema):
             used = {name: value for text in update.set.values() for name, value in gate.parameters_in(text).items()}
             is_ansi = context.is_ansi
-            found = plain_values(update.set, snapshot.delta_schema, used, alias=update.target_alias, is_ansi=is_ansi)
+            found = plain_values(
+                update.set,
+                snapshot.delta_schema,
+                used,
+                alias=update.target_alias,
+                is_ansi=is_ansi,
+                may_fail=not context.leaves_values_to_spark,
+            )
             if isinstance(found, RowValues):
                 for text in update.set.values():
                     gate.check_clocks(text, snapshot.delta_schema.names)

@@ -1,8 +1,8 @@
 """Operations on the rows for which one text is TRUE: DELETE, UPDATE, and an overwrite with `replace_where`.
 
-The invariant: a row is found exactly if Spark evaluates the author's text to TRUE. For a plain text (`predicate.plain`)
-the engine computes that; for any other text it only skips files and rows for which it cannot be TRUE. Source: soundness
-A2, A9.
+The invariant: a row is found exactly if Spark evaluates the author's text to TRUE. For a plain text, the
+engine computes that (`predicate.binding`). For any other text, it only skips files and rows for which it cannot be
+TRUE. Source: soundness A2, A9.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, distinct_values, held_rows, is_too_much, rows_packed
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.table.predicate import Predicate, why_not_plain
+from airflow_txlog.engine.table.predicate import Predicate, plain_condition
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
@@ -32,8 +32,8 @@ from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.columns import columns_named
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
-from airflow_txlog.jobs.sql.scope import exact_filter_of, read_condition, row_filter_of
-from airflow_txlog.sql.expression import Call, Column, Expression, Values, any_of
+from airflow_txlog.jobs.sql.scope import read_condition, row_filter_of
+from airflow_txlog.sql.expression import Call, Column, Expression, Values, any_of, columns_of
 from airflow_txlog.storage.limits import weight_of
 
 if TYPE_CHECKING:
@@ -87,21 +87,20 @@ class ByCondition(RowOperation[C]):
         """
         condition, schema = self._condition, snapshot.delta_schema
         used = self._gate.parameters_in(condition)
-        why = why_not_plain(condition, schema, used)
-        if why is not None:
-            return why
-        read = read_condition(self._context, snapshot, condition, used)
-        exact = exact_filter_of(read, schema.names)
-        return "what the engine cannot evaluate" if exact is None else (read, exact)
+        may_fail = not self._context.leaves_values_to_spark
+        exact = plain_condition(condition, schema, used, alias=self._alias, may_fail=may_fail)
+        if isinstance(exact, str):
+            return exact
+        return read_condition(self._context, snapshot, condition, used, alias=self._alias), exact
 
     def find(self, prepared: C, plan: FilePlan) -> Matches:
         """Return every row for which the condition is TRUE, with the only clause. Raises NeedsSpark."""
-        context, columns = self._context, columns_named(self._condition, prepared.snapshot.delta_schema)
-        plain = self._plain(prepared.snapshot)
+        context, plain = self._context, self._plain(prepared.snapshot)
         if isinstance(plain, str):
+            columns = columns_named(self._condition, prepared.snapshot.delta_schema)
             found = self._find_by_spark(plan, columns, prepared.condition)
         else:
-            found = _passing(context, plan, addressed_scan(context, plan, columns, plain[1]))
+            found = _passing(context, plan, addressed_scan(context, plan, columns_of(plain[1]), plain[1]))
         return Matches.of_clause(ONLY_CLAUSE, found)
 
     def _find_by_spark(self, plan: FilePlan, columns: frozenset[str], read: Predicate) -> Mapping[int, RowPositions]:

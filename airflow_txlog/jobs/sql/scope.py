@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
-from airflow_txlog.engine.table.predicate import Predicate, rows_matching, why_not_plain
+from airflow_txlog.engine.table.predicate import Predicate, plain_condition
 from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import comparable_type, constants_of
@@ -32,7 +32,7 @@ from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismat
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
-from airflow_txlog.sql.evaluation import aligned, known_as
+from airflow_txlog.sql.evaluation import aligned, known_as, passing
 from airflow_txlog.sql.expression import Call, Expression, Literal, all_of, any_of, columns_of, parts_of
 
 if TYPE_CHECKING:
@@ -145,11 +145,11 @@ class Partitions:
         self._fields = [_field_of(schema, name, context.root) for name in columns]
         self._schema = pa.schema([pa.field(field.name, arrow_type(field.type)) for field in self._fields])
         self._answers: dict[str, dict[Tuple, bool]] = {}
-        self._read: dict[str, Predicate | str] = {}
+        self._read: dict[str, Expression | str] = {}
 
     def speaks_of_partitions_only(self, text: str) -> bool:
         """Return whether Spark finds every name of an accepted condition among the partition columns."""
-        if isinstance(self._plain(text), Predicate):
+        if not isinstance(self._plain(text), str):
             return True
         try:
             self._condition(text)
@@ -163,7 +163,7 @@ class Partitions:
         Raises InvalidPredicate when it names anything but partition columns.
         """
         plain = self._plain(text)
-        if isinstance(plain, Predicate):
+        if not isinstance(plain, str):
             used = self._gate.parameters_in(text)
             self._gate.used |= set(used)
             return used
@@ -176,26 +176,15 @@ class Partitions:
     def _condition(self, text: str) -> dict[str, Any]:
         return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
 
-    def _plain(self, text: str) -> Predicate | str:
-        """Return a plain condition of partition columns as the engine reads it, or the part that is not plain.
+    def _plain(self, text: str) -> Expression | str:
+        """Return a plain condition of partition columns, bound to them, or the part that is not plain.
 
         Spark accepts a plain text and evaluates it as the engine does, so it is not needed.
         """
         if text not in self._read:
-            self._read[text] = self._read_plain(text, StructType(tuple(self._fields)))
+            schema, may_fail = StructType(tuple(self._fields)), not self._context.leaves_values_to_spark
+            self._read[text] = plain_condition(text, schema, self._gate.parameters_in(text), may_fail=may_fail)
         return self._read[text]
-
-    def _read_plain(self, text: str, schema: StructType) -> Predicate | str:
-        used, zone = self._gate.parameters_in(text), self._context.spec.time_zone
-        why = why_not_plain(text, schema, used)
-        if why is not None:
-            return why
-        try:
-            read = read_predicate(text, schema, parameters=used, time_zone=zone)
-            rows_matching(read, self._typed([]))
-        except InvalidPredicate:
-            return "what the engine cannot evaluate"
-        return read
 
     def tuples_of(self, files: pa.Table, columns: Sequence[str] | None = None) -> list[Tuple]:
         """Return the raw partition values of each file (rows of a table `FILES`), in order; see `tuple_of`."""
@@ -229,8 +218,8 @@ class Partitions:
 
     def _ask(self, text: str, distinct: Sequence[Tuple]) -> list[bool]:
         plain = self._plain(text)
-        if isinstance(plain, Predicate):
-            answers: list[bool] = rows_matching(plain, self._typed(distinct)).to_pylist()
+        if not isinstance(plain, str):
+            answers: list[bool] = passing(plain, self._typed(distinct)).to_pylist()
             return answers
         from airflow_txlog.jobs.sql.schemas import compared_as_char  # noqa: PLC0415 - only with Spark
 
@@ -329,21 +318,16 @@ def row_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression 
     return _row_filter(predicate.tree, frozenset(scanned))
 
 
-def exact_filter_of(predicate: Predicate, scanned: Collection[str]) -> Expression | None:
-    """Return the row filter that passes exactly the rows for which the predicate is TRUE; None if there is none."""
-    return _row_filter(predicate.tree, frozenset(scanned), is_exact=True)
-
-
-def _row_filter(node: Expression, scanned: frozenset[str], *, is_exact: bool = False) -> Expression | None:
+def _row_filter(node: Expression, scanned: frozenset[str]) -> Expression | None:
     match node:
         case Literal():
-            return node if is_exact else None
+            return None
         case Call("and" | "or", children):
-            found = [_row_filter(child, scanned, is_exact=is_exact) for child in children]
+            found = [_row_filter(child, scanned) for child in children]
             parts = [part for part in found if part is not None]
             if node.operator == "or":
                 return any_of(parts) if len(parts) == len(found) else None
-            return all_of(parts) if parts and not (is_exact and len(parts) < len(found)) else None
+            return all_of(parts) if parts else None
     calls = [known_as(part) is not None for part in parts_of(node) if isinstance(part, Call)]
     constants = constants_of(node)
     is_alike = constants is None or constants.type in _COMPARED_ALIKE

@@ -43,6 +43,16 @@ class Constant:
 
 NULL = Constant(Primitive.VOID, None)
 
+CAST_TARGETS: dict[str, Primitive] = {kind.value: kind for kind in Primitive} | {
+    "timestamp_ltz": Primitive.TIMESTAMP,
+    "real": Primitive.FLOAT,
+    "tinyint": Primitive.BYTE,
+    "smallint": Primitive.SHORT,
+    "int": Primitive.INTEGER,
+    "bigint": Primitive.LONG,
+}
+"""The types without parameters, by their names in SQL."""
+
 _SUFFIXED = {
     "L": Primitive.LONG,
     "S": Primitive.SHORT,

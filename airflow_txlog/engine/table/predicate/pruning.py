@@ -30,6 +30,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     describe,
     leaves,
     operand_of,
+    type_of_call,
 )
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructType
 from airflow_txlog.errors import PartitionMismatch
@@ -167,9 +168,8 @@ class _Facts:
             case Column(name):
                 return self.types.get(name)
             case Call(_, operands) if (known := known_as(operand)) is not None:
-                return (
-                    Primitive(known.result) if {str(self._type_of(each)) for each in operands} <= known.types else None
-                )
+                types = [kind for each in operands if (kind := self._type_of(each)) is not None]
+                return type_of_call(known, types) if len(types) == len(operands) else None
         return None
 
     def _may_be_in_set(self, node: Call) -> pa.BooleanArray:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from airflow_txlog.engine.table.predicate import coercion, constants
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar
 from airflow_txlog.engine.table.predicate.names import Names, columns_in_text, did_you_mean, is_special, shown_names
-from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Predicate, null_test
+from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Predicate, null_test, type_of_call
 from airflow_txlog.engine.table.schema.types import Primitive, StructType
 from airflow_txlog.errors import InvalidPredicate, UnknownColumn
 from airflow_txlog.sql import confinement
@@ -39,14 +39,6 @@ from airflow_txlog.sql.lexer import has_half_of_a_character
 from airflow_txlog.sql.sql_text import SqlText, quoted_hint, sql_text
 
 _OPERATORS = {operator.value: operator for operator in Operator}
-_CAST_TARGETS = {kind.value: kind for kind in Primitive} | {
-    "timestamp_ltz": Primitive.TIMESTAMP,
-    "real": Primitive.FLOAT,
-    "tinyint": Primitive.BYTE,
-    "smallint": Primitive.SHORT,
-    "int": Primitive.INTEGER,
-    "bigint": Primitive.LONG,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +89,13 @@ class _LeafReader:
         if isinstance(node, Name):
             return self.names.column(node)
         known = known_as(node)
-        if known is None or not isinstance(node, Call) or not node.is_function:
+        if known is None or not isinstance(node, Call) or not (node.is_function and all(map(_is_known, node.operands))):
             raise OutsideGrammar(described(node))
         operands = [self._column(each) for each in node.operands]
-        if not {str(operand.type) for operand in operands} <= known.types:
+        result = type_of_call(known, [operand.type for operand in operands])
+        if result is None:
             raise OutsideGrammar(described(node))
-        bound = Call(node.operator, tuple(operand.expression for operand in operands))
-        return Operand(bound, Primitive(known.result))
+        return Operand(Call(node.operator, tuple(operand.expression for operand in operands)), result)
 
     def _constant(self, node: Expression) -> Constant:
         match node:
@@ -122,9 +114,9 @@ class _LeafReader:
                     raise OutsideGrammar("a parameter that is not bound")
                 return constants.bound(name, self.parameters[name], self.sql)
             case Cast(operand, target):
-                if target not in _CAST_TARGETS:
+                if target not in constants.CAST_TARGETS:
                     raise OutsideGrammar("a cast")
-                return constants.cast(self._constant(operand), _CAST_TARGETS[target], self.time_zone)
+                return constants.cast(self._constant(operand), constants.CAST_TARGETS[target], self.time_zone)
             case Name() if not is_special(node):
                 raise OutsideGrammar("a column where a constant should stand")
         raise OutsideGrammar(described(node))
@@ -166,13 +158,6 @@ def read_predicate(
     """
     names = Names(schema, alias)
     return _read_text(sql, names, parameters, time_zone, lenient, unknown_columns_are_opaque=unknown_columns_are_opaque)
-
-
-def read_tree(
-    condition: Expression, schema: StructType, parameters: Mapping[str, object], time_zone: str
-) -> Expression:
-    """Return the bound tree of a condition whose names are columns of the schema. Raises InvalidPredicate."""
-    return _read(condition, _LeafReader(Names(schema), parameters, time_zone, ""), [])
 
 
 def target_conjuncts(

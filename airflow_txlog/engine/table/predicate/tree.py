@@ -9,6 +9,7 @@ Source: soundness A4.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TypeAlias
@@ -16,8 +17,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from airflow_txlog.datafiles.codecs import date_text, decimal_text, timestamp_text
-from airflow_txlog.engine.table.schema.schema import array_of, arrow_type
+from airflow_txlog.engine.table.schema.schema import array_of, arrow_type, delta_type
 from airflow_txlog.engine.table.schema.types import DataType, Primitive, StructField
+from airflow_txlog.sql import operand_types
+from airflow_txlog.sql.evaluation import Known
 from airflow_txlog.sql.expression import (
     TRUE,
     Call,
@@ -78,6 +81,15 @@ class Operand:
     def name(self) -> str:
         """The column's name, for messages."""
         return ", ".join(sorted(columns_of(self.expression)))
+
+
+def type_of_call(known: Known, types: Sequence[DataType]) -> DataType | None:
+    """Return the type of a function of columns of these types; None unless it has a value for every one of theirs."""
+    operands = [operand_types.Operand(TRUE, arrow_type(kind)) for kind in types]
+    signature = None if known.may_fail else known.typed(operands)
+    if signature is None or signature.operands != tuple(operand.type for operand in operands):
+        return None
+    return delta_type(signature.result, "")
 
 
 def compared(operand: Operand, operator: Operator, value: Value) -> Expression:

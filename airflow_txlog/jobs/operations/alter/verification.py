@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.tasks.rule_checks import BROKEN_SCHEMA, NotNull, Ru
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.alteration.altered import Altered
-from airflow_txlog.engine.table.predicate import why_not_plain
+from airflow_txlog.engine.table.predicate import plain_condition
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import ConstraintViolation
 from airflow_txlog.jobs.context import JobContext
@@ -33,7 +33,7 @@ from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.columns import check_names_are_free, columns_named
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
-from airflow_txlog.jobs.sql.scope import accepted_by_spark, exact_filter_of, read_condition
+from airflow_txlog.jobs.sql.scope import accepted_by_spark
 from airflow_txlog.sql.expression import Expression
 from airflow_txlog.sql.sql_text import is_constant
 
@@ -87,11 +87,8 @@ class _Rows:
 
     def _plain(self, snapshot: Snapshot, text: str) -> Expression | str:
         """Return the constraint as tasks evaluate it, or the reason why they cannot."""
-        why = why_not_plain(text, snapshot.delta_schema, {})
-        if why is not None:
-            return why
-        read = read_condition(self._context, snapshot, text, {})
-        return exact_filter_of(read, snapshot.schema.names) or "what the engine cannot evaluate"
+        may_fail = not self._context.leaves_values_to_spark
+        return plain_condition(text, snapshot.delta_schema, {}, may_fail=may_fail)
 
     def _verify(
         self, snapshot: Snapshot, found: Altered, texts: Mapping[str, str], plain: Mapping[str, Expression | str]

@@ -32,9 +32,7 @@ from airflow_txlog.datafiles.tasks.row_values import (
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.table.predicate import Predicate
-from airflow_txlog.engine.table.predicate.plain import NotPlain, check_plain, tree_of
-from airflow_txlog.engine.table.predicate.reading import read_tree
+from airflow_txlog.engine.table.predicate.binding import Binder, NotPlain, columns_in, plain_expression
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import arrow_type
 from airflow_txlog.engine.table.schema.types import StructField
@@ -46,7 +44,6 @@ from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, unmatched_plan
 from airflow_txlog.jobs.sql.columns import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_value
-from airflow_txlog.jobs.sql.scope import exact_filter_of
 from airflow_txlog.sql.expression import Column, Expression, Values
 
 
@@ -226,14 +223,12 @@ class _Reader:
         """Return the condition over `pair.rows`. Raises NotPlain."""
         if clause.condition is None:
             return None
-        tree, rows = self.pair.resolved(tree_of(clause.condition), clause.when), self.pair.rows(clause.when)
-        parameters = self.context.parameters
-        check_plain(tree, rows, parameters)
-        bound = read_tree(tree, rows, parameters, self.context.spec.time_zone)
-        exact = exact_filter_of(Predicate(clause.condition, bound), rows.names)
-        if exact is None:
-            raise NotPlain("what the engine cannot evaluate")
-        return exact
+        tree = self.pair.resolved(plain_expression(clause.condition), clause.when)
+        return self._binder(clause.when).condition(tree)
+
+    def _binder(self, when: str) -> Binder:
+        may_fail = not self.context.leaves_values_to_spark
+        return Binder(columns_in(self.pair.rows(when)), self.context.parameters, may_fail)
 
     def values(self, clause: AnyClause) -> RowValues:
         """Return the values over `pair.rows`. Raises NotPlain."""
@@ -264,8 +259,8 @@ class _Reader:
         named = source_column(text, pair) if when != "not_matched_by_source" else None
         if named is not None:
             return self._of_source(field, named)
-        tree = pair.resolved(tree_of(text), when)
-        return plain_value(tree, field, pair.rows(when), context.parameters, is_ansi=context.is_ansi)
+        tree = pair.resolved(plain_expression(text), when)
+        return plain_value(tree, field, self._binder(when), is_ansi=context.is_ansi)
 
     def _of_source(self, field: StructField, name: str) -> Column:
         if not self.pair.is_of_one_type(field.name, name):

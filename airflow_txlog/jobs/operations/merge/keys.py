@@ -17,7 +17,7 @@ from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import Acting, SourceKeys, pairs_of_keys
 from airflow_txlog.datafiles.tasks.row_values import of_source
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
-from airflow_txlog.engine.table.predicate.plain import NotPlain
+from airflow_txlog.engine.table.predicate.binding import NotPlain
 from airflow_txlog.engine.table.schema.types import (
     CHAR_VARCHAR_KEY,
     Primitive,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.table.predicate.plain import NotPlain
+from airflow_txlog.engine.table.predicate.binding import NotPlain
 from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.files import frames
 from airflow_txlog.jobs.operations.merge import by_spark as by_spark_module

@@ -1,0 +1,285 @@
+"""Expressions that Spark certainly accepts, bound to columns and typed, so that Spark need not be consulted.
+
+An expression is *plain* if it consists of columns, constants, and operations of the `KNOWN` table on operands of their
+types. Constants have the types that Spark gives them, and Spark's implicit conversions become part of the tree. A text
+that is compared with a whole number or a date counts as one if Spark writes that number or date so. The invariant:
+Spark refuses no plain text; its value is Spark's for every row, or the evaluation leaves it to Spark. Source: Spark
+4.2, SqlBaseParser.g4; tests/sql/test_known_against_spark.py; tests/engine/table/predicate/test_differential.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from airflow_txlog.engine.table.predicate import constants
+from airflow_txlog.engine.table.predicate.coercion import is_plain_pattern
+from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar, is_canonical
+from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type, codec, delta_type
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
+from airflow_txlog.sql.computations import ForSpark
+from airflow_txlog.sql.evaluation import Known, known_as
+from airflow_txlog.sql.expression import (
+    Call,
+    Cast,
+    Column,
+    Converted,
+    Expression,
+    Literal,
+    Name,
+    Parameter,
+    Values,
+    columns_of,
+    described,
+)
+from airflow_txlog.sql.operand_types import BOOL, TEXT, VOID, Operand, castable, holds, is_decimal
+from airflow_txlog.sql.sql_text import sql_text
+
+# A list of 25,000 values.
+_MOST_TOKENS = 50_000
+_COMPARING = ("=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between")
+
+Columns: TypeAlias = Callable[[Name], Operand]
+"""Returns the column that a name means. Raises NotPlain if it may be anything else."""
+
+
+class NotPlain(Exception):
+    """`args[0]` names the part that is not plain."""
+
+
+def plain_condition(
+    sql: str, schema: StructType, parameters: Mapping[str, object], *, alias: str | None = None, may_fail: bool = True
+) -> Expression | str:
+    """Return a condition bound to the columns of `schema`; or the part of the text that is not plain, in words.
+
+    `alias` may qualify the columns. Unless it `may_fail`, no evaluation of it is left to Spark.
+    """
+    try:
+        node = plain_expression(sql)
+        return Binder(columns_in(schema, alias), parameters, may_fail).condition(node)
+    except NotPlain as found:
+        return str(found.args[0])
+
+
+def plain_expression(sql: str) -> Expression:
+    """Return the tree of a text that all parsers read alike. Raises NotPlain."""
+    if sql.endswith("\\"):
+        raise NotPlain("a backslash at its end")  # in a comment, it would swallow what a job appends to the text
+    text = sql_text(sql)
+    if text.problem is not None or any(token.doubt is not None for token in text.tokens):
+        raise NotPlain("a text that two parsers may read differently")
+    if len(text.tokens) > _MOST_TOKENS:
+        raise NotPlain("a very long text")
+    if text.expression is None:
+        raise NotPlain("another expression")
+    return text.expression
+
+
+def columns_in(schema: StructType, alias: str | None = None) -> Columns:
+    """Return the meaning of names: a column of the schema, or a member of one that is a struct."""
+
+    def column(name: Name) -> Operand:
+        parts = [part.text for part in name.parts]
+        if alias is not None and len(parts) > 1 and parts[0].lower() == alias.lower():
+            # A column that has the alias' name may be meant.
+            parts = parts[1:] if schema.find(parts[0]) is None else []
+        path = schema.find_path(tuple(parts)) if name.is_certain else None
+        if path is None:
+            raise NotPlain(f"the name {name}")
+        return column_operand(path)
+
+    return column
+
+
+def column_operand(path: Sequence[StructField], column: str | None = None) -> Operand:
+    """Return the operand of a column, or of a member of it; `column` is its name in the rows. Raises NotPlain."""
+    last = path[-1]
+    is_single = isinstance(last.type, Primitive | DecimalType | StructType) and last.type is not Primitive.VOID
+    if not is_single or any(field.is_collated or field.is_char for field in path):
+        raise NotPlain(f"the column {last.name}, of the type {last.type}")
+    found: Expression = Column(column or path[0].name)
+    for field in path[1:]:
+        found = Call(".", (found, Literal("string", field.name)))
+    return Operand(found, arrow_type(last.type))
+
+
+@dataclass(frozen=True, slots=True)
+class Binder:
+    """Binds the expressions of one text."""
+
+    columns: Columns
+    parameters: Mapping[str, object]
+    may_fail: bool = True
+
+    def condition(self, node: Expression) -> Expression:
+        """Return the bound condition. Raises NotPlain."""
+        found = self.operand(node)
+        if found.type not in (BOOL, VOID):
+            raise NotPlain(described(node))
+        return self._converted(found, BOOL)
+
+    def operand(self, node: Expression) -> Operand:
+        """Return the bound expression with its type. Raises NotPlain."""
+        match node:
+            case Name():
+                return self.columns(node)
+            case Literal() | Parameter():
+                return _operand_of(self._constant(node))
+            case Cast():
+                return self._cast(node)
+            case Call():
+                return self._call(node)
+        raise NotPlain(described(node))
+
+    def _constant(self, node: Literal | Parameter) -> Constant:
+        try:
+            match node:
+                case Literal("null"):
+                    return constants.NULL
+                case Literal("boolean", text):
+                    return Constant(Primitive.BOOLEAN, text == "true")
+                case Literal("number", text):
+                    return constants.number(text.removeprefix("-"), text.startswith("-"))
+                case Literal(_, text):
+                    return Constant(Primitive.STRING, text)
+                case Parameter(name) if name in self.parameters:
+                    return constants.bound(name, self.parameters[name], f":{name}")
+        except OutsideGrammar as found:
+            raise NotPlain(str(found)) from None
+        raise NotPlain("a parameter that is not bound")
+
+    def _cast(self, node: Cast) -> Operand:
+        target = _type_named(node.target)
+        if isinstance(node.operand, Literal) and node.operand.kind == "string":
+            if target is not Primitive.DATE or not is_canonical(target, node.operand.text):
+                raise NotPlain("a cast")
+            return _operand_of(Constant(target, _read(node.operand.text, Primitive.DATE)))
+        operand = self.operand(node.operand)
+        kind = arrow_type(target)
+        if operand.is_constant or not castable(kind, operand.type):
+            raise NotPlain(f"a cast to {node.target}")
+        return Operand(self.cast(operand, kind), kind)
+
+    def cast(self, operand: Operand, kind: pa.DataType) -> Expression:
+        """Return an operand that is `castable` in another type. Raises NotPlain if it does not fit or must not fail."""
+        may_fail = not holds(kind, operand.type) and kind != TEXT
+        if operand.is_constant:
+            try:
+                return self._converted(operand, kind)
+            except (pa.ArrowInvalid, OverflowError):
+                raise NotPlain(f"a constant that is no {kind}") from None
+        if may_fail and not self.may_fail and operand.type != kind:
+            raise NotPlain(f"a cast to {kind}")
+        return operand.expression if operand.type == kind else Converted(operand.expression, kind, may_fail)
+
+    def _call(self, node: Call) -> Operand:
+        known = known_as(node)
+        if known is None or (known.may_fail and not self.may_fail):
+            raise NotPlain(described(node))
+        operands = [self.operand(each) for each in node.operands]
+        if node.operator in _COMPARING:
+            operands = [_meant(each, operands) for each in operands]
+        signature = known.typed(operands)
+        if signature is not None and node.operator == "like" and not is_plain_pattern(operands[1].constant):
+            raise NotPlain("a LIKE pattern with another wildcard than %")
+        if signature is None:
+            types = " and ".join(dict.fromkeys(str(each.type) for each in operands))
+            raise NotPlain(f"{described(node)} on the types {types}")
+        pairs = zip(operands, signature.operands, strict=True)
+        converted = tuple(self._converted(operand, kind) for operand, kind in pairs)
+        if node.operator == "in":
+            return Operand(self._in_list(converted), BOOL)
+        if any(map(columns_of, converted)):
+            return Operand(Call(node.operator, converted), signature.result)
+        return Operand(_folded(known, converted, signature.result), signature.result)
+
+    def _in_list(self, operands: Sequence[Expression]) -> Expression:
+        subject, *members = operands
+        if not all(isinstance(each, Values) for each in members) or not columns_of(subject):
+            raise NotPlain("a list of more than constants")
+        values = pa.concat_arrays([each.array for each in members if isinstance(each, Values)])
+        found = Call("in", (subject, Values(values.drop_null())))
+        # Beside null, no other value is certain to be outside the list.
+        return Call("or", (found, Values(pa.nulls(1, BOOL)))) if values.null_count else found
+
+    def _converted(self, operand: Operand, kind: pa.DataType) -> Expression:
+        """Return the operand in the type to which Spark converts it implicitly."""
+        if operand.type == kind:
+            return operand.expression
+        if operand.type == VOID:
+            return Values(pa.nulls(1, kind))
+        if operand.is_constant:
+            return Values(pa.array([_value_in(kind, operand.constant)], kind))
+        return Converted(operand.expression, kind)
+
+
+def _operand_of(constant: Constant) -> Operand:
+    if constant.is_local:
+        raise NotPlain("a time of a named zone")
+    array = array_of([constant.value], constant.type)
+    return Operand(Values(array), array.type, is_constant=True, constant=constant.value)
+
+
+def _value_in(kind: pa.DataType, constant: object) -> object:
+    """Return a number as a value of a type that holds it."""
+    if kind == TEXT:
+        return str(constant)
+    if isinstance(constant, float):
+        return constant
+    assert isinstance(constant, int | Decimal)
+    if is_decimal(kind):
+        return Decimal(constant)
+    # Minus zero is a whole number's, or a decimal's: 0.
+    return float(constant) + 0.0 if pa.types.is_floating(kind) else int(constant)
+
+
+def _meant(operand: Operand, others: Sequence[Operand]) -> Operand:
+    """Return a constant text as the whole number or the date that it is compared with.
+
+    With ANSI mode Spark converts the text, without it the column; of a text as Spark writes it, both are the same.
+    """
+    kinds = {each.type for each in others if each.type not in (TEXT, VOID)}
+    if operand.type != TEXT or not operand.is_constant or len(kinds) != 1:
+        return operand
+    kind = delta_type(next(iter(kinds)), "")
+    is_written = kind is Primitive.DATE or kind in INTEGERS
+    if not is_written or not isinstance(kind, Primitive) or not is_canonical(kind, operand.constant):
+        raise NotPlain(f"a text beside the type {kind}")
+    return _operand_of(Constant(kind, _read(operand.constant, kind)))
+
+
+def _read(text: str, kind: Primitive) -> int:
+    found = codec(kind)
+    value = None if found is None else found.read(text)
+    assert isinstance(value, int)
+    return value
+
+
+def _folded(known: Known, operands: Sequence[Expression], result: pa.DataType) -> Values:
+    """Return the value of an operation on constants."""
+    arrays = [each.array for each in operands if isinstance(each, Values)]
+    if len(arrays) < len(operands) or not arrays or pa.types.is_struct(result):
+        raise NotPlain("a calculation of constants")
+    try:
+        return Values(known.compute(arrays[0], *(array[0] for array in arrays[1:])))
+    except (ForSpark, pa.ArrowInvalid):
+        raise NotPlain("a calculation of constants") from None
+
+
+_DECIMAL = "decimal("
+
+
+def _type_named(name: str) -> Primitive | DecimalType:
+    """Return the type that a cast names. Raises NotPlain."""
+    if name in constants.CAST_TARGETS:
+        return constants.CAST_TARGETS[name]
+    digits = name.removeprefix("numeric(").removeprefix("dec(").removeprefix(_DECIMAL).removesuffix(")").split(",")
+    if name.startswith(("numeric(", "dec(", _DECIMAL)) and len(digits) == 2 and all(map(str.isdecimal, digits)):
+        precision, scale = map(int, digits)
+        if 1 <= precision <= pa.decimal128(1).bit_width and precision <= 38 and scale <= precision:
+            return DecimalType(precision, scale)
+    raise NotPlain(f"a cast to {name}")

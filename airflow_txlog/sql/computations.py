@@ -1,0 +1,301 @@
+"""Computations on Arrow arrays as Spark computes them, for the table in `evaluation`.
+
+Each takes its operands in the types of its signature: arrays, and scalars for constants; at least one is an array. The
+invariant: the value is Spark's in every mode, or the computation raises `ForSpark` or Arrow's ArrowInvalid, and the job
+has Spark compute the text instead. So nothing here has an error message of its own, and the modes need not be known.
+Source: Spark 4.2, Cast, RoundBase, UTF8String, CharVarcharUtils; tests/sql/test_known_against_spark.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.sql.operand_types import DATE, DOUBLE, INT32, INTEGER_DIGITS, TEXT, is_decimal
+
+Value: TypeAlias = Any
+"""An array, or a scalar for all rows."""
+
+
+class ForSpark(Exception):
+    """A value that only Spark can compute, or for which it raises an error. `args[0]` names its kind."""
+
+
+def aligned(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    """Return the values in one array of the type in which they are compared."""
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return array if array.type == kind else array.cast(kind)
+
+
+def converted(value: Value, kind: pa.DataType) -> Value:
+    """Return the values in another type, as CAST does. Raises ForSpark and ArrowInvalid."""
+    given = value.type
+    if given == kind:
+        return value
+    if given == pa.null() or pa.types.is_struct(kind):
+        return value.cast(kind)
+    if is_decimal(given):
+        return _decimal_as(value, given, kind)
+    if given == DOUBLE:
+        # A cast that is safe fails for NaN and for what does not fit.
+        return pc.trunc(value).cast(kind)
+    if kind == DOUBLE:
+        return value.cast(DOUBLE, safe=False)
+    if given in INTEGER_DIGITS and is_decimal(kind):
+        return value.cast(pa.decimal128(INTEGER_DIGITS[given], 0)).cast(kind)
+    if given == DATE:
+        _check(pc.and_(pc.less_equal(value, _LAST_DAY), pc.greater_equal(value, _FIRST_DAY)), "a year of five digits")
+    return value.cast(kind)
+
+
+_FIRST_DAY, _LAST_DAY = pa.scalar(-719_162, INT32).cast(DATE), pa.scalar(2_932_896, INT32).cast(DATE)
+
+
+def _decimal_as(value: Value, given: pa.DataType, kind: pa.DataType) -> Value:
+    if is_decimal(kind):
+        if given.scale > kind.scale:
+            value = round_half_up(value, kind.scale)
+        return value.cast(kind)
+    if kind == DOUBLE:
+        # Both are exact, and one division rounds.
+        whole = value.cast(pa.decimal128(given.precision + given.scale, given.scale))
+        digits = pc.multiply(whole, pa.scalar(10**given.scale, pa.decimal128(given.scale + 1, 0)))
+        return pc.divide(digits.cast(pa.int64()).cast(DOUBLE), float(10**given.scale))
+    return pc.trunc(value).cast(kind)
+
+
+def _check(holds: Value, what: str) -> None:
+    """Raise ForSpark unless the condition is true of every value that is not null."""
+    if not pc.all(holds, min_count=0).as_py():
+        raise ForSpark(what)
+
+
+# --- conditions -------------------------------------------------------------------------------------------------------
+
+
+def is_in(values: pa.Array, members: pa.Array) -> pa.Array:
+    values = aligned(values, members.type)
+    return pc.if_else(pc.is_valid(values), pc.is_in(values, value_set=members), pa.scalar(None, pa.bool_()))
+
+
+def _compared(
+    compare: Callable[[Any, Any], Any], beside_nan: Callable[[Any, Any, Any], Any]
+) -> Callable[[Value, Value], Value]:
+    """Return a comparison. `beside_nan` corrects its result for floats, given on which sides each row has NaN."""
+
+    def compute(left: Value, right: Value) -> Value:
+        # In a leaf of a predicate, a float column is compared with a double.
+        if left.type != right.type:
+            left = aligned(left, right.type)
+        found = compare(left, right)
+        if not pa.types.is_floating(right.type):
+            return found
+        return beside_nan(found, pc.is_nan(left), pc.is_nan(right))
+
+    return compute
+
+
+equal = _compared(pc.equal, lambda found, left, right: pc.or_(found, pc.and_(left, right)))
+less = _compared(pc.less, lambda found, left, right: pc.or_(found, pc.and_not(right, left)))
+more = _compared(pc.greater, lambda found, left, right: pc.or_(found, pc.and_not(left, right)))
+at_most = _compared(pc.less_equal, lambda found, _, right: pc.or_(found, right))
+at_least = _compared(pc.greater_equal, lambda found, left, _: pc.or_(found, left))
+
+
+def starts_with(text: pa.Array, prefix: pa.Scalar) -> pa.Array:
+    return pc.starts_with(aligned(text, prefix.type), prefix.as_py())
+
+
+def like(text: pa.Array, pattern: pa.Scalar) -> pa.Array:
+    # On bytes, so that `%` also matches bytes that are not Unicode.
+    return pc.match_like(aligned(text, TEXT).cast(pa.binary()), pattern.as_py())
+
+
+def null_safe(left: Value, right: Value) -> Value:
+    either, both = pc.or_(pc.is_null(left), pc.is_null(right)), pc.and_(pc.is_null(left), pc.is_null(right))
+    return pc.if_else(either, both, equal(left, right))
+
+
+def between(value: Value, low: Value, high: Value) -> Value:
+    return pc.and_kleene(at_least(value, low), at_most(value, high))
+
+
+def case(*operands: Value) -> Value:
+    """Return the value after the first condition that is true, else the last one."""
+    found = operands[-1]
+    for at in range(len(operands) - 3, -1, -2):
+        found = pc.if_else(pc.fill_null(operands[at], False), operands[at + 1], found)
+    return found
+
+
+def null_if(value: Value, other: Value) -> Value:
+    return pc.if_else(pc.fill_null(equal(value, other), False), pa.scalar(None, value.type), value)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def plus(left: Value, right: Value) -> Value:
+    if left.type == DATE:
+        return pc.add_checked(left.cast(INT32), right).cast(DATE)
+    return pc.add_checked(left, right)
+
+
+def minus(left: Value, right: Value) -> Value:
+    if left.type == DATE:
+        return pc.subtract_checked(left.cast(INT32), right).cast(DATE)
+    return pc.subtract_checked(left, right)
+
+
+def quotient(left: Value, right: Value) -> Value:
+    _check(pc.not_equal(right, 0.0), "a division by zero")
+    return pc.divide(left, right)
+
+
+def remainder(left: Value, right: Value) -> Value:
+    """Return the remainder with the sign of the dividend."""
+    return pc.subtract(left, pc.multiply(pc.divide_checked(left, right), right))
+
+
+def round_half_up(value: Value, digits: int) -> Value:
+    return pc.round(value, ndigits=digits, round_mode="half_towards_infinity")
+
+
+def rounded(number: Value, digits: pa.Scalar | None = None) -> Value:
+    """Return the number with so many digits after the point; a half is rounded away from zero."""
+    kind, places = number.type, 0 if digits is None else digits.as_py()
+    if kind == DOUBLE:
+        return _double_rounded(number, places)
+    if not is_decimal(kind):
+        return number
+    left = min(kind.scale, places)
+    # One digit more has room for the carry.
+    wider = number.cast(pa.decimal128(min(kind.precision + 1, 38), kind.scale))
+    return round_half_up(wider, left).cast(pa.decimal128(kind.precision - kind.scale + left + 1, left))
+
+
+_MOST_EXACT = 1e14
+
+
+def _double_rounded(number: Value, places: int) -> Value:
+    """Round the shortest decimal text of each double, as Java does.
+
+    Let T be the decimal halfway between two results. It has at most 15 digits, so T is the shortest text of the double
+    t next to it, and the text of any smaller (greater) double is smaller (greater) than T. So comparing with t decides.
+    """
+    power = float(10**places)
+    size = pc.abs(number)
+    scaled = pc.multiply(size, power)
+    is_small = pc.less(scaled, _MOST_EXACT)
+    # NaN, infinities, and numbers without a fraction, are their own results.
+    _check(pc.or_(is_small, pc.or_(pc.is_nan(size), pc.greater_equal(size, 2.0**52))), "a number of many digits")
+    below = pc.floor(scaled)
+    halfway = pc.divide(pc.add(pc.multiply(below, 2.0), 1.0), 2.0 * power)
+    whole = pc.if_else(pc.greater_equal(size, halfway), pc.add(below, 1.0), below)
+    # Adding zero makes 0.0 of -0.0.
+    found = pc.add(pc.multiply(pc.divide(whole, power), pc.sign(number)), 0.0)
+    return pc.if_else(is_small, found, number)
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def trimmed(trim: Callable[..., pa.Array]) -> Callable[[Value], Value]:
+    # Spark trims spaces alone.
+    return lambda text: trim(text, characters=" ")
+
+
+def joined(*texts: Value) -> Value:
+    return pc.binary_join_element_wise(*texts, "", null_handling="emit_null")
+
+
+def substring(text: Value, position: pa.Scalar, length: pa.Scalar | None = None) -> Value:
+    """Return part of a text; a position counts from 1, or from the end if it is negative, and 0 is 1."""
+    first, count = position.as_py(), None if length is None else length.as_py()
+    start = first - 1 if first > 0 else first
+    if count is None:
+        return pc.utf8_slice_codeunits(text, start)
+    if count <= 0:
+        return pc.utf8_slice_codeunits(text, 0, 0)
+    end = start + count
+    return pc.utf8_slice_codeunits(text, start, None if start < 0 <= end else min(end, 2**31 - 1))
+
+
+def left_part(text: Value, length: pa.Scalar) -> Value:
+    return pc.utf8_slice_codeunits(text, 0, max(length.as_py(), 0))
+
+
+def right_part(text: Value, length: pa.Scalar) -> Value:
+    count = length.as_py()
+    return pc.utf8_slice_codeunits(text, -count) if count > 0 else pc.utf8_slice_codeunits(text, 0, 0)
+
+
+def in_case(change: Callable[[Value], Value]) -> Callable[[Value], Value]:
+    """Return upper() or lower() of ASCII; Arrow and Java change some other letters differently."""
+
+    def compute(text: Value) -> Value:
+        _check(pc.string_is_ascii(text), "letters that are not ASCII")
+        return change(text)
+
+    return compute
+
+
+# --- dates ------------------------------------------------------------------------------------------------------------
+
+# Days from 0000-03-01 of a year before all dates to 1970-01-01, and that year; a cycle of 400 years has 146,097 days.
+_CYCLES = 15_000
+_START = 719_468 + 146_097 * _CYCLES
+
+
+def date_parts(date: pa.Array) -> dict[str, pa.Array]:
+    """Return year, month and day. Arrow's own are wrong beyond the year 32,767."""
+    # Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days. No operand is negative.
+    add, subtract, times, by = pc.add, pc.subtract, pc.multiply, pc.divide
+    days = add(aligned(date, DATE).cast(pa.int32()).cast(pa.int64()), _START)
+    cycle = by(days, 146_097)
+    of_cycle = subtract(days, times(cycle, 146_097))
+    leap = subtract(subtract(by(of_cycle, 36_524), by(of_cycle, 1_460)), by(of_cycle, 146_096))
+    year = by(add(of_cycle, leap), 365)
+    of_year = subtract(of_cycle, subtract(add(times(year, 365), by(year, 4)), by(year, 100)))
+    # Months count from March.
+    month = by(add(times(of_year, 5), 2), 153)
+    is_next_year = pc.greater_equal(month, 10)
+    return {
+        "year": add(add(subtract(year, 400 * _CYCLES), times(cycle, 400)), is_next_year.cast(pa.int64())),
+        "month": pc.if_else(is_next_year, subtract(month, 9), add(month, 3)),
+        "day": add(subtract(of_year, by(add(times(month, 153), 2), 5)), 1),
+    }
+
+
+def part_of_date(name: str) -> Callable[[Value], Value]:
+    return lambda date: date_parts(date)[name].cast(INT32)
+
+
+def days_between(end: Value, start: Value) -> Value:
+    return pc.subtract_checked(end.cast(INT32), start.cast(INT32))
+
+
+# --- structs ----------------------------------------------------------------------------------------------------------
+
+
+def struct_of(*operands: Value) -> Value:
+    names, values = [each.as_py() for each in operands[::2]], operands[1::2]
+    count = next(len(each) for each in values if isinstance(each, pa.Array))
+    arrays = [pa.repeat(each, count) if isinstance(each, pa.Scalar) else each for each in values]
+    return pa.StructArray.from_arrays(arrays, names)
+
+
+def member(struct: Value, name: str) -> Value:
+    return pc.struct_field(struct, [name])
+
+
+def all_true(*each: Value) -> Value:
+    return reduce(pc.and_kleene, each)
+
+
+def any_true(*each: Value) -> Value:
+    return reduce(pc.or_kleene, each)
