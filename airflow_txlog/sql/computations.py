@@ -48,11 +48,13 @@ def converted(value: Value, kind: pa.DataType) -> Value:
     if given in INTEGER_DIGITS and is_decimal(kind):
         return value.cast(pa.decimal128(INTEGER_DIGITS[given], 0)).cast(kind)
     if given == DATE:
-        _check(pc.and_(pc.less_equal(value, _LAST_DAY), pc.greater_equal(value, _FIRST_DAY)), "a year of five digits")
+        days = value.cast(INT32)
+        _check(pc.and_(pc.less_equal(days, _LAST_DAY), pc.greater_equal(days, _FIRST_DAY)), "a year of five digits")
     return value.cast(kind)
 
 
-_FIRST_DAY, _LAST_DAY = pa.scalar(-719_162, INT32).cast(DATE), pa.scalar(2_932_896, INT32).cast(DATE)
+# Of the years 1 to 9999.
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 
 
 def _decimal_as(value: Value, given: pa.DataType, kind: pa.DataType) -> Value:
@@ -61,11 +63,26 @@ def _decimal_as(value: Value, given: pa.DataType, kind: pa.DataType) -> Value:
             value = round_half_up(value, kind.scale)
         return value.cast(kind)
     if kind == DOUBLE:
-        # Both are exact, and one division rounds.
-        whole = value.cast(pa.decimal128(given.precision + given.scale, given.scale))
-        digits = pc.multiply(whole, pa.scalar(10**given.scale, pa.decimal128(given.scale + 1, 0)))
-        return pc.divide(digits.cast(pa.int64()).cast(DOUBLE), float(10**given.scale))
+        # Both are exact, and the division gives the nearest double.
+        return pc.divide(_units(value).cast(DOUBLE), float(10**given.scale))
     return pc.trunc(value).cast(kind)
+
+
+# Decimals of so many digits are computed as integers, which is several times faster.
+_INTEGER_DIGITS = 17
+
+
+def _units(value: Value) -> Value:
+    """Return decimals of at most 18 digits in units of their last digit."""
+    array = pa.array([value.as_py()], value.type) if isinstance(value, pa.Scalar) else value
+    units = _with_scale(array, value.type.precision, 0).cast(pa.int64())
+    return units[0] if isinstance(value, pa.Scalar) else units
+
+
+def _with_scale(array: pa.Array, precision: int, scale: int) -> pa.Array:
+    """Return the same digits as decimals of another scale, without a copy."""
+    kind = pa.decimal128(precision, scale)
+    return pa.Array.from_buffers(kind, len(array), array.buffers(), array.null_count, array.offset)
 
 
 def _check(holds: Value, what: str) -> None:
@@ -173,6 +190,12 @@ def rounded(number: Value, digits: pa.Scalar | None = None) -> Value:
     if not is_decimal(kind):
         return number
     left = min(kind.scale, places)
+    if kind.precision <= _INTEGER_DIGITS and isinstance(number, pa.Array):
+        unit, units = 10 ** (kind.scale - left), _units(number)
+        # A division of integers drops what is left.
+        half = pc.if_else(pc.less(units, 0), -(unit // 2), unit // 2)
+        whole = pc.divide(pc.add(units, half), unit) if unit > 1 else units
+        return _with_scale(whole.cast(pa.decimal128(19, 0)), kind.precision - kind.scale + left + 1, left)
     # One digit more has room for the carry.
     wider = number.cast(pa.decimal128(min(kind.precision + 1, 38), kind.scale))
     return round_half_up(wider, left).cast(pa.decimal128(kind.precision - kind.scale + left + 1, left))
@@ -238,10 +261,19 @@ def in_case(change: Callable[[Value], Value]) -> Callable[[Value], Value]:
     """Return upper() or lower() of ASCII; Arrow and Java change some other letters differently."""
 
     def compute(text: Value) -> Value:
-        _check(pc.string_is_ascii(text), "letters that are not ASCII")
+        if not _has_small_bytes(text):
+            _check(pc.string_is_ascii(text), "letters that are not ASCII")
         return change(text)
 
     return compute
+
+
+def _has_small_bytes(text: Value) -> bool:
+    """Return whether the memory of an array of texts has no byte of another character than ASCII."""
+    data = text.buffers()[2] if isinstance(text, pa.Array) else None
+    if data is None:
+        return False
+    return bool(pc.greater_equal(pc.min(pa.Array.from_buffers(pa.int8(), data.size, [None, data])), 0).as_py())
 
 
 # --- dates ------------------------------------------------------------------------------------------------------------
@@ -271,8 +303,21 @@ def date_parts(date: pa.Array) -> dict[str, pa.Array]:
     }
 
 
+# Days of the years -9999 to 9999, for which Arrow's calendar is right.
+_NEAR_DAYS = 4_371_587, 2_932_896
+
+
 def part_of_date(name: str) -> Callable[[Value], Value]:
-    return lambda date: date_parts(date)[name].cast(INT32)
+    near: Callable[[Value], Value] = getattr(pc, name)
+
+    def compute(date: Value) -> Value:
+        date = aligned(date, DATE)
+        ends = pc.min_max(date.cast(INT32))
+        first, last = ends["min"].as_py(), ends["max"].as_py()
+        is_near = first is None or (-_NEAR_DAYS[0] <= first and last <= _NEAR_DAYS[1])
+        return (near(date) if is_near else date_parts(date)[name]).cast(INT32)
+
+    return compute
 
 
 def days_between(end: Value, start: Value) -> Value:

@@ -22,7 +22,7 @@ from airflow_txlog.sql import computations as compute
 from airflow_txlog.sql import operand_types as types
 from airflow_txlog.sql.computations import ForSpark, aligned
 from airflow_txlog.sql.expression import Call, Column, Converted, Expression, Literal, Values, described, parts_of
-from airflow_txlog.sql.operand_types import DATE, INT32, TEXT, Operand, Signature
+from airflow_txlog.sql.operand_types import DATE, INT32, TEXT, Signature, Typed
 
 __all__ = ["KNOWN", "Known", "aligned", "known_as", "may_be_left_to_spark", "passing", "values_of"]
 
@@ -44,7 +44,7 @@ class Known:
     arity: range = _ONE
     may_fail: bool = False
 
-    def typed(self, operands: Sequence[Operand]) -> Signature | None:
+    def typed(self, operands: Sequence[Typed]) -> Signature | None:
         """Return the signature for these operands; None if only Spark can compute the operation on them."""
         return self.signature(*operands)
 

@@ -33,8 +33,8 @@ _LISTED = frozenset((*_INTEGERS, DOUBLE, TEXT, DATE, INSTANT))
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """An operand that is bound to columns. `constant` is its value, if `is_constant`."""
+class Typed:
+    """A bound operand with its type. `constant` is its plain value, if `is_constant`."""
 
     expression: Expression
     type: pa.DataType
@@ -66,7 +66,7 @@ def decimal(precision: int, scale: int) -> pa.DataType | None:
     return pa.decimal128(max(precision, 1), scale) if max(precision, 1) <= _MOST_DIGITS else None
 
 
-def as_decimal(operand: Operand, *, by_value: bool = True) -> pa.DataType:
+def as_decimal(operand: Typed, *, by_value: bool = True) -> pa.DataType:
     """Return the decimal type that Spark gives a whole number beside a decimal.
 
     `by_value`: as between the operands of an operator, where a constant gets no more digits than it has.
@@ -78,7 +78,7 @@ def as_decimal(operand: Operand, *, by_value: bool = True) -> pa.DataType:
     return pa.decimal128(INTEGER_DIGITS[operand.type], 0)
 
 
-def common_type(operands: Sequence[Operand], *, by_value: bool = True) -> pa.DataType | None:
+def common_type(operands: Sequence[Typed], *, by_value: bool = True) -> pa.DataType | None:
     """Return the type in which Spark compares values, or gives one of several; None if it is not certain."""
     types = {each.type for each in operands} - {VOID}
     if len(types) < 2:
@@ -111,14 +111,14 @@ def holds(kind: pa.DataType, other: pa.DataType) -> bool:
 # --- signatures -------------------------------------------------------------------------------------------------------
 
 
-def conditions(*operands: Operand) -> Signature | None:
+def conditions(*operands: Typed) -> Signature | None:
     """AND, OR, NOT."""
     if all(each.type in (BOOL, VOID) for each in operands):
         return Signature((BOOL,) * len(operands), BOOL)
     return None
 
 
-def _compared(types: frozenset[pa.DataType], operands: Sequence[Operand]) -> Signature | None:
+def _compared(types: frozenset[pa.DataType], operands: Sequence[Typed]) -> Signature | None:
     kind = _narrowed(operands) or common_type(operands)
     if kind is None or not (kind in types or is_decimal(kind)):
         return None
@@ -128,12 +128,12 @@ def _compared(types: frozenset[pa.DataType], operands: Sequence[Operand]) -> Sig
     return Signature((kind,) * len(operands), BOOL)
 
 
-def _is_beyond_integers(operand: Operand) -> bool:
+def _is_beyond_integers(operand: Typed) -> bool:
     is_decimal_constant = is_decimal(operand.type) and operand.is_constant and operand.constant is not None
     return is_decimal_constant and not -(2**63) <= operand.constant < 2**63
 
 
-def _narrowed(operands: Sequence[Operand]) -> pa.DataType | None:
+def _narrowed(operands: Sequence[Typed]) -> pa.DataType | None:
     """Return the type of the only operand that is no constant, if all constants fit in it without loss.
 
     Then only constants are converted. The values compare alike in any exact type.
@@ -149,7 +149,7 @@ def is_exact(kind: pa.DataType) -> bool:
     return kind in INTEGER_DIGITS or is_decimal(kind)
 
 
-def _fits(operand: Operand, kind: pa.DataType) -> bool:
+def _fits(operand: Typed, kind: pa.DataType) -> bool:
     if operand.type == VOID:
         return True
     if not is_exact(operand.type):
@@ -161,17 +161,17 @@ def _fits(operand: Operand, kind: pa.DataType) -> bool:
     return True
 
 
-def ordered(*operands: Operand) -> Signature | None:
+def ordered(*operands: Typed) -> Signature | None:
     """Return the signature of an order between values."""
     return _compared(_ORDERED, operands)
 
 
-def equated(*operands: Operand) -> Signature | None:
+def equated(*operands: Typed) -> Signature | None:
     """Return the signature of an equality."""
     return _compared(_EQUATED, operands)
 
 
-def listed(*operands: Operand) -> Signature | None:
+def listed(*operands: Typed) -> Signature | None:
     """Return the signature of IN with a list of constants."""
     found = equated(*operands)
     if found is None or (found.operands[0] not in _LISTED and not is_decimal(found.operands[0])):
@@ -184,12 +184,12 @@ def listed(*operands: Operand) -> Signature | None:
     return found
 
 
-def tested(operand: Operand) -> Signature | None:
+def tested(operand: Typed) -> Signature | None:
     """IS NULL."""
     return Signature((operand.type,), BOOL)
 
 
-def matched(text: Operand, pattern: Operand) -> Signature | None:
+def matched(text: Typed, pattern: Typed) -> Signature | None:
     """LIKE with a constant pattern."""
     if text.type == pattern.type == TEXT and pattern.is_constant and pattern.constant is not None:
         return Signature((TEXT, TEXT), BOOL)
@@ -199,7 +199,7 @@ def matched(text: Operand, pattern: Operand) -> Signature | None:
 def of(result: pa.DataType, *types: pa.DataType) -> Signatures:
     """Return the signature of a function whose operands have exactly these types, or are NULL."""
 
-    def signature(*operands: Operand) -> Signature | None:
+    def signature(*operands: Typed) -> Signature | None:
         if len(operands) != len(types) or any(
             given.type not in (kind, VOID) for given, kind in zip(operands, types, strict=True)
         ):
@@ -210,7 +210,7 @@ def of(result: pa.DataType, *types: pa.DataType) -> Signatures:
 
 
 def _numbers(
-    left: Operand, right: Operand, of_decimals: Callable[[pa.DataType, pa.DataType], pa.DataType | None]
+    left: Typed, right: Typed, of_decimals: Callable[[pa.DataType, pa.DataType], pa.DataType | None]
 ) -> Signature | None:
     """Return the signature of arithmetic: in doubles, in the wider integer, or in decimals of their own."""
     kind = None if VOID in (left.type, right.type) else common_type((left, right))
@@ -223,7 +223,7 @@ def _numbers(
     return None if result is None else Signature(types, result)
 
 
-def sums(left: Operand, right: Operand) -> Signature | None:
+def sums(left: Typed, right: Typed) -> Signature | None:
     """+ and -. Source: Spark, Add.resultDecimalType."""
     if left.type == DATE and right.type in INTEGER_DIGITS and right.type != INT64:
         return Signature((DATE, INT32), DATE)
@@ -237,37 +237,37 @@ def sums(left: Operand, right: Operand) -> Signature | None:
     )
 
 
-def products(left: Operand, right: Operand) -> Signature | None:
+def products(left: Typed, right: Typed) -> Signature | None:
     """*. Source: Spark, Multiply.resultDecimalType."""
     return _numbers(
         left, right, lambda one, other: decimal(one.precision + other.precision + 1, one.scale + other.scale)
     )
 
 
-def quotients(left: Operand, right: Operand) -> Signature | None:
+def quotients(left: Typed, right: Typed) -> Signature | None:
     """/ of integers and doubles, which are divided as doubles."""
     types = {left.type, right.type}
     return Signature((DOUBLE, DOUBLE), DOUBLE) if types <= {*_INTEGERS, DOUBLE} else None
 
 
-def remainders(left: Operand, right: Operand) -> Signature | None:
+def remainders(left: Typed, right: Typed) -> Signature | None:
     """% of integers."""
     kind = common_type((left, right)) if {left.type, right.type} <= set(_INTEGERS) else None
     return None if kind is None else Signature((kind, kind), kind)
 
 
-def same_number(operand: Operand) -> Signature | None:
+def same_number(operand: Typed) -> Signature | None:
     """A function of a number that has its type."""
     return Signature((operand.type,), operand.type) if is_number(operand.type) else None
 
 
-def magnitude(operand: Operand) -> Signature | None:
-    """abs() and the negation: Spark rounds a decimal of more digits."""
+def magnitude(operand: Typed) -> Signature | None:
+    """abs() and the negation: Spark keeps 34 digits of a decimal."""
     found = same_number(operand)
     return None if found is not None and is_decimal(found.result) and found.result.precision > 34 else found
 
 
-def rounded(number: Operand, digits: Operand | None = None) -> Signature | None:
+def rounded(number: Typed, digits: Typed | None = None) -> Signature | None:
     """round() to a constant number of digits after the point. Source: Spark, RoundBase.dataType."""
     kind, scale = number.type, 0 if digits is None else digits.constant
     if digits is not None and (digits.type != INT32 or not digits.is_constant):
@@ -281,13 +281,13 @@ def rounded(number: Operand, digits: Operand | None = None) -> Signature | None:
     return None if result is None else Signature((kind, *(() if digits is None else (INT32,))), result)
 
 
-def one_of(*operands: Operand) -> Signature | None:
+def one_of(*operands: Typed) -> Signature | None:
     """The signature of a function that returns one of its operands."""
     kind = common_type(operands, by_value=False)
     return None if kind is None or len(operands) < 1 else Signature((kind,) * len(operands), kind)
 
 
-def cases(*operands: Operand) -> Signature | None:
+def cases(*operands: Typed) -> Signature | None:
     """CASE: conditions, each with its value, and the value of ELSE."""
     if len(operands) < 3 or len(operands) % 2 == 0:
         return None
@@ -298,18 +298,18 @@ def cases(*operands: Operand) -> Signature | None:
     return Signature((BOOL, kind) * len(tests) + (kind,), kind)
 
 
-def one_case(*operands: Operand) -> Signature | None:
+def one_case(*operands: Typed) -> Signature | None:
     """if()."""
     return cases(*operands) if len(operands) == 3 else None
 
 
-def null_if(value: Operand, other: Operand) -> Signature | None:
+def null_if(value: Typed, other: Typed) -> Signature | None:
     """nullif(), which has the type of its first operand."""
     found = equated(value, other)
     return Signature(found.operands, value.type) if found is not None and found.operands[0] == value.type else None
 
 
-def texts(*operands: Operand) -> Signature | None:
+def texts(*operands: Typed) -> Signature | None:
     """concat() and ||, which write whole numbers as texts."""
     types = {each.type for each in operands}
     if not operands or TEXT not in types or not types <= {TEXT, VOID, *_INTEGERS}:
@@ -320,7 +320,7 @@ def texts(*operands: Operand) -> Signature | None:
 def constant_from(first: int, signature: Signatures) -> Signatures:
     """Return the signature of a function whose operands from this one on must be constants other than NULL."""
 
-    def only_constants(*operands: Operand) -> Signature | None:
+    def only_constants(*operands: Typed) -> Signature | None:
         given = operands[first:]
         if any(not each.is_constant or each.constant is None for each in given):
             return None
@@ -329,7 +329,7 @@ def constant_from(first: int, signature: Signatures) -> Signatures:
     return only_constants
 
 
-def named_struct(*operands: Operand) -> Signature | None:
+def named_struct(*operands: Typed) -> Signature | None:
     """named_struct() of names and values."""
     names, values = operands[::2], operands[1::2]
     is_named = all(each.type == TEXT and each.is_constant and each.constant is not None for each in names)

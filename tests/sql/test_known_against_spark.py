@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.contract.operations.records import COMPUTED
-from airflow_txlog.engine.table.predicate.binding import Binder, NotPlain, columns_in, plain_expression
+from airflow_txlog.engine.table.predicate.binding import ColumnBinder, NotPlain, columns_in, plain_expression
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.sql.evaluation import KNOWN, may_be_left_to_spark, values_of
-from airflow_txlog.sql.operand_types import Operand
+from airflow_txlog.sql.operand_types import Typed
 from airflow_txlog.sql.sql_text import sql_text
 from tests.engine.table.predicate.examples import COLUMNS, ROWS, SCHEMA
 from tests.engine.table.predicate.spark_oracle import VIEW, make_view
@@ -125,10 +125,10 @@ def _text(operator: str, types: Sequence[str], draw: random.Random) -> str:
     return f"({operands[0]}) {operator} ({operands[1]})"
 
 
-def _bound(text: str) -> Operand | None:
+def _bound(text: str) -> Typed | None:
     used = {name: _MOMENTS[name] for name in sql_text(text).parameters}
     try:
-        return Binder(columns_in(SCHEMA), used).operand(plain_expression(text))
+        return ColumnBinder(columns_in(SCHEMA), used).operand(plain_expression(text))
     except NotPlain:
         return None
 
@@ -147,7 +147,7 @@ def _moment(found: re.Match[str]) -> str:
     return f"TIMESTAMP '{_MOMENTS[found[1]].isoformat()}'"
 
 
-def _rows_here(bound: Operand) -> list[int]:
+def _rows_here(bound: Typed) -> list[int]:
     """Return the rows whose value is not left to Spark."""
     if not may_be_left_to_spark(bound.expression):
         return list(range(ROWS.num_rows))

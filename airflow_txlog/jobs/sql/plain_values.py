@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from airflow_txlog.datafiles.tasks.row_values import RowValues
-from airflow_txlog.engine.table.predicate.binding import Binder, Columns, NotPlain, columns_in, plain_expression
+from airflow_txlog.engine.table.predicate.binding import ColumnBinder, Columns, NotPlain, columns_in, plain_expression
 from airflow_txlog.engine.table.schema.schema import arrow_type
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType, walk_fields
 from airflow_txlog.jobs.sql.columns import assigned_column
@@ -37,7 +37,7 @@ def plain_values(
     evaluation of them is left to Spark.
     """
     values: dict[str, Expression] = {}
-    binder = Binder(columns or columns_in(schema, alias or None), parameters, may_fail)
+    binder = ColumnBinder(columns or columns_in(schema, alias or None), parameters, may_fail)
     try:
         for name, text in assigned.items():
             field = assigned_column(name, schema.by_name, alias)
@@ -49,7 +49,7 @@ def plain_values(
     return RowValues(values=values)
 
 
-def plain_value(node: Expression, field: StructField, binder: Binder, *, is_ansi: bool) -> Expression:
+def plain_value(node: Expression, field: StructField, binder: ColumnBinder, *, is_ansi: bool) -> Expression:
     """Return the bound value for the column `field`. Raises NotPlain."""
     is_single = isinstance(field.type, Primitive | DecimalType | StructType) and field.type is not Primitive.VOID
     if field.is_collated or field.is_char or not is_single:

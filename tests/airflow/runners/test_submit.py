@@ -55,7 +55,10 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SubmitRunner:
 def notes_of(runner: SubmitRunner, tmp_path: Path, users: Table, **given: Any) -> dict[str, Any]:
     """How a job was submitted; its settings as a mapping."""
     spec = job_spec(
-        operation="delete", table_uri=users.uri, arguments={"predicate": f"upper('{CANARY}') = 'x'"}, **given
+        operation="delete",
+        table_uri=users.uri,
+        arguments={"predicate": f"reverse(reverse(upper('{CANARY}'))) = 'x'"},
+        **given,
     )
     lines: list[str] = []
     with pytest.raises(
@@ -157,7 +160,9 @@ def test_the_next_start_of_spark_waits_for_the_driver_and_not_for_its_job(
     def log(line: str) -> None:
         held[line] = len([path for path in starts.iterdir() if path.name.isdecimal()])
 
-    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "upper('a') = 'x'"})
+    spec = job_spec(
+        operation="delete", table_uri=users.uri, arguments={"predicate": "reverse(reverse(upper('a'))) = 'x'"}
+    )
     with pytest.raises(SparkUnavailable):
         runner.run(spec, log=log)
     assert (held["begins"], held["works"]) == (1, 0)

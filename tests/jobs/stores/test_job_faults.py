@@ -35,7 +35,10 @@ JOBS = {
     ),
     "delete": Job("delete", {"predicate": SOME}, {n: name for n, name in BEFORE.items() if n % 4 != 1}),
     "update with vectors": Job(
-        "update", {"set": {"name": "upper('u')"}, "predicate": SOME}, {**BEFORE, 1: "U", 5: "U"}, properties=VECTORS
+        "update",
+        {"set": {"name": "reverse(reverse(upper('u')))"}, "predicate": SOME},
+        {**BEFORE, 1: "U", 5: "U"},
+        properties=VECTORS,
     ),
     "merge": Job(
         "merge",

@@ -37,7 +37,10 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ("write", {"source": values("(20L, DATE'2024-01-03', 'new', 1D)", "(21L, NULL, 'null', 2D)")}),
     ("delete", {"predicate": "id % 5 = 3"}),
     ("delete", {"predicate": None, "keys": {"column": "id", "values": ["1", "21"]}}),
-    ("update", {"set": {"name": "concat(name, '!')", "amount": "amount + 1"}, "predicate": "id < 12"}),
+    (
+        "update",
+        {"set": {"name": "reverse(reverse(concat(name, '!')))", "amount": "amount + 1"}, "predicate": "id < 12"},
+    ),
     (
         "merge",
         {

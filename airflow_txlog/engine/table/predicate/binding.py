@@ -36,14 +36,14 @@ from airflow_txlog.sql.expression import (
     columns_of,
     described,
 )
-from airflow_txlog.sql.operand_types import BOOL, TEXT, VOID, Operand, castable, holds, is_decimal
+from airflow_txlog.sql.operand_types import BOOL, TEXT, VOID, Typed, castable, holds, is_decimal
 from airflow_txlog.sql.sql_text import sql_text
 
 # A list of 25,000 values.
 _MOST_TOKENS = 50_000
 _COMPARING = ("=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between")
 
-Columns: TypeAlias = Callable[[Name], Operand]
+Columns: TypeAlias = Callable[[Name], Typed]
 """Returns the column that a name means. Raises NotPlain if it may be anything else."""
 
 
@@ -60,7 +60,7 @@ def plain_condition(
     """
     try:
         node = plain_expression(sql)
-        return Binder(columns_in(schema, alias), parameters, may_fail).condition(node)
+        return ColumnBinder(columns_in(schema, alias), parameters, may_fail).condition(node)
     except NotPlain as found:
         return str(found.args[0])
 
@@ -82,7 +82,7 @@ def plain_expression(sql: str) -> Expression:
 def columns_in(schema: StructType, alias: str | None = None) -> Columns:
     """Return the meaning of names: a column of the schema, or a member of one that is a struct."""
 
-    def column(name: Name) -> Operand:
+    def column(name: Name) -> Typed:
         parts = [part.text for part in name.parts]
         if alias is not None and len(parts) > 1 and parts[0].lower() == alias.lower():
             # A column that has the alias' name may be meant.
@@ -95,7 +95,7 @@ def columns_in(schema: StructType, alias: str | None = None) -> Columns:
     return column
 
 
-def column_operand(path: Sequence[StructField], column: str | None = None) -> Operand:
+def column_operand(path: Sequence[StructField], column: str | None = None) -> Typed:
     """Return the operand of a column, or of a member of it; `column` is its name in the rows. Raises NotPlain."""
     last = path[-1]
     is_single = isinstance(last.type, Primitive | DecimalType | StructType) and last.type is not Primitive.VOID
@@ -104,11 +104,11 @@ def column_operand(path: Sequence[StructField], column: str | None = None) -> Op
     found: Expression = Column(column or path[0].name)
     for field in path[1:]:
         found = Call(".", (found, Literal("string", field.name)))
-    return Operand(found, arrow_type(last.type))
+    return Typed(found, arrow_type(last.type))
 
 
 @dataclass(frozen=True, slots=True)
-class Binder:
+class ColumnBinder:
     """Binds the expressions of one text."""
 
     columns: Columns
@@ -122,7 +122,7 @@ class Binder:
             raise NotPlain(described(node))
         return self._converted(found, BOOL)
 
-    def operand(self, node: Expression) -> Operand:
+    def operand(self, node: Expression) -> Typed:
         """Return the bound expression with its type. Raises NotPlain."""
         match node:
             case Name():
@@ -152,7 +152,7 @@ class Binder:
             raise NotPlain(str(found)) from None
         raise NotPlain("a parameter that is not bound")
 
-    def _cast(self, node: Cast) -> Operand:
+    def _cast(self, node: Cast) -> Typed:
         target = _type_named(node.target)
         if isinstance(node.operand, Literal) and node.operand.kind == "string":
             if target is not Primitive.DATE or not is_canonical(target, node.operand.text):
@@ -162,9 +162,9 @@ class Binder:
         kind = arrow_type(target)
         if operand.is_constant or not castable(kind, operand.type):
             raise NotPlain(f"a cast to {node.target}")
-        return Operand(self.cast(operand, kind), kind)
+        return Typed(self.cast(operand, kind), kind)
 
-    def cast(self, operand: Operand, kind: pa.DataType) -> Expression:
+    def cast(self, operand: Typed, kind: pa.DataType) -> Expression:
         """Return an operand that is `castable` in another type. Raises NotPlain if it does not fit or must not fail."""
         may_fail = not holds(kind, operand.type) and kind != TEXT
         if operand.is_constant:
@@ -176,7 +176,7 @@ class Binder:
             raise NotPlain(f"a cast to {kind}")
         return operand.expression if operand.type == kind else Converted(operand.expression, kind, may_fail)
 
-    def _call(self, node: Call) -> Operand:
+    def _call(self, node: Call) -> Typed:
         known = known_as(node)
         if known is None or (known.may_fail and not self.may_fail):
             raise NotPlain(described(node))
@@ -192,10 +192,10 @@ class Binder:
         pairs = zip(operands, signature.operands, strict=True)
         converted = tuple(self._converted(operand, kind) for operand, kind in pairs)
         if node.operator == "in":
-            return Operand(self._in_list(converted), BOOL)
+            return Typed(self._in_list(converted), BOOL)
         if any(map(columns_of, converted)):
-            return Operand(Call(node.operator, converted), signature.result)
-        return Operand(_folded(known, converted, signature.result), signature.result)
+            return Typed(Call(node.operator, converted), signature.result)
+        return Typed(_folded(known, converted, signature.result), signature.result)
 
     def _in_list(self, operands: Sequence[Expression]) -> Expression:
         subject, *members = operands
@@ -206,7 +206,7 @@ class Binder:
         # Beside null, no other value is certain to be outside the list.
         return Call("or", (found, Values(pa.nulls(1, BOOL)))) if values.null_count else found
 
-    def _converted(self, operand: Operand, kind: pa.DataType) -> Expression:
+    def _converted(self, operand: Typed, kind: pa.DataType) -> Expression:
         """Return the operand in the type to which Spark converts it implicitly."""
         if operand.type == kind:
             return operand.expression
@@ -217,11 +217,11 @@ class Binder:
         return Converted(operand.expression, kind)
 
 
-def _operand_of(constant: Constant) -> Operand:
+def _operand_of(constant: Constant) -> Typed:
     if constant.is_local:
         raise NotPlain("a time of a named zone")
     array = array_of([constant.value], constant.type)
-    return Operand(Values(array), array.type, is_constant=True, constant=constant.value)
+    return Typed(Values(array), array.type, is_constant=True, constant=constant.value)
 
 
 def _value_in(kind: pa.DataType, constant: object) -> object:
@@ -237,7 +237,7 @@ def _value_in(kind: pa.DataType, constant: object) -> object:
     return float(constant) + 0.0 if pa.types.is_floating(kind) else int(constant)
 
 
-def _meant(operand: Operand, others: Sequence[Operand]) -> Operand:
+def _meant(operand: Typed, others: Sequence[Typed]) -> Typed:
     """Return a constant text as the whole number or the date that it is compared with.
 
     With ANSI mode Spark converts the text, without it the column; of a text as Spark writes it, both are the same.

@@ -85,7 +85,7 @@ class Operand:
 
 def type_of_call(known: Known, types: Sequence[DataType]) -> DataType | None:
     """Return the type of a function of columns of these types; None unless it has a value for every one of theirs."""
-    operands = [operand_types.Operand(TRUE, arrow_type(kind)) for kind in types]
+    operands = [operand_types.Typed(TRUE, arrow_type(kind)) for kind in types]
     signature = None if known.may_fail else known.typed(operands)
     if signature is None or signature.operands != tuple(operand.type for operand in operands):
         return None

@@ -32,7 +32,7 @@ from airflow_txlog.datafiles.tasks.row_values import (
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.table.predicate.binding import Binder, NotPlain, columns_in, plain_expression
+from airflow_txlog.engine.table.predicate.binding import ColumnBinder, NotPlain, columns_in, plain_expression
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import arrow_type
 from airflow_txlog.engine.table.schema.types import StructField
@@ -226,9 +226,9 @@ class _Reader:
         tree = self.pair.resolved(plain_expression(clause.condition), clause.when)
         return self._binder(clause.when).condition(tree)
 
-    def _binder(self, when: str) -> Binder:
+    def _binder(self, when: str) -> ColumnBinder:
         may_fail = not self.context.leaves_values_to_spark
-        return Binder(columns_in(self.pair.rows(when)), self.context.parameters, may_fail)
+        return ColumnBinder(columns_in(self.pair.rows(when)), self.context.parameters, may_fail)
 
     def values(self, clause: AnyClause) -> RowValues:
         """Return the values over `pair.rows`. Raises NotPlain."""

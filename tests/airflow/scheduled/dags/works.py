@@ -43,7 +43,7 @@ with DAG("works", **MANUAL):
         task_id="append",
         source=ROWS,
         on="t.id = -1 - s.id",
-        clauses=[when_not_matched_insert({"id": "s.id", "name": "upper(s.name)"})],
+        clauses=[when_not_matched_insert({"id": "s.id", "name": "reverse(reverse(upper(s.name)))"})],
         runner="child",
     )
 
@@ -110,14 +110,17 @@ with DAG("forget_by_file", **FORGET):
     )
 with DAG("forget_by_parameter", **FORGET):
     DeltaDeleteOperator(
-        task_id="forget", predicate="lower(email) = :email", parameters={"email": PERSON}, runner="warm"
+        task_id="forget",
+        predicate="reverse(reverse(lower(email))) = :email",
+        parameters={"email": PERSON},
+        runner="warm",
     )
 # On the other runners, whose Spark a test names by connections. No job without Spark finds rows by such a text.
 for runner, conn_id in (("child", None), ("submit", "spark_cluster"), ("connect", "spark_server")):
     with DAG(f"forget_on_{runner}", **FORGET):
         DeltaDeleteOperator(
             task_id="forget",
-            predicate="lower(email) = :email",
+            predicate="reverse(reverse(lower(email))) = :email",
             parameters={"email": PERSON},
             runner=runner,
             spark_conn_id=conn_id,
@@ -164,7 +167,7 @@ with DAG("forget_fails_elsewhere", **FORGET):
         )
         DeltaDeleteOperator(
             task_id=f"no_match_on_{runner}",
-            predicate="lower(email) = concat(:email, '.nowhere')",
+            predicate="reverse(reverse(lower(email))) = concat(:email, '.nowhere')",
             parameters={"email": PERSON},
             require_match=True,
             **elsewhere,

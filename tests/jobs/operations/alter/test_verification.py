@@ -108,7 +108,7 @@ OPAQUE = {
     "true of all": ("length(name) < 10 AND id % 2 >= 0", 0),
     "false of some": ("length(name) > 2 OR name IS NULL", 4),
     "null is false": ("nullif(id, 0) > 0", 1),
-    "two rules": ("upper(name) LIKE 'N%' AND id < 1000", 0),
+    "two rules": ("reverse(reverse(upper(name))) LIKE 'N%' AND id < 1000", 0),
 }
 
 

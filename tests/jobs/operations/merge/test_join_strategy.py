@@ -83,7 +83,7 @@ def test_long_texts_that_repeat_are_not_taken_for_a_small_source(
 ) -> None:
     """In a dictionary two million characters are a few kilobytes."""
     table = target_of(tmp_path / "t")
-    source, computed = "SELECT id AS k, repeat('x', 1000) AS v FROM range(2000)", {"v": "concat(s.v, '')"}
+    source, computed = "SELECT id AS k, repeat('x', 1000) AS v FROM range(2000)", {"v": "concat(s.v, reverse(''))"}
     limits = Limits(broadcast_bytes=1_000_000)
     committed(merge(spark, table, source, update(computed), on=f"{ON} AND t.k >= 0", limits=limits))
     found = dict(joins)
@@ -95,7 +95,7 @@ def test_source_rows_that_all_matched_are_not_looked_through_for_inserts(
     tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]]
 ) -> None:
     table = target_of(tmp_path / "t")
-    computed = insert({"k": "s.k", "v": "concat(s.v, '')"})
+    computed = insert({"k": "s.k", "v": "concat(s.v, reverse(''))"})
     committed(merge(spark, table, "SELECT id AS k, 'new' AS v FROM range(10)", delete(), computed, on=ON))
     assert dict(joins).get("write the data files", set()) == set()
     assert bag(table.to_arrow()) == bag(pa.table({"k": [None] * 5, "v": ["none"] * 5}, TARGET))
