@@ -257,12 +257,25 @@ def right_part(text: Value, length: pa.Scalar) -> Value:
     return pc.utf8_slice_codeunits(text, -count) if count > 0 else pc.utf8_slice_codeunits(text, 0, 0)
 
 
-def in_case(change: Callable[[Value], Value]) -> Callable[[Value], Value]:
-    """Return upper() or lower() of ASCII; Arrow and Java change some other letters differently."""
+# A character that Arrow may change in another way than Java, with its newer Unicode or because it looks at no other one:
+# ß, İ, Σ at the end of a word, and all outside of Latin, Greek, Cyrillic, scripts without case, punctuation and emoji.
+_OF_OTHER_CASE = (
+    r"[^\x{0}-\x{de}\x{e0}-\x{12f}\x{131}-\x{148}\x{14a}-\x{19a}\x{19c}-\x{1ef}\x{1f1}-\x{24f}\x{370}-\x{38f}\x{391}-\x{3a1}"
+    r"\x{3a4}-\x{3af}\x{3b1}-\x{52f}\x{590}-\x{fff}\x{2000}-\x{20ff}\x{3000}-\x{9fff}\x{ac00}-\x{d7a3}\x{1f000}-\x{1faff}]"
+)
+
+
+def in_case(of_ascii: Callable[[Value], Value], change: Callable[[Value], Value]) -> Callable[[Value], Value]:
+    """Return upper() or lower() of texts whose letters have one other case in every version of Unicode."""
 
     def compute(text: Value) -> Value:
-        if not _has_small_bytes(text):
-            _check(pc.string_is_ascii(text), "letters that are not ASCII")
+        if _has_small_bytes(text):
+            return of_ascii(text)
+        array = text if isinstance(text, pa.Array) else pa.array([text.as_py()], TEXT)
+        others = array.filter(pc.invert(pc.string_is_ascii(array)))
+        _check(
+            pc.invert(pc.match_substring_regex(others, _OF_OTHER_CASE)), "letters of which Java may know another case"
+        )
         return change(text)
 
     return compute

@@ -142,8 +142,8 @@ def _date_part(name: str) -> Known:
 _COALESCE = Known(compute=pc.coalesce, signature=types.one_of, arity=_ANY)
 _NVL = Known(compute=pc.coalesce, signature=types.one_of, arity=_TWO)
 _CONCAT = Known(compute=compute.joined, signature=types.texts, arity=_ANY)
-_UPPER = Known(compute=compute.in_case(pc.ascii_upper), signature=_TEXT, may_fail=True)
-_LOWER = Known(compute=compute.in_case(pc.ascii_lower), signature=_TEXT, may_fail=True)
+_UPPER = Known(compute=compute.in_case(pc.ascii_upper, pc.utf8_upper), signature=_TEXT, may_fail=True)
+_LOWER = Known(compute=compute.in_case(pc.ascii_lower, pc.utf8_lower), signature=_TEXT, may_fail=True)
 _LENGTH = Known(compute=pc.utf8_length, signature=types.of(INT32, TEXT))
 _SUBSTRING = Known(
     compute=compute.substring,

@@ -179,42 +179,52 @@ def _spark_values(spark: SparkSession, texts: list[tuple[str, list[int]]]) -> li
     return [table.column(f"c{number}").combine_chunks() for number in range(len(texts))]
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
-def test_every_entry_computes_what_spark_computes(spark: SparkSession, ansi: str) -> None:
+def _compare(spark: SparkSession, ansi: str, texts: Iterator[Iterator[str]], count: int, tried: int = 3000) -> None:
+    """Compare so many texts of each kind of those that are bound here, out of the first ones that are `tried`."""
     # Texts share a statement here: Spark would compute `(x * 3) * y` once with `(x * y) * 3`, which rounds differently.
     settings = {"spark.sql.ansi.enabled": ansi, "spark.sql.subexpressionElimination.enabled": "false"}
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
     make_view(spark)
-    draw = random.Random(f"known {ansi}")
     asked: list[tuple[str, list[int]]] = []
-    wrong = []
-    for operator in sorted(KNOWN.keys() - {"starts with"}):
-        accepted: list[tuple[str, list[int]]] = []
-        for text in itertools.islice(_texts(operator, draw), 3000):
-            bound = _bound(text)
-            if bound is not None and (rows := _rows_here(bound)):
-                accepted.append((text, rows))
-            if len(accepted) == depth(12, 120, 400):
-                break
-        assert accepted, operator
+    for kind in texts:
+        found = ((text, _rows_here(bound)) for text in itertools.islice(kind, tried) if (bound := _bound(text)))
+        accepted = list(itertools.islice(((text, rows) for text, rows in found if rows), count))
+        assert accepted
         asked += accepted
+    wrong = []
     try:
         for start in range(0, len(asked), _AT_ONCE):
             part = asked[start : start + _AT_ONCE]
-            for (text, rows), found in zip(part, _spark_values(spark, part), strict=True):
+            for (text, rows), found_there in zip(part, _spark_values(spark, part), strict=True):
                 bound = _bound(text)
                 assert bound is not None
                 ours = values_of(bound.expression, ROWS.take(rows))
-                kinds = {ours.type, found.type, bound.type}
-                if _plain(ours) != _plain(found.take(rows)) or (len(kinds) > 1 and not pa.types.is_struct(bound.type)):
+                kinds = {ours.type, found_there.type, bound.type}
+                is_typed = len(kinds) == 1 or pa.types.is_struct(bound.type)
+                if _plain(ours) != _plain(found_there.take(rows)) or not is_typed:
                     wrong.append((text, kinds))
     finally:
         for name, value in before.items():
             spark.conf.set(name, str(value))
     assert not wrong
-    print(f"{len(asked)} texts of {len(KNOWN)} entries on {ROWS.num_rows} rows, ANSI {ansi}")
+    print(f"{len(asked)} texts on {ROWS.num_rows} rows, ANSI {ansi}")
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_every_entry_computes_what_spark_computes(spark: SparkSession, ansi: str) -> None:
+    draw = random.Random(f"known {ansi}")
+    entries = sorted(KNOWN.keys() - {"starts with"})
+    _compare(spark, ansi, (_texts(operator, draw) for operator in entries), depth(12, 120, 400))
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_every_cast_computes_what_spark_computes(spark: SparkSession, ansi: str) -> None:
+    targets = [str(kind) for kind, _ in COLUMNS.values()] + ["DECIMAL(10, 2)", "NUMERIC(5,1)", "DEC(20,0)", "bigint"]
+    casts = [f"CAST({column} AS {target})" for column in COLUMNS for target in targets]
+    casts += [f"TRY_CAST({column} AS int)" for column in ("lng", "dbl", "dec")]
+    _compare(spark, ansi, iter([iter(casts)]), len(casts))
 
 
 def test_the_guess_whether_spark_is_needed_names_the_entries_of_the_table() -> None:

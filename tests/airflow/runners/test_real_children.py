@@ -57,9 +57,7 @@ def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_no_process
     users: Table, temporary: Path
 ) -> None:
     runner = ChildProcessRunner()
-    spec = job_spec(
-        operation="delete", table_uri=users.uri, arguments={"predicate": "greatest(user_id, -user_id) = 42"}
-    )
+    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "sqrt(user_id * user_id) = 42"})
     others = set(psutil.Process().children(recursive=True))
     started: dict[psutil.Process, str] = {}
     lines: list[str] = []
@@ -87,7 +85,7 @@ def test_a_child_waits_for_its_turn_to_start_spark_and_one_that_needs_none_waits
     users: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(STARTS, "1")
-    lines: dict[str, list[str]] = {"greatest(user_id, -user_id) = 42": [], "user_id = 7": []}
+    lines: dict[str, list[str]] = {"sqrt(user_id * user_id) = 42": [], "user_id = 7": []}
     results: dict[str, JobResult] = {}
 
     def run(predicate: str) -> None:
@@ -99,14 +97,14 @@ def test_a_child_waits_for_its_turn_to_start_spark_and_one_that_needs_none_waits
         assert turn.num_ahead == 0
         by_spark.start()
         waits = f"waiting to start Spark, behind 1 on this machine: 1 at a time ({STARTS})"
-        eventually(lambda: waits in lines["greatest(user_id, -user_id) = 42"], "the child waits")
+        eventually(lambda: waits in lines["sqrt(user_id * user_id) = 42"], "the child waits")
         small.start()
         small.join(120)
         assert results["user_id = 7"].metrics["numDeletedRows"] == 1
-        assert not [line for line in lines["greatest(user_id, -user_id) = 42"] if line.startswith("starting Spark")]
+        assert not [line for line in lines["sqrt(user_id * user_id) = 42"] if line.startswith("starting Spark")]
     by_spark.join(240)
-    assert results["greatest(user_id, -user_id) = 42"].metrics["numDeletedRows"] == 1
-    assert WAITING in [step["name"] for step in results["greatest(user_id, -user_id) = 42"].steps]
+    assert results["sqrt(user_id * user_id) = 42"].metrics["numDeletedRows"] == 1
+    assert WAITING in [step["name"] for step in results["sqrt(user_id * user_id) = 42"].steps]
 
 
 @pytest.mark.long("a child with a Spark of its own; test_child_process reports the same loss from a child without one")
@@ -119,7 +117,7 @@ def test_a_job_of_which_a_process_dies_is_lost_and_leaves_no_file(users: Table, 
         operation="delete",
         table_uri=users.uri,
         # Rows that only Spark can find.
-        arguments={"predicate": "greatest(user_id, -user_id) = 42"},
+        arguments={"predicate": "sqrt(user_id * user_id) = 42"},
         application=ApplicationTransaction(app_id="a", version=1),
     )
     others = set(psutil.Process().children(recursive=True))

@@ -57,7 +57,7 @@ def notes_of(runner: SubmitRunner, tmp_path: Path, users: Table, **given: Any) -
     spec = job_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": f"reverse(reverse(upper('{CANARY}'))) = 'x'"},
+        arguments={"predicate": f"reverse('{CANARY}') = 'x'"},
         **given,
     )
     lines: list[str] = []
@@ -160,9 +160,7 @@ def test_the_next_start_of_spark_waits_for_the_driver_and_not_for_its_job(
     def log(line: str) -> None:
         held[line] = len([path for path in starts.iterdir() if path.name.isdecimal()])
 
-    spec = job_spec(
-        operation="delete", table_uri=users.uri, arguments={"predicate": "reverse(reverse(upper('a'))) = 'x'"}
-    )
+    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "reverse('a') = 'x'"})
     with pytest.raises(SparkUnavailable):
         runner.run(spec, log=log)
     assert (held["begins"], held["works"]) == (1, 0)

@@ -36,7 +36,7 @@ JOBS = {
     "delete": Job("delete", {"predicate": SOME}, {n: name for n, name in BEFORE.items() if n % 4 != 1}),
     "update with vectors": Job(
         "update",
-        {"set": {"name": "reverse(reverse(upper('u')))"}, "predicate": SOME},
+        {"set": {"name": "reverse('U')"}, "predicate": SOME},
         {**BEFORE, 1: "U", 5: "U"},
         properties=VECTORS,
     ),

@@ -39,7 +39,7 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ("delete", {"predicate": None, "keys": {"column": "id", "values": ["1", "21"]}}),
     (
         "update",
-        {"set": {"name": "reverse(reverse(concat(name, '!')))", "amount": "amount + 1"}, "predicate": "id < 12"},
+        {"set": {"name": "concat(name, reverse('!'))", "amount": "amount + 1"}, "predicate": "id < 12"},
     ),
     (
         "merge",

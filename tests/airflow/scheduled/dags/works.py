@@ -111,7 +111,7 @@ with DAG("forget_by_file", **FORGET):
 with DAG("forget_by_parameter", **FORGET):
     DeltaDeleteOperator(
         task_id="forget",
-        predicate="reverse(reverse(lower(email))) = :email",
+        predicate="lower(reverse(reverse(email))) = :email",
         parameters={"email": PERSON},
         runner="warm",
     )
@@ -120,7 +120,7 @@ for runner, conn_id in (("child", None), ("submit", "spark_cluster"), ("connect"
     with DAG(f"forget_on_{runner}", **FORGET):
         DeltaDeleteOperator(
             task_id="forget",
-            predicate="reverse(reverse(lower(email))) = :email",
+            predicate="lower(reverse(reverse(email))) = :email",
             parameters={"email": PERSON},
             runner=runner,
             spark_conn_id=conn_id,
@@ -167,7 +167,7 @@ with DAG("forget_fails_elsewhere", **FORGET):
         )
         DeltaDeleteOperator(
             task_id=f"no_match_on_{runner}",
-            predicate="reverse(reverse(lower(email))) = concat(:email, '.nowhere')",
+            predicate="lower(reverse(reverse(email))) = concat(:email, '.nowhere')",
             parameters={"email": PERSON},
             require_match=True,
             **elsewhere,
