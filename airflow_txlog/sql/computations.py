@@ -257,7 +257,7 @@ def right_part(text: Value, length: pa.Scalar) -> Value:
     return pc.utf8_slice_codeunits(text, -count) if count > 0 else pc.utf8_slice_codeunits(text, 0, 0)
 
 
-# A character that Arrow may change in another way than Java, with its newer Unicode or because it looks at no other one:
+# A character that Arrow may change in another way than Java, with its newer Unicode or because it looks at it alone:
 # ß, İ, Σ at the end of a word, and all outside of Latin, Greek, Cyrillic, scripts without case, punctuation and emoji.
 _OF_OTHER_CASE = (
     r"[^\x{0}-\x{de}\x{e0}-\x{12f}\x{131}-\x{148}\x{14a}-\x{19a}\x{19c}-\x{1ef}\x{1f1}-\x{24f}\x{370}-\x{38f}\x{391}-\x{3a1}"

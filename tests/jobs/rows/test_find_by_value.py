@@ -34,9 +34,9 @@ KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 BY_VALUE = [
     "reverse(reverse(upper(text))) = 'A'",
-    "coalesce(text, 'a') <= 'a '",
-    "length(t.text) = 0 OR t.text IS NULL",
-    "tiny * 2 >= 0",
+    "nvl2(text, text, 'a') <= 'a '",
+    "octet_length(t.text) = 0 OR t.text IS NULL",
+    "sign(tiny) * 2 >= 0",
     "isnull(whole)",
     "whole % 7 = 0",
     "NOT isnull(flag)",

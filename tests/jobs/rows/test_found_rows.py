@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 # More than a part of a bitmap; and in all of its forms, as rows go: a run, every second one, a few.
 ROWS = 70_000
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.int64())])
-GOES = "id < 69000 AND (id < 40000 OR id % 2 = 0 OR id % 1000 = 7)"
+GOES = "id < 69000 AND (id < 40000 OR pmod(id, 2) = 0 OR pmod(id, 1000) = 7)"
 # A bit for each row of the file's two parts of 65,536, and a little around it.
 FILE_BYTES = 2 * 65_536 // 8 + 1_000
 # Fewer rows than these would be sent to Spark and back.
@@ -84,7 +84,7 @@ def test_a_delete_collects_a_bitmap_a_file_however_many_rows_go(
     assert ids(table) == left
     assert result.metrics["numDeletedRows"] == 2 * ROWS - len(left)
     # Rows that are masked already are found by no later job.
-    committed(run(spark, "delete", table, predicate="id % 2 = 1 AND value * 2 >= 0"))
+    committed(run(spark, "delete", table, predicate="pmod(id, 2) = 1 AND value * 2 >= 0"))
     assert ids(table) == [number for number in left if number % 2 == 0]
 
 
@@ -115,8 +115,8 @@ def test_a_merge_collects_the_rows_that_match_nothing_as_bitmaps(
     table = two_files(tmp_path / "t")
     clauses = [
         {"when": "matched", "then": "update", "set": {"value": "-1"}},
-        delete("id % 2 = 0", BY_SOURCE),
-        {"when": BY_SOURCE, "then": "update", "set": {"value": "0"}, "condition": "id % 3 = 0"},
+        delete("pmod(id, 2) = 0", BY_SOURCE),
+        {"when": BY_SOURCE, "then": "update", "set": {"value": "0"}, "condition": "pmod(id, 3) = 0"},
     ]
     result = committed(merge(spark, table, "SELECT id * 5000 AS id FROM range(8)", *clauses))
     [found] = collected

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.spark
 
 BY_TASKS = Limits(sent_bytes=0)
 CONDITIONS = [
-    "i % 3 = 1",
-    "l % 7 = 0",
+    "pmod(i, 3) = 1",
+    "pmod(l, 7) = 0",
     "isnan(f) OR f * 2 < 0 OR cast(f AS string) = '-0.0'",
     "length(s) = 1 OR s LIKE '%Brien'",
     "year(d) < 2000",
@@ -63,10 +63,10 @@ def test_no_task_of_spark_reads_few_rows_and_its_tasks_read_more(
         raise AssertionError("a task of Spark's")
 
     monkeypatch.setattr(frames, "over_bins", refused)
-    committed(run(spark, "delete", table, predicate="id % 7 = 3"))
+    committed(run(spark, "delete", table, predicate="pmod(id, 7) = 3"))
     assert ids(table) == [number for number in range(100) if number % 7 != 3]
     # Decoded they are more than their file.
-    failed = error_of(run(spark, "delete", table, predicate="id % 7 = 2", limits=Limits(sent_bytes=500)))
+    failed = error_of(run(spark, "delete", table, predicate="pmod(id, 7) = 2", limits=Limits(sent_bytes=500)))
     assert "AssertionError" in failed["message"]
 
 
