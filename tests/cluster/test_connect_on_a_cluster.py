@@ -38,7 +38,7 @@ FEED = {"delta.enableChangeDataFeed": "true"}
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 STARTED = re.compile(r"Spark Connect server started at: \S+:(\d+)\s*$")
 PYTHON = "spark.sql.execution.pyspark.python"
-SPARK_EVALUATES = {"predicate": "id % 5 = 3"}
+SPARK_EVALUATES = {"predicate": "pmod(id, 5) = 3"}
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def fails_on_late_executor(
         spec = submitted_spec(
             operation="delete",
             table_uri=table.uri,
-            arguments={"predicate": "id % 5 = 3"},
+            arguments={"predicate": "pmod(id, 5) = 3"},
             spark_conf={"spark.pyspark.python": PYTHON},
             **storage,
         )

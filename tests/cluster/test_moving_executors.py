@@ -55,7 +55,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, orders: Path, local_folder
 
 def deleted(cluster: StandaloneCluster, table: Table, conf: dict[str, str], log: object = print) -> JobResult:
     spec = submitted_spec(
-        operation="delete", table_uri=table.uri, arguments={"predicate": "id % 5 = 3"}, spark_conf=conf
+        operation="delete", table_uri=table.uri, arguments={"predicate": "pmod(id, 5) = 3"}, spark_conf=conf
     )
     result = runner_of(cluster).run(spec, log=log)  # type: ignore[arg-type]
     assert result.status == "committed", result.error

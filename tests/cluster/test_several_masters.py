@@ -38,7 +38,7 @@ def deleted(cluster: StandaloneCluster, folder: Path, also: object = None) -> tu
         if callable(also):
             also(line)
 
-    spec = submitted_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "user_id % 50 = 42"})
+    spec = submitted_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "pmod(user_id, 50) = 42"})
     result = runner_of(cluster).run(spec, log=log)
     assert result.status == "committed", result.error
     assert sorted(table.to_arrow().column("user_id").to_pylist()) == [n for n in range(100) if n % 50 != 42]

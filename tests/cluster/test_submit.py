@@ -142,7 +142,7 @@ def test_a_job_runs_on_the_cluster_and_its_secrets_are_seen_nowhere(
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id % 50 = 42"},
+        arguments={"predicate": "pmod(user_id, 50) = 42"},
         application=transaction(),
         saved_work_key=KEY,
         spark_conf={

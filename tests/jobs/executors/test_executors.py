@@ -41,9 +41,9 @@ OPERATIONS: dict[str, dict[str, Any]] = {
             "FROM range(60)"
         }
     },
-    "delete": {"predicate": "id % 10 = 3"},
+    "delete": {"predicate": "pmod(id, 10) = 3"},
     "optimize": {},
-    "update": {"set": {"name": "'new'"}, "predicate": "id % 10 = 3"},
+    "update": {"set": {"name": "'new'"}, "predicate": "pmod(id, 10) = 3"},
     "merge": {
         "source": {"sql": "SELECT id * 7 AS id, date'2024-01-02' AS day, 'new' AS name FROM range(16)"},
         "on": "t.id = s.id",

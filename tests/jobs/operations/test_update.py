@@ -145,7 +145,7 @@ def test_a_file_that_landed_is_updated_and_the_others_are_neither_read_nor_stage
 ) -> None:
     table = make_table(tmp_path / "t", rows(10), rows(10, start=100), rows(10, start=200))
     log = winning("staged", lambda: append(table, rows(1, start=305)))
-    result = committed(run(spark, "update", table, predicate="id % 10 = 5", set={"name": "'seen'"}, log=log))
+    result = committed(run(spark, "update", table, predicate="pmod(id, 10) = 5", set={"name": "'seen'"}, log=log))
     assert (result.attempts, result.metrics["numUpdatedRows"]) == (2, 4)
     assert [number for number, name in by_id(table).items() if name == "seen"] == [5, 105, 205, 305]
     assert "3 files remembered, 1 to look at" in log.lines

@@ -62,7 +62,7 @@ def table(tmp_path: Path) -> Table:
 
 # Matches a row of every file; of the others some match what the winners append, and the rest are inserted.
 JOBS: dict[str, dict[str, Any]] = {
-    "delete": {"predicate": "id % 4 = 1"},
+    "delete": {"predicate": "pmod(id, 4) = 1"},
     "merge": {
         "source": {
             "sql": f"SELECT id * 4 + 1 AS id, 'new' AS name FROM range({FILES}) "

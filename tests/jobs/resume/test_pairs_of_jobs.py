@@ -50,12 +50,12 @@ JOBS: dict[str, tuple[str, dict[str, Any], Callable[[Rows], Rows]]] = {
     ),
     "delete": (
         "delete",
-        {"predicate": "day = 'a' AND id % 7 < 2"},
+        {"predicate": "day = 'a' AND pmod(id, 7) < 2"},
         lambda rows: [row for row in rows if row[1] != "a" or row[0] % 7 > 1],
     ),
     "update": (
         "update",
-        {"predicate": "day = 'a' AND id % 5 = 0", "set": {"name": "concat(name, 'u')"}},
+        {"predicate": "day = 'a' AND pmod(id, 5) = 0", "set": {"name": "concat(name, 'u')"}},
         lambda rows: [(n, day, name + "u" if day == "a" and n % 5 == 0 else name) for n, day, name in rows],
     ),
     "merge": (

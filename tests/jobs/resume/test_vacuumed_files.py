@@ -47,7 +47,7 @@ def once(win: Callable[[], Any], at: str = "to scan") -> Callable[[str], None]:
 
 
 def delete_even(spark: SparkSession, table: Table, win: Callable[[], Any], **more: Any) -> JobResult:
-    return run(spark, "delete", table, predicate="id % 2 = 0", log=once(win), **more)
+    return run(spark, "delete", table, predicate="pmod(id, 2) = 0", log=once(win), **more)
 
 
 def before_the_call(module: Any, name: str, win: Callable[[], Any], patch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_a_delete_neither_finds_nor_counts_nor_copies_a_masked_row(tmp_path: Pat
     nothing = run(spark, "delete", table, predicate="id = 33")
     assert (nothing.status, nothing.metrics["numDeletedRows"]) == ("nothing_to_do", 0)
     # Of what is masked, too, the condition is true.
-    result = committed(run(spark, "delete", table, predicate="id % 5 = 0 AND id < 120"))
+    result = committed(run(spark, "delete", table, predicate="pmod(id, 5) = 0 AND id < 120"))
     gone = {k for k in LEFT if k % 5 == 0 and k < 120}
     assert by_id(table) == {k: f"n{k}" for k in LEFT - gone}
     assert result.metrics["numDeletedRows"] == len(gone)
@@ -186,7 +186,7 @@ def test_a_broken_vector_fails_the_job_before_anything_is_staged(tmp_path: Path,
     path.write_bytes(path.read_bytes()[:-1])
     before = files_on_disk(table)
     # Every file is scanned: which of them has the vector that was cut is a matter of its name.
-    error = error_of(run(spark, "delete", table, predicate="id % 60 = 3"))
+    error = error_of(run(spark, "delete", table, predicate="pmod(id, 60) = 3"))
     assert (error["type"], error["retryable"]) == ("CorruptDeletionVector", False)
     assert files_on_disk(table) == before
 

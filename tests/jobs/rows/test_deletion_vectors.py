@@ -82,7 +82,7 @@ def test_deletes_mask_rows_and_leave_every_file_where_it_is(tmp_path: Path, spar
         assert len(vectors_on_disk(table)) == min(number + 1, 2)
         assert files_on_disk(table) - vectors_on_disk(table) == data
         read_alike(table)
-    again = run(spark, "delete", table, predicate="id % 10 = 3")
+    again = run(spark, "delete", table, predicate="pmod(id, 10) = 3")
     assert (again.status, again.metrics["numDeletedRows"], len(vectors_on_disk(table))) == ("nothing_to_do", 0, 2)
     assert live_files(table) < files
     for add in table_to_adds(table.snapshot().files(), True):
@@ -101,7 +101,7 @@ def test_updates_and_merges_mask_the_old_rows_and_write_the_new_ones(tmp_path: P
     committed(run(spark, "delete", table, predicate="id IN (5, 65, 7)"))
     names = {k: f"n{k}" for k in range(180) if k not in (5, 65, 7)}
     files = live_files(table)
-    result = committed(run(spark, "update", table, predicate="id % 30 = 6", set={"name": "upper(name)"}))
+    result = committed(run(spark, "update", table, predicate="pmod(id, 30) = 6", set={"name": "upper(name)"}))
     names |= {k: f"N{k}" for k in range(6, 180, 30)}
     assert by_id(table) == names
     assert (result.metrics["numUpdatedRows"], result.metrics["numCopiedRows"], counters(result)) == (6, 0, (3, 2, 2))
@@ -140,7 +140,7 @@ def test_files_without_statistics_mapped_columns_and_random_prefixes(tmp_path: P
         "delta.enableRowTracking": "true",
     }
     table = vector_table(tmp_path / "t", partition_by=["day"], properties=properties)
-    result = committed(run(spark, "delete", table, predicate="id % 60 = 1"))
+    result = committed(run(spark, "delete", table, predicate="pmod(id, 60) = 1"))
     assert result.metrics["numDeletedRows"] == 3
     (path,) = vectors_on_disk(table)
     assert len(path.split("/")[0]) == 2

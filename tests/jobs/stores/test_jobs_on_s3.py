@@ -35,7 +35,7 @@ def values(*rows: str) -> dict[str, Any]:
 # One after the other on the same table: ids 0 to 19 in two files of one day each.
 JOBS: list[tuple[str, dict[str, Any]]] = [
     ("write", {"source": values("(20L, DATE'2024-01-03', 'new', 1D)", "(21L, NULL, 'null', 2D)")}),
-    ("delete", {"predicate": "id % 5 = 3"}),
+    ("delete", {"predicate": "pmod(id, 5) = 3"}),
     ("delete", {"predicate": None, "keys": {"column": "id", "values": ["1", "21"]}}),
     (
         "update",

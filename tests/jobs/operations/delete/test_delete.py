@@ -186,7 +186,7 @@ def test_a_scope_bounds_what_is_deleted(tmp_path: Path, spark: SparkSession) -> 
             spark,
             "delete",
             table,
-            predicate="id % 5 = :rest",
+            predicate="pmod(id, 5) = :rest",
             partition_predicate="day = :day",
             parameters={"day": "2024-01-02", "rest": 0},
         )
