@@ -12,6 +12,7 @@ import pytest
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.features import reader_features, writer_features
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import CommitConflict
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import SCHEMA, application, committed, error_of, ids, rows
@@ -137,6 +138,14 @@ def test_row_tracking_numbers_the_rows_of_every_file_in_the_same_commit(table: T
     assert set(files.column("default_row_commit_version").to_pylist()) == {3}
     append(table, rows(2, start=50))
     assert sorted(table.snapshot().files().column("base_row_id").to_pylist()) == [0, 4, 8]
+
+
+def test_rows_of_a_file_without_a_count_are_not_numbered(table: Table) -> None:
+    tx = table.begin()
+    tx.add(path="x.parquet", size=1)
+    tx.commit("WRITE")
+    error = error_of(alter(table, add_features=["rowTracking"]))
+    assert (error["type"], table.snapshot().version) == ("RowCountMissing", 3)
 
 
 def test_in_commit_timestamps_say_since_when(table: Table) -> None:
@@ -344,6 +353,19 @@ def test_a_column_that_a_constraint_reads_stays(tmp_path: Path, asked: dict[str,
     assert error["type"] == "SchemaMismatch"
     assert "'a'" in error["message"]
     altered(table, allow_reader_upgrade=True, drop_constraints=["A"], **asked)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"drop_columns": ["id"]}, {"rename_columns": {"id": "k"}}, {"change_types": {"id": "INT"}}]
+)
+def test_a_column_that_a_generated_column_reads_stays(tmp_path: Path, asked: dict[str, Any]) -> None:
+    doubled = StructField("doubled", Primitive.LONG, metadata={"delta.generationExpression": "id * 2"})
+    table = Table.create(str(tmp_path / "t"), StructType((StructField("id", Primitive.SHORT), doubled)))
+    error = error_of(alter(table, allow_reader_upgrade=True, **asked))
+    assert error["type"] == "SchemaMismatch"
+    assert "the generated column 'doubled' reads it" in error["message"]
+    refused = alter(table, allow_reader_upgrade=True, change_types={"doubled": "DECIMAL(20, 0)"})
+    assert error_of(refused)["type"] == "SchemaMismatch"
 
 
 @pytest.mark.parametrize("asked", [{"drop_columns": ["day"]}, {"change_types": {"day": "TIMESTAMP_NTZ"}}])
