@@ -1,5 +1,5 @@
-"""The upkeep of one table, night by night: small files become large ones, then a checkpoint, a vacuum by the log alone,
-and a look at its health.
+"""The upkeep of all tables of a folder, night by night: small files become large ones, deleted rows are purged, the log
+gets its checkpoint, and files that nothing needs are deleted; each only where it is due. Then a look at one's health.
 
 The table is a modern one: its columns are mapped, so that their names may hold spaces and be renamed, and its
 checkpoints are V2. Any task that commits writes a checkpoint now and then by itself, and the log is cleaned after it; a
@@ -17,11 +17,9 @@ from pathlib import Path
 from airflow.sdk import DAG, task
 
 from airflow_txlog.operators import (
-    CheckpointOperator,
     DeltaDeleteOperator,
-    DeltaOptimizeOperator,
+    DeltaUpkeepOperator,
     DeltaWriteOperator,
-    VacuumOperator,
     files,
     query,
 )
@@ -63,17 +61,25 @@ with DAG(
         parameters={"name": "Virgin America"},
     )
 
-    late = DeltaWriteOperator(
-        task_id="late",
-        table_uri=TABLE,
-        source=query("SELECT 'XX' AS carrier, 'Late Air' AS `trading name`"),
-    )
+    late = [
+        DeltaWriteOperator(
+            task_id=f"late_{name}",
+            table_uri=TABLE,
+            source=query(f"SELECT 'X{name[0]}' AS carrier, 'Late {name}' AS `trading name`"),
+        )
+        for name in ("Air", "Jet")
+    ]
 
     # [START nightly_upkeep]
-    optimize = DeltaOptimizeOperator(task_id="optimize", table_uri=TABLE)
-    checkpoint = CheckpointOperator(task_id="checkpoint", table_uri=TABLE)
-    # Every night by the log alone; a full one on Sundays would also find what killed tasks left behind.
-    vacuum = VacuumOperator(task_id="vacuum", table_uri=TABLE, mode="lite")
+    upkeep = DeltaUpkeepOperator(
+        task_id="upkeep",
+        tables=str(FOLDER),
+        # What is left is done the next night.
+        max_bytes=100 * 1024**3,
+        max_minutes=90,
+        # Every night by the log alone. On Sundays, vacuum="full" also finds what killed tasks left behind.
+        vacuum="lite",
+    )
     # [END nightly_upkeep]
 
     @task
@@ -86,4 +92,4 @@ with DAG(
             print(finding.message, finding.advice)
         return [finding.code for finding in findings]
 
-    fetch_carriers() >> load >> forget >> late >> optimize >> checkpoint >> vacuum >> check_health()
+    fetch_carriers() >> load >> forget >> late[0] >> late[1] >> upkeep >> check_health()

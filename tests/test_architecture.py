@@ -141,7 +141,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # An UPDATE is a merge's clause on the rows that a DELETE finds, and a DELETE by keys a merge's join.
     # An UPSERT is a whole merge, and so is an overwrite with `replace_using`.
     "jobs.operations": (
-        "update | upsert | write",
+        "update | upsert | write | upkeep",
         "delete",
         "alter | merge | optimize | restore | truncate | convert | maintenance",
     ),

@@ -13,14 +13,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.alter_arguments import alteration_of
-from airflow_txlog.cli.printing import ShownColumn
+from airflow_txlog.cli.keeping import upkeep
+from airflow_txlog.cli.printing import Answer, ShownColumn, confirm
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, size_text
@@ -44,14 +44,6 @@ class UsageError(Exception):
     """The arguments of a command contradict each other or cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of a command: for programs, and for people."""
-
-    document: Mapping[str, Any]
-    show: Callable[[], object]
-
-
 def run(name: str, args: Namespace) -> None:
     """Run a command by its name and end the process with its exit code if it failed."""
     _logs_to_stderr()
@@ -69,6 +61,8 @@ def run(name: str, args: Namespace) -> None:
         printing.print_json(answer.document)
     else:
         answer.show()
+    if answer.has_failed:
+        sys.exit(1)
 
 
 def history(table: Table, args: Namespace) -> Answer:
@@ -179,7 +173,7 @@ def snapshot(table: Table, args: Namespace) -> Answer:
 def vacuum(table: Table, args: Namespace) -> Answer:
     """`{"table", "mode", "dry_run", "num_files", "size_bytes", "deleted_files", "deleted_directories", "files"}`."""
     if not args.dry_run:
-        _confirm(f"Delete files of {table.uri} that no kept version needs?", args.yes)
+        confirm(f"Delete files of {table.uri} that no kept version needs?", args.yes)
     hours = args.orphan_retention_hours
     more: dict[str, Any] = {} if hours is None else {"orphan_retention": hours}
     result = table.vacuum(
@@ -227,7 +221,7 @@ def restore(table: Table, args: Namespace) -> Answer:
         raise UsageError("restore needs --version or --timestamp.")
     asked = f"version {args.table_version}" if moment is None else args.timestamp
     before = table.snapshot().version
-    _confirm(f"Restore {table.uri}, now at version {before}, to {asked}?", args.yes)
+    confirm(f"Restore {table.uri}, now at version {before}, to {asked}?", args.yes)
     version = table.restore(args.table_version, moment, ignore_missing=args.ignore_missing)
     document = {"table": table.uri, "version": version, "committed": version > before}
     answer = f"restored by version {version}" if version > before else f"already at version {version}: nothing to do"
@@ -240,7 +234,7 @@ def alter(table: Table, args: Namespace) -> Answer:
         arguments = alteration_of(args)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    _confirm(f"Alter {table.uri}?", args.yes)
+    confirm(f"Alter {table.uri}?", args.yes)
     # Each call is work of its own: it is not done already because an earlier one did the same.
     key = f"airflow txlog alter {SYSTEM_CLOCK.unique_id()}"
     # The job's log is not the answer.
@@ -261,6 +255,7 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "checkpoint": checkpoint,
     "restore": restore,
     "alter": alter,
+    "upkeep": upkeep,
 }
 
 
@@ -275,8 +270,8 @@ def _open(name: str, args: Namespace) -> Table:
     hook = TxlogHook(args.conn_id or None)
     # A shell has a current directory that its user chose; a worker has one that no author knows.
     uri = hook.table_uri(args.table if args.conn_id or is_absolute(args.table) else os.path.abspath(args.table))
-    if name == "history":
-        # Shows a table's history even if this engine cannot read its rows.
+    if name in ("history", "upkeep"):
+        # The history of a table can be shown even if this engine cannot read its rows; upkeep may get a folder.
         return hook.table(uri)
     return hook.open(uri)
 
@@ -341,16 +336,6 @@ def _json_or_text(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _confirm(question: str, yes: bool) -> None:
-    """Prompt on a terminal, and end the process unless the answer is yes. Scripts get no prompt."""
-    if yes or not sys.stdin.isatty():
-        return
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        printing.say("Nothing was changed.")
-        sys.exit(1)
 
 
 def _fail(error: Exception, as_json: bool) -> NoReturn:

@@ -107,6 +107,14 @@ _ALTER = (
     _arg("--allow-reader-upgrade", action="store_true", help="Allow a change that older engines cannot read"),
     _YES,
 )
+_UPKEEP = (
+    _arg("--purge-above", type=float, default=0.05, metavar="SHARE", help="Purge above this share of deleted rows"),
+    _arg("--vacuum", choices=("lite", "full", "none"), default="lite", help="As of vacuum --mode (default: lite)"),
+    _arg("--max-bytes", type=_whole_number, metavar="N", help="Rewrite no more than this in all tables together"),
+    _arg("--max-minutes", type=float, metavar="M", help="Begin no step after so many minutes"),
+    _arg("-n", "--dry-run", action="store_true", help="Do nothing, only say what is due"),
+    _YES,
+)
 
 
 def get_cli_commands() -> list[GroupCommand]:
@@ -129,6 +137,7 @@ def get_cli_commands() -> list[GroupCommand]:
                 _command("vacuum", "Delete data files that no kept version needs", *_VACUUM),
                 _command("checkpoint", "Write a checkpoint of the latest version, and clean the log"),
                 _command("alter", "Change properties, features, columns, constraints or clustering", *_ALTER),
+                _command("upkeep", "Do what is due: of a table, or of all tables of a folder", *_UPKEEP),
                 _command("restore", "Make an earlier version the latest again", *restore),
             ),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -138,3 +138,23 @@ def _cell(value: object) -> str:
 def printable(text: str) -> str:
     """Return the text, escaping characters that would move the cursor or break a line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of a command: for programs, and for people."""
+
+    document: Mapping[str, Any]
+    show: Callable[[], object]
+    has_failed: bool = False
+    """Whether the command ends with the exit code 1 after its output."""
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Prompt on a terminal, and end the process unless the answer is yes. Scripts get no prompt."""
+    if yes or not sys.stdin.isatty():
+        return
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        say("Nothing was changed.")
+        sys.exit(1)

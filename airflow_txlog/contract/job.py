@@ -210,14 +210,15 @@ class Details:
     """The parts of a result beyond counts.
 
     `arguments_changed`: the work was already done, with other arguments than the spec's. `files` (the first ones),
-    `dry_run` and `mode` are those of a vacuum; those of a convert are the files that it left out. `lineage` is None if
-    the job knows none, or if it is too long.
+    `dry_run` and `mode` are those of a vacuum; those of a convert are the files that it left out. `upkeep`: the steps
+    that were due, `[{"step", "why", "done", …}]`. `lineage` is None if the job knows none, or if it is too long.
     """
 
     arguments_changed: bool = False
     files: list[str] = field(default_factory=list)
     dry_run: bool | None = None
     mode: str | None = None
+    upkeep: list[dict[str, Any]] = field(default_factory=list)
     lineage: Lineage | None = None
 
 

@@ -20,6 +20,7 @@ from airflow_txlog.operators.restore import DeltaRestoreOperator
 from airflow_txlog.operators.sources import files, query, table
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
 from airflow_txlog.operators.update import DeltaUpdateOperator
+from airflow_txlog.operators.upkeep import DeltaUpkeepOperator
 from airflow_txlog.operators.upsert import DeltaUpsertOperator
 from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
@@ -34,6 +35,7 @@ __all__ = [
     "DeltaRestoreOperator",
     "DeltaTruncateOperator",
     "DeltaUpdateOperator",
+    "DeltaUpkeepOperator",
     "DeltaUpsertOperator",
     "DeltaWriteOperator",
     "VacuumOperator",

@@ -30,6 +30,7 @@ from airflow_txlog.operators import (
     DeltaRestoreOperator,
     DeltaTruncateOperator,
     DeltaUpdateOperator,
+    DeltaUpkeepOperator,
     DeltaUpsertOperator,
     DeltaWriteOperator,
     VacuumOperator,
@@ -67,6 +68,7 @@ TASKS: dict[str, Callable[[], Any]] = {
     "write by values": lambda: DeltaWriteOperator(
         task_id="t", **CHANGING, source=SOURCE, mode="overwrite", replace_using=["day", "shop"]
     ),
+    "upkeep": lambda: DeltaUpkeepOperator(task_id="t", tables=["/lake/a", "/lake/b"], spark_conf=SHARED["spark_conf"]),
     "delete": lambda: DeltaDeleteOperator(task_id="t", **CHANGING, predicate="id = '1'"),
     "delete by keys": lambda: DeltaDeleteOperator(task_id="t", **CHANGING, keys=["a", "b"], key_column="id"),
     "delete by a source": lambda: DeltaDeleteOperator(

@@ -24,6 +24,7 @@ from airflow_txlog.contract.operations.fields import (
     Location,
     PairText,
     RowsInProcess,
+    Share,
     SomeColumnNames,
     TableText,
     TableView,
@@ -358,6 +359,36 @@ class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         return looks_plain(self.partition_predicate)
+
+
+@register
+class Upkeep(Operation, frozen=True, kw_only=True, tag="upkeep"):
+    """Do what is due: purge, compact, write a checkpoint, clean the log, vacuum.
+
+    `purge_above`: the share of deleted rows above which all files with a deletion vector are rewritten; null: never.
+    `vacuum` "lite" becomes full where the log does not reach back to the last one; null: none. `most_bytes`: how much
+    is rewritten. `most_seconds`: when no further step or commit begins. `dry_run`: report what is due.
+    """
+
+    job = f"{_JOBS}.upkeep:upkeep"
+    needs_spark = True
+
+    compact: bool = True
+    purge_above: Share | None = 0.05
+    checkpoint: bool = True
+    vacuum: Literal["lite", "full"] | None = "lite"
+    retention_hours: Hours | None = None
+    target_bytes: Bytes | None = None
+    most_bytes: Bytes | None = None
+    most_seconds: Annotated[int, Meta(gt=0, description="a whole number of seconds above 0")] | None = None
+    dry_run: bool = False
+
+    @property
+    def may_spare_spark(self) -> bool:
+        return True
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        return True
 
 
 @register

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from airflow_txlog.engine import Table
 from tests.helpers import s3
 from tests.helpers.paths import ROOT
-from tests.helpers.rows import append, sorted_rows, stage
+from tests.helpers.rows import append, make_table, sorted_rows, stage
 from tests.helpers.vectors import mask
 
 pytestmark = pytest.mark.airflow
@@ -314,6 +314,24 @@ def test_a_snapshot_tells_one_version(txlog: Any, folder: Path) -> None:
 def test_a_checkpoint_prints_its_version(txlog: Any, folder: Path) -> None:
     assert txlog("checkpoint", folder, "--json").document == {"table": f"file://{folder}", "version": 3}
     assert (folder / "_delta_log" / f"{3:020d}.checkpoint.parquet").exists()
+
+
+def test_an_upkeep_does_what_is_due_of_every_table_of_a_folder_and_tells_of_those_that_fail(
+    txlog: Any, tmp_path: Path
+) -> None:
+    for name, files in (("a", 4), ("b", 1)):
+        rows = [pa.table({"id": [number]}) for number in range(files)]
+        make_table(tmp_path / "lake" / name, *rows, properties={"delta.checkpointInterval": "1000"})
+    due = txlog("upkeep", tmp_path / "lake", "--dry-run", "--json").document
+    assert [[step["step"] for step in entry["steps"]] for entry in due["tables"]] == [["compact"], []]
+    (tmp_path / "lake" / "c" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "lake" / "c" / "_delta_log" / f"{0:020}.json").write_text("{")
+    said = txlog("upkeep", tmp_path / "lake", "--vacuum", "none", "--json")
+    assert said.code == 1
+    assert [entry["status"] for entry in said.document["tables"]] == ["committed", "nothing_to_do", "failed"]
+    assert Table.open(str(tmp_path / "lake" / "a")).snapshot().num_files == 1
+    assert "compact" not in txlog("upkeep", tmp_path / "lake" / "a").out
+    assert txlog("upkeep", tmp_path / "elsewhere", "--json").code == 1
 
 
 def test_an_alter_changes_the_table_once_for_each_call(txlog: Any, folder: Path) -> None:

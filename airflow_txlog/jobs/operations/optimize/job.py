@@ -11,6 +11,7 @@ OptimizeTableCommand; soundness section 0 (OPTIMIZE), A18, B3, B5.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -94,14 +95,46 @@ def _refusal(reason: str) -> InvalidJobSpec:
     return InvalidJobSpec(f"zorder_by: {reason}. Nothing was staged.", argument="arguments.zorder_by")
 
 
-def optimize(context: JobContext, clock: Clock = SYSTEM_CLOCK) -> JobResult:
-    """Run the job of `context.spec`; raises TxlogError."""
-    return _Optimizing(context, clock).run()
+@dataclass(kw_only=True)
+class Budget:
+    """How much may be rewritten yet, and until when; None: without a limit."""
+
+    most_bytes: int | None = None
+    until_ms: int | None = None
+    clock: Clock = SYSTEM_CLOCK
+    used_bytes: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return self.until_ms is not None and self.clock.now_ms() >= self.until_ms
+
+    @property
+    def bytes_left(self) -> int | None:
+        return None if self.most_bytes is None else max(0, self.most_bytes - self.used_bytes)
+
+    def chosen(self, bins: list[Bin]) -> list[Bin]:
+        """Return the bins that fit into the bytes that are left, those that join most files for their bytes first."""
+        left = self.bytes_left
+        if left is None:
+            return bins
+        kept = []
+        for each in sorted(bins, key=lambda each: each.size_bytes / each.files.num_rows):
+            if each.size_bytes <= left:
+                kept.append(each)
+                left -= each.size_bytes
+        return kept
+
+
+def optimize(context: JobContext, clock: Clock = SYSTEM_CLOCK, budget: Budget | None = None) -> JobResult:
+    """Run the job of `context.spec`, or as much of it as the budget allows; raises TxlogError."""
+    return _Optimizing(context, clock, budget or Budget()).run()
 
 
 class _Optimizing:
-    def __init__(self, context: JobContext, clock: Clock) -> None:
+    def __init__(self, context: JobContext, clock: Clock, budget: Budget) -> None:
         self._context = context
+        self._budget = budget
         self._clock = clock
         self._optimize = context.record(Optimize)
         self._gate = SqlGate(context)
@@ -121,21 +154,23 @@ class _Optimizing:
             snapshot = table.begin().snapshot
             assert snapshot is not None
             files = self._files(snapshot)
-            bins = self._bins(files)
+            bins = self._budget.chosen(self._bins(files))
             context.executor.foresee(lambda: self._why_spark(snapshot, bins))
         considered = snapshot.num_files
         self._log_plan(considered, files.num_rows, bins)
         while bins:
             try:
                 for batch in batches_of(bins, self._optimize.batch_bytes):
-                    self._commit(batch)
+                    if not self._budget.is_over:
+                        self._budget.used_bytes += sum(each.size_bytes for each in batch)
+                        self._commit(batch)
             except NeedsSpark as needed:
                 if not self._committed:
                     raise
                 # Only files that another commit has changed are left here; with Spark all work would start anew.
                 context.log(f"what other commits have changed meanwhile is left for another time: {needed}")
                 break
-            bins = self._again(table)
+            bins = self._budget.chosen(self._again(table))
         return self._result(considered, snapshot.version)
 
     # --- what is to be done -----------------------------------------------------------------------------------------

@@ -1,0 +1,149 @@
+"""DeltaUpkeepOperator: one task that keeps many tables healthy, and does nothing that is not due."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import Operation, Upkeep, read_operation
+from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.hooks.identity import annotations_of, job_identity
+from airflow_txlog.hooks.upkeep import run_upkeep
+from airflow_txlog.hooks.work_key import saved_work_key
+from airflow_txlog.operators.arguments.given import text_map
+from airflow_txlog.operators.base import TxlogOperator
+from airflow_txlog.policies.retry import raise_for_airflow
+from airflow_txlog.runners import DurableRunner, run_unless_done
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+
+class DeltaUpkeepOperator(TxlogOperator):
+    """Compact, purge, checkpoint, clean and vacuum the tables that need it, one after another.
+
+    :param tables: tables, or folders: then every table below. Paths, URIs, or names under the base of the connection;
+        None: the base itself. (templated)
+    :param compact: join small files, and rewrite those with many deleted rows, if a partition has more than two.
+    :param purge_above: the share of a table's rows that deletion vectors delete, from 0 to 1, above which all files
+        with a vector are rewritten; 0 purges each night, None never.
+    :param checkpoint: write a checkpoint if more commits than `delta.checkpointInterval` follow the newest one, and
+        delete the log that is past its retention.
+    :param vacuum: "lite" deletes files that the log has removed, without listing the table, and becomes a full vacuum
+        if the log does not reach back to the last one; "full" also finds files that killed tasks left; None: none.
+    :param retention_hours: how long a vacuum keeps removed files; None takes each table's own, and no less is allowed.
+    :param target_bytes: the target size of files; None takes each table's `delta.targetFileSize`, else 256 MiB.
+    :param max_bytes: how much may be rewritten in all tables together; the rest is left for the next run.
+    :param max_minutes: when no further step begins; a step that runs ends after its commit.
+    :param dry_run: only report what is due.
+
+    The failure of one table does not stop the others; the task fails at its end and names it. A retry does what is
+    still due. The XCom is the report: `{"tables": [...], "failed": [...], "left": [...]}`, also of a task that fails.
+    Spark starts only for a table that needs it. Other arguments: `TxlogOperator`, except `table_uri`.
+    """
+
+    operation: ClassVar[type[Operation]] = Upkeep
+    template_fields: Sequence[str] = ("tables", "spark_conf")
+
+    def __init__(
+        self,
+        *,
+        tables: str | Sequence[str] | None = None,
+        compact: bool = True,
+        purge_above: float | None = 0.05,
+        checkpoint: bool = True,
+        vacuum: Literal["lite", "full"] | None = "lite",
+        retention_hours: float | None = None,
+        target_bytes: int | None = None,
+        max_bytes: int | None = None,
+        max_minutes: float | None = None,
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if tables is None and kwargs.get("txlog_conn_id") is None:
+            raise TypeError("DeltaUpkeepOperator needs tables, or a txlog_conn_id whose base folder has them")
+        # Its tables are known when it runs.
+        super().__init__(table_uri="/", **kwargs)
+        self.tables = tables
+        self.compact = compact
+        self.purge_above = purge_above
+        self.checkpoint = checkpoint
+        self.vacuum = vacuum
+        self.retention_hours = retention_hours
+        self.target_bytes = target_bytes
+        self.max_bytes = max_bytes
+        self.max_minutes = max_minutes
+        # Not `self.dry_run`, which is a method of every Airflow operator.
+        self.is_dry_run = dry_run
+        if self.deferrable:
+            raise InvalidJobSpec("An upkeep runs several jobs, and is not deferrable.", argument="deferrable")
+        for name, limit in (("max_bytes", max_bytes), ("max_minutes", max_minutes)):
+            if limit is not None and not limit > 0:
+                raise InvalidJobSpec(f"{name} must be more than 0; found {limit!r}.", argument=name)
+        self.check_literals()
+
+    def job_arguments(self) -> dict[str, Any]:
+        """Return the fields of the record, without the limits of one job."""
+        names = ("compact", "purge_above", "checkpoint", "vacuum", "retention_hours", "target_bytes")
+        return {**{name: getattr(self, name) for name in names}, "dry_run": self.is_dry_run}
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run a job for each table; return the report, also as the XCom of a task that fails."""
+        self.has_begun = True
+        try:
+            report = run_upkeep(
+                self.hook,
+                self._places(),
+                lambda table, limits: self._spec_of(context, table, limits),
+                lambda spec: self._run(context, spec),
+                self.log.info,
+                max_bytes=self.max_bytes,
+                max_minutes=self.max_minutes,
+            )
+            try:
+                report.check()
+            except TxlogError:
+                if "ti" in context:
+                    context["ti"].xcom_push(key="return_value", value=report.to_dict())
+                raise
+        except TxlogError as error:
+            raise_for_airflow(error)
+        return report.to_dict()
+
+    def _places(self) -> list[str]:
+        tables = self.tables
+        if isinstance(tables, str):
+            return [tables]
+        if tables is not None and not isinstance(tables, Sequence):
+            raise InvalidJobSpec(
+                f"tables must be a name or a list of them; found {type(tables).__name__}. Nothing was read.",
+                argument="tables",
+            )
+        return [""] if tables is None else list(tables)
+
+    def _spec_of(self, context: Mapping[str, Any], table: str, limits: Mapping[str, Any]) -> JobSpec:
+        spec = JobSpec(
+            operation=read_operation(self.operation, {**self.job_arguments(), **limits}),
+            table_uri=table,
+            spark_conf=text_map("spark_conf", self.spark_conf),
+            unrestricted=self.unrestricted,
+            time_zone=self.time_zone,
+            conflict_deadline_s=self.conflict_deadline_s,
+        )
+        return self.hook.with_settings(spec, self.hook.runner_or(self.runner)).replace(
+            annotations=annotations_of(context)
+        )
+
+    def _run(self, context: Mapping[str, Any], spec: JobSpec) -> JobResult:
+        self._running = runner = self._make_runner()
+        try:
+            if isinstance(runner, DurableRunner):
+                # Each table's job has a name of its own, by which a retry finds it.
+                identity = job_identity(context)
+                identity = dataclasses.replace(identity, app_id=f"{identity.app_id}/{spec.table_uri}")
+                spec = spec.replace(saved_work_key=saved_work_key(identity))
+            return run_unless_done(runner, spec, log=self.log.info)
+        finally:
+            self._running = None
