@@ -20,7 +20,7 @@ from airflow_txlog.engine.checkpointing import clean_log
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.table.snapshot.files import stated_count, vectors_of
 from airflow_txlog.engine.upkeep.vacuum import vacuum_table
-from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, milliseconds
+from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState, milliseconds
 from airflow_txlog.errors import CannotVacuumLite
 from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.operations.maintenance import checkpoint, vacuum
@@ -155,6 +155,9 @@ class _Upkeep:
             try:
                 found = vacuum_table(table, request)
             except CannotVacuumLite:
+                if VacuumState.of(table.snapshot()).shares_folder:
+                    self._context.log("not vacuumed: the log does not reach back, and the folder has files of others")
+                    return
                 mode = "full"
                 found = vacuum_table(table, dataclasses.replace(request, mode=mode))
         if not found.files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,35 @@ def test_a_checkpoint_is_due_beyond_the_interval_of_the_table(tmp_path: Path) ->
     assert found is not None
     assert found.version == Table.open(table.uri).latest_version()
     assert steps(table, compact=False) == []
+
+
+def test_the_log_before_its_retention_is_cleaned_and_the_table_is_read_as_before(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", 6)
+    table.checkpoint(4)
+    long_ago_s = table.clock.now_ms() / 1000 - 60 * 86_400
+    for path in (tmp_path / "t" / "_delta_log").iterdir():
+        os.utime(path, (long_ago_s, long_ago_s))
+    assert steps(table, compact=False) == []
+    set_property(table, "delta.enableExpiredLogCleanup", "true")
+    assert steps(table, compact=False) == [("clean_log", True)]
+    assert not (tmp_path / "t" / "_delta_log" / f"{3:020}.json").exists()
+    assert ids(table) == list(range(6))
+    assert steps(table, compact=False) == []
+
+
+def test_a_lite_vacuum_becomes_full_where_the_log_does_not_reach_back_but_not_beside_files_of_others(
+    tmp_path: Path,
+) -> None:
+    for name in ("alone", "shared"):
+        table = make(tmp_path / name, 6, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"})
+        committed(run(None, "delete", table, predicate="id = 0"))
+        if name == "shared":
+            set_property(table, "txlog.sharedFolder", "true")
+        table.checkpoint()
+        for version in range(3):
+            (tmp_path / name / "_delta_log" / f"{version:020}.json").unlink()
+        assert steps(table, compact=False) == ([("vacuum", True)] if name == "alone" else [])
+        assert ids(table) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("mode", ["lite", "full"])
