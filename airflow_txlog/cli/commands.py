@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
@@ -36,6 +35,7 @@ from airflow_txlog.process.arrow_memory import spare_memory
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_txlog.contract.job import JobResult
     from airflow_txlog.engine import Snapshot
     from airflow_txlog.engine.table.predicate import Predicate
 
@@ -46,7 +46,7 @@ class UsageError(Exception):
 
 def run(name: str, args: Namespace) -> None:
     """Run a command by its name and end the process with its exit code if it failed."""
-    _logs_to_stderr()
+    printing.logs_to_stderr()
     spare_memory()
     try:
         answer = _COMMANDS[name](_open(name, args), args)
@@ -56,7 +56,7 @@ def run(name: str, args: Namespace) -> None:
             printing.print_json({"error": {"type": "UsageError", "message": str(error)}})
         sys.exit(2)
     except (TxlogError, AirflowException, OSError) as error:
-        _fail(error, args.as_json)
+        printing.fail(error, args.as_json)
     if args.as_json:
         printing.print_json(answer.document)
     else:
@@ -235,16 +235,41 @@ def alter(table: Table, args: Namespace) -> Answer:
     except ValueError as error:
         raise UsageError(str(error)) from error
     confirm(f"Alter {table.uri}?", args.yes)
-    # Each call is work of its own: it is not done already because an earlier one did the same.
-    key = f"airflow txlog alter {SYSTEM_CLOCK.unique_id()}"
-    # The job's log is not the answer.
-    with contextlib.redirect_stdout(sys.stderr):
-        result = TxlogHook(args.conn_id or None).run("alter", table.uri, arguments, idempotency_key=key)
+    result = _job_done("alter", table, args, arguments)
     is_new = result.status == "committed"
     version = result.version if is_new else result.read_version
     document = {"table": table.uri, "version": version, "committed": is_new}
     answer = f"altered by version {version}" if is_new else f"as it should be at version {version}: nothing to do"
     return Answer(document, lambda: print(answer))
+
+
+def convert(table: Table, args: Namespace) -> Answer:
+    """`{"table", "version", "committed", "dry_run", "num_files", "num_rows", "left_out"}`: the first files left out."""
+    if not args.dry_run:
+        confirm(f"Make the folder {table.uri} a Delta table?", args.yes)
+    given = {"partition_schema": args.partition_schema, "dry_run": args.dry_run}
+    result = _job_done("convert", table, args, given)
+    metrics = result.metrics
+    document = {
+        "table": table.uri,
+        "version": result.version,
+        "committed": result.status == "committed",
+        "dry_run": args.dry_run,
+        "num_files": metrics["numConvertedFiles"],
+        "num_rows": metrics["numOutputRows"],
+        "left_out": result.details.files,
+    }
+    done = "would be converted" if args.dry_run else "converted"
+    answer = f"{metrics['numConvertedFiles']} files with {metrics['numOutputRows']} rows {done}"
+    return Answer(document, lambda: print(f"{answer}, {metrics['numSkippedFiles']} files left out"))
+
+
+def _job_done(operation: str, table: Table, args: Namespace, arguments: Mapping[str, Any]) -> JobResult:
+    # Each call is work of its own: it is not done already because an earlier one did the same.
+    key = f"airflow txlog {operation} {SYSTEM_CLOCK.unique_id()}"
+    # The job's log is not the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        return TxlogHook(args.conn_id or None).run(operation, table.uri, dict(arguments), idempotency_key=key)
 
 
 _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
@@ -256,6 +281,7 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "restore": restore,
     "alter": alter,
     "upkeep": upkeep,
+    "convert": convert,
 }
 
 
@@ -270,8 +296,8 @@ def _open(name: str, args: Namespace) -> Table:
     hook = TxlogHook(args.conn_id or None)
     # A shell has a current directory that its user chose; a worker has one that no author knows.
     uri = hook.table_uri(args.table if args.conn_id or is_absolute(args.table) else os.path.abspath(args.table))
-    if name in ("history", "upkeep"):
-        # The history of a table can be shown even if this engine cannot read its rows; upkeep may get a folder.
+    if name in ("history", "upkeep", "convert"):
+        # A history can be shown even if this engine cannot read the rows; the others may get a folder.
         return hook.table(uri)
     return hook.open(uri)
 
@@ -336,23 +362,6 @@ def _json_or_text(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _fail(error: Exception, as_json: bool) -> NoReturn:
-    printing.say(f"{type(error).__name__}: {error}")
-    if as_json:
-        shown = (
-            error.to_dict() if isinstance(error, TxlogError) else {"type": type(error).__name__, "message": str(error)}
-        )
-        printing.print_json({"error": shown})
-    sys.exit(1)
-
-
-def _logs_to_stderr() -> None:
-    """Standard output holds only the answer."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
-            handler.setStream(sys.stderr)
 
 
 # --- output for people ----------------------------------------------------------------------------------------------

@@ -125,6 +125,11 @@ def get_cli_commands() -> list[GroupCommand]:
         _arg("--ignore-missing", action="store_true", help="Restore what is left where files are gone"),
         _YES,
     )
+    convert = (
+        _arg("--partition-schema", metavar="COLUMNS", help='The columns that folders name: "day DATE, shop STRING"'),
+        _arg("-n", "--dry-run", action="store_true", help="Commit nothing, only check the folder"),
+        _YES,
+    )
     history = (_limit(20), _arg("--check", action="store_true", help="Also look for what is unhealthy, and advise"))
     return [
         GroupCommand(
@@ -138,6 +143,7 @@ def get_cli_commands() -> list[GroupCommand]:
                 _command("checkpoint", "Write a checkpoint of the latest version, and clean the log"),
                 _command("alter", "Change properties, features, columns, constraints or clustering", *_ALTER),
                 _command("upkeep", "Do what is due: of a table, or of all tables of a folder", *_UPKEEP),
+                _command("convert", "Make a folder of Parquet files a table, without moving data", *convert),
                 _command("restore", "Make an earlier version the latest again", *restore),
             ),
         )

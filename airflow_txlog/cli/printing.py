@@ -7,17 +7,20 @@ escape. Rows are fitted to a terminal's width; without a terminal nothing is cut
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from airflow_txlog.errors import TxlogError
 
 _WIDE = 1_000_000_000
 _GAP = 2
@@ -158,3 +161,21 @@ def confirm(question: str, yes: bool) -> None:
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         say("Nothing was changed.")
         sys.exit(1)
+
+
+def fail(error: Exception, as_json: bool) -> NoReturn:
+    """Print the error, and end the process with exit code 1."""
+    say(f"{type(error).__name__}: {error}")
+    if as_json:
+        shown = (
+            error.to_dict() if isinstance(error, TxlogError) else {"type": type(error).__name__, "message": str(error)}
+        )
+        print_json({"error": shown})
+    sys.exit(1)
+
+
+def logs_to_stderr() -> None:
+    """Send logs to standard error: standard output holds only the answer."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)

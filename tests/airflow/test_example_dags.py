@@ -178,6 +178,14 @@ def test_a_table_of_another_team_is_altered_in_one_commit_and_goes_on(folder: Pa
     assert table.snapshot().files().column("deletion_vector").null_count == 0, "no file was copied"
 
 
+def test_a_folder_is_looked_at_then_converted_and_goes_on_as_a_table(folder: Path, dag_of: ParseDag) -> None:
+    tasks = run(dag_of("convert_folder", "convert_folder"))
+    looked, converted = (tasks[name][0].xcom_pull(task_ids=name) for name in ("look", "convert"))
+    assert (looked["version"], looked["metrics"]["numConvertedFiles"]) == (None, 2)
+    assert (converted["status"], converted["version"]) == ("committed", 0)
+    assert sorted(Table.open(folder / "events_to_convert").to_arrow().column("id").to_pylist()) == [1, 2, 12]
+
+
 def race_specs(dag: Any, number: int) -> dict[str, JobSpec]:
     """The jobs of the race's tasks as a run of the DAG would submit them."""
     specs = {}

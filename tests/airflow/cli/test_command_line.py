@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
@@ -332,6 +333,26 @@ def test_an_upkeep_does_what_is_due_of_every_table_of_a_folder_and_tells_of_thos
     assert Table.open(str(tmp_path / "lake" / "a")).snapshot().num_files == 1
     assert "compact" not in txlog("upkeep", tmp_path / "lake" / "a").out
     assert txlog("upkeep", tmp_path / "elsewhere", "--json").code == 1
+
+
+def test_a_convert_makes_a_folder_a_table(txlog: Any, tmp_path: Path) -> None:
+    place = tmp_path / "t" / "day=2024-01-01"
+    place.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1, 2]}), place / "a.parquet")
+    (place / "notes.txt").write_text("no data")
+    words = ["convert", tmp_path / "t", "--partition-schema", "day DATE"]
+    assert txlog(*words, "--dry-run").out == "1 files with 2 rows would be converted, 1 files left out\n"
+    assert not Table.exists(tmp_path / "t")
+    assert txlog(*words, "--json").document == {
+        "table": f"file://{tmp_path / 't'}",
+        "version": 0,
+        "committed": True,
+        "dry_run": False,
+        "num_files": 1,
+        "num_rows": 2,
+        "left_out": ["day=2024-01-01/notes.txt"],
+    }
+    assert "TableAlreadyExists" in txlog(*words).err
 
 
 def test_an_alter_changes_the_table_once_for_each_call(txlog: Any, folder: Path) -> None:

@@ -19,8 +19,10 @@ from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.jobs.operations import convert as job
-from tests.helpers.jobs import application, committed, error_of, run
+from tests.helpers.jobs import application, committed, error_of, ids, run
+from tests.helpers.racing import Killed
 from tests.helpers.readers import rows_by_delta_rs
+from tests.jobs.operations.alter.test_every_alteration import requests
 
 DAY = {"partition_schema": "day DATE"}
 
@@ -385,3 +387,22 @@ def test_of_two_converts_one_makes_the_table(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(job, "_Convert", Late)
     error = error_of(convert(folder, application=application(), **DAY))
     assert (error["type"], len(won), Table.open(folder).latest_version()) == ("TableAlreadyExists", 1, 0)
+
+
+def test_a_convert_that_is_killed_at_any_request_is_done_once(tmp_path: Path) -> None:
+    for is_done in (False, True):
+        number, is_killed = 1, True
+        while is_killed:
+            folder, identity = by_days(tmp_path / f"{number}-{is_done}"), application()
+            (folder / "notes").write_text("no data")
+            try:
+                with requests(number, is_done=is_done):
+                    convert(folder, application=identity, **DAY)
+                is_killed = False
+            except Killed:
+                number += 1
+            again = convert(folder, application=identity, **DAY)
+            assert again.status in ("committed", "already_done"), again.error
+            table = Table.open(folder)
+            assert (table.latest_version(), ids(table)) == (0, list(range(6))), f"request {number}, done: {is_done}"
+        assert number > 8, "it lists, reads three footers and commits"
