@@ -45,6 +45,7 @@ CASES = (
     "z-order",
     "open",
     "commit",
+    "convert",
     "list-partition",
     "list-pruned",
     "prune",
@@ -205,6 +206,7 @@ class Bench:
             "z-order": lambda: self.optimize("z-order"),
             "open": self.open,
             "commit": self.commit,
+            "convert": self.convert,
             "list-partition": self.list_partition,
             "list-pruned": self.list_pruned,
             "prune": self.prune,
@@ -292,6 +294,18 @@ class Bench:
             rates = f"ours {count / line.ours_s:.0f}/s, {line.peer} {count / line.peer_s:.0f}/s"
             print(f"  commit: {rates}", file=sys.stderr, flush=True)
         return lines
+
+    def convert(self) -> list[Line]:
+        from tests.benchmarks.convert_cases import FILES, DeltaLakeConvert, OurConvert, parquet_folder
+
+        count = max(int(FILES * self.scale), 20)
+        folder = self.folder / "convert"
+        parquet_folder(folder, count)
+
+        def check(side: str, files: int) -> None:
+            assert files == count, f"{side} left {files} files"
+
+        return self._measure("convert", [OurConvert(folder), DeltaLakeConvert(folder)], check)
 
     def list_partition(self) -> list[Line]:
         from tests.benchmarks.scale_cases import DeltaLakeListing, OurListing

@@ -30,11 +30,22 @@ def run_benchmarks(folder: Path, *cases: str, rounds: int = 1) -> list[dict[str,
 
 @pytest.mark.long("eight benchmarks")
 def test_log_benchmarks_print_one_line_a_peer_and_find_the_same_files_on_every_side(tmp_path: Path) -> None:
-    cases = ["open", "commit", "list-partition", "list-pruned", "prune", "refresh", "commit-large", "checkpoint"]
+    cases = [
+        "open",
+        "commit",
+        "convert",
+        "list-partition",
+        "list-pruned",
+        "prune",
+        "refresh",
+        "commit-large",
+        "checkpoint",
+    ]
     lines = run_benchmarks(tmp_path, *cases)
     assert [(line["case"], line["peer"]) for line in lines] == [
         ("open", "deltalake"),
         ("commit", "deltalake"),
+        ("convert", "deltalake"),
         ("list-partition", "deltalake"),
         ("list-pruned", "deltalake"),
         ("prune", "our first question"),

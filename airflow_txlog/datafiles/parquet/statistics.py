@@ -109,14 +109,14 @@ class StatisticsCollector:
                 column.update(values)
                 column.add_nulls(nulls)
 
-    def add_footer(self, parquet: pq.ParquetFile) -> None:
+    def add_footer(self, parquet: pq.ParquetFile, leaves: FooterLeaves) -> None:
         """Add a whole file by its footer, which `open_data_file` has checked.
 
-        A bound that a footer does not prove is left out, and so is the null count of a list or a map.
+        `leaves`: those of the file, or of one with an equal schema and equal metadata. A bound that a footer does not
+        prove is left out, and so is the null count of a list or a map.
         """
         metadata = parquet.metadata
         self._num_records += metadata.num_rows
-        leaves = _leaves_of_footer(parquet)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         groups = [group for group in groups if group.num_rows]
         for column in (column for columns in self._columns.values() for column in columns):
@@ -266,14 +266,15 @@ class _Leaf(NamedTuple):
     may_have_nan: bool
 
 
-class _FooterLeaves(NamedTuple):
+class FooterLeaves(NamedTuple):
     """The names of a file's columns, and its leaves by their path."""
 
     names: frozenset[str]
     found: Mapping[ColumnPath, _Leaf]
 
 
-def _leaves_of_footer(parquet: pq.ParquetFile) -> _FooterLeaves:
+def leaves_of_footer(parquet: pq.ParquetFile) -> FooterLeaves:
+    """Return what statistics need to know of an open file's columns."""
     schema, arrow = parquet.schema, parquet.schema_arrow
     types = dict(_leaf_types(arrow))
     paths: dict[str, ColumnPath | None] = {}
@@ -292,7 +293,7 @@ def _leaves_of_footer(parquet: pq.ParquetFile) -> _FooterLeaves:
             is_unsure = legacy.is_legacy and pa.types.is_temporal(kind)
             plain = None if is_unsure else _plain_bound(column, kind, is_old=is_old)
             found[place] = _Leaf(index, plain, pa.types.is_floating(kind))
-    return _FooterLeaves(frozenset(arrow.names), found)
+    return FooterLeaves(frozenset(arrow.names), found)
 
 
 def _leaf_types(members: Iterable[pa.Field], path: ColumnPath = ()) -> Iterator[tuple[ColumnPath, pa.DataType]]:

@@ -22,7 +22,7 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Convert
 from airflow_txlog.contract.wording import files_text, plural
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
-from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
+from airflow_txlog.datafiles.parquet.statistics import FooterLeaves, StatisticsCollector, leaves_of_footer
 from airflow_txlog.datafiles.partitioning import encode_add_path, partition_string
 from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.log.actions import Add
@@ -53,6 +53,7 @@ from airflow_txlog.locations import PRIVATE_PREFIX, with_folders_above
 from airflow_txlog.storage.base import FileInfo
 
 _AT_ONCE = 8
+_MOST_KINDS = 20
 _PATHS_SHOWN = 20
 _MAGIC = b"PAR1"
 _PARQUET_NAMES = (".parquet", ".parq", ".pq")
@@ -73,6 +74,24 @@ def convert(context: LogContext) -> JobResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What the files of equal schemas and equal metadata have in common. `indexed`: columns that get statistics."""
+
+    schema: pq.ParquetSchema
+    metadata: object
+    columns: StructType
+    leaves: FooterLeaves
+    indexed: pa.Schema
+
+    def is_of(self, parquet: pq.ParquetFile) -> bool:
+        return self.metadata == _metadata_of(parquet) and bool(self.schema.equals(parquet.schema))
+
+
+def _metadata_of(parquet: pq.ParquetFile) -> object:
+    return parquet.metadata.created_by, parquet.metadata.metadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Footer:
     """A file's facts in its footer. `columns` are shared by files of equal columns."""
 
@@ -86,6 +105,7 @@ class _Convert:
         self._context = context
         self._record = context.record(Convert)
         self._change: Change | None = None
+        self._kinds: list[_Kind] = []
         self.left_out: list[str] = []
         """The paths of files that the table does not get, ordered."""
 
@@ -303,6 +323,9 @@ class _Convert:
 
     def _footers(self, files: Sequence[SourceFile], listed: Mapping[str, FileInfo]) -> list[_Footer]:
         read = partial(self._footer, listed)
+        if not self._context.store.is_remote:
+            # Nothing waits for a disk: threads would only take turns.
+            return list(map(read, files))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             try:
                 return list(pool.map(read, files))
@@ -317,11 +340,10 @@ class _Convert:
             with open_data_file(DataFile(store=self._context.store, path=path)) as parquet:
                 if parquet.source.size() != listed[path].size_bytes:
                     raise self._changed(path, "changed")
-                for held in parquet.schema_arrow:
-                    if is_in_nanoseconds(held.type):
-                        raise self._refused(path, f"column {held.name!r} in nanoseconds", "microseconds")
-                columns = without_void(columns_of_footer(parquet))
-                return _Footer(file=file, columns=columns, stats=self._stats(parquet, columns))
+                kind = next((each for each in self._kinds if each.is_of(parquet)), None) or self._new_kind(
+                    path, parquet
+                )
+                return _Footer(file=file, columns=kind.columns, stats=self._stats(parquet, kind))
         except CorruptDataFile as error:
             if error.is_missing:
                 raise self._changed(path, "vanished") from error
@@ -331,6 +353,23 @@ class _Convert:
         except NotSpark as error:
             raise self._refused(path, str(error), "a type that Spark and Arrow read alike") from error
 
+    def _new_kind(self, path: str, parquet: pq.ParquetFile) -> _Kind:
+        for held in parquet.schema_arrow:
+            if is_in_nanoseconds(held.type):
+                raise self._refused(path, f"column {held.name!r} in nanoseconds", "microseconds")
+        columns = without_void(columns_of_footer(parquet))
+        inside = StructType(tuple(field for field in columns if field.name.lower() not in self._partitions.by_name))
+        kind = _Kind(
+            schema=parquet.schema,
+            metadata=_metadata_of(parquet),
+            columns=columns,
+            leaves=leaves_of_footer(parquet),
+            indexed=to_arrow(inside),
+        )
+        if len(self._kinds) < _MOST_KINDS:
+            self._kinds.append(kind)
+        return kind
+
     def _refused(self, path: str, what: str, instead: str) -> SchemaMismatch:
         return SchemaMismatch(
             f"{self._context.root} cannot be converted: the file {path} has {what}, which no table holds as Spark "
@@ -338,15 +377,12 @@ class _Convert:
             table=self._context.root,
         )
 
-    def _stats(self, parquet: pq.ParquetFile, columns: StructType) -> str:
+    def _stats(self, parquet: pq.ParquetFile, kind: _Kind) -> str:
         if not self._record.collect_statistics:
             return json.dumps({"numRecords": parquet.metadata.num_rows})
-        inside = [field for field in columns if field.name.lower() not in self._partitions.by_name]
         properties = self._properties
-        collector = StatisticsCollector(
-            to_arrow(StructType(tuple(inside))), properties.stats_columns, properties.num_indexed_columns
-        )
-        collector.add_footer(parquet)
+        collector = StatisticsCollector(kind.indexed, properties.stats_columns, properties.num_indexed_columns)
+        collector.add_footer(parquet, kind.leaves)
         return collector.finish()
 
     def _schema(self, footers: Sequence[_Footer], partitions: StructType) -> StructType:
