@@ -120,6 +120,16 @@ class LocalStore(Store):
         opened = local_files.open_to_read(self._directory, path) if linked is None else local_files.open_linked(linked)
         return local_files.arrow_file(opened)
 
+    def open_whole(self, path: str, size_bytes: int) -> pa.NativeFile:
+        linked = self._linked(path)
+        opened = local_files.open_to_read(self._directory, path) if linked is None else local_files.open_linked(linked)
+        with open(opened, "rb", buffering=0) as file:
+            # One byte more shows a file that is longer than it should be.
+            data = file.read(size_bytes + 1)
+            if len(data) == size_bytes:
+                return pa.BufferReader(data)
+        return self.open_input(path)
+
     def delete(self, path: str) -> None:
         with suppress(FileNotFoundError):
             local_files.delete(self._directory, path)

@@ -243,6 +243,16 @@ def addresses_of(file_index: int, positions: pa.Array) -> pa.Array:
     return pc.add(positions, pa.scalar(file_index << POSITION_BITS, pa.int64()))
 
 
+def addresses_in_files(file_indexes: Sequence[int], counts: Sequence[int]) -> pa.Array:
+    """Return the addresses (int64) of all rows of neighbouring files, which have these numbers of rows."""
+    total = sum(counts)
+    starts = [0, *accumulate(counts)]
+    ordinals = addresses(0, 0, total)
+    parents = pc.list_parent_indices(pa.ListArray.from_arrays(pa.array(starts, pa.int32()), ordinals))
+    firsts = [(index << POSITION_BITS) - start for index, start in zip(file_indexes, starts, strict=False)]
+    return pc.add(pa.array(firsts, pa.int64()).take(parents), ordinals)
+
+
 def packed_by_file(found: pa.Array) -> Iterator[tuple[int, bytes]]:
     """Yield the index of each file among distinct addresses, ascending, and the bitmap of its positions."""
     if len(found) > 1 and not pc.all(pc.less(found[:-1], found[1:])).as_py():

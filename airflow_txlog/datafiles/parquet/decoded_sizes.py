@@ -60,14 +60,15 @@ class OpenParquet(pq.ParquetFile):  # type: ignore[misc]
     def iter_batches(self, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
         """Yield the batches that pyarrow reads, without views."""
         batches: Iterator[pa.RecordBatch] = super().iter_batches(*arguments, **options)
-        return map(_batch_without_views, batches) if self._may_have_views else batches
+        return map(without_views, batches) if self._may_have_views else batches
 
     @property
     def _may_have_views(self) -> bool:
         return b"ARROW:schema" in (self.metadata.metadata or {})
 
 
-def _batch_without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with texts for views of texts."""
     schema = pa.schema(map(_without_views, batch.schema))
     return batch if schema == batch.schema else batch.cast(schema)
 

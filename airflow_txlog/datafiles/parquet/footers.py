@@ -11,7 +11,9 @@ Source: parquet.thrift; Arrow, ColumnChunkMetaData and SizeStatistics::Validate;
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq
@@ -40,12 +42,7 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> dict[tuple[int, int], 
     Chunks without that claim are left out. `source` is the seekable binary file object of `parquet`. Raises ValueError,
     without a value of the file, if a column chunk is not safe to access.
     """
-    end = source.seek(-8, io.SEEK_END)
-    # As Arrow opened the file, its last eight bytes are the length of the footer and the magic number.
-    start = end - int.from_bytes(source.read(4), "little")
-    source.seek(start)
-    footer = Compact(source.read(end - start))
-    source.seek(0)
+    footer = Compact(_footer_of(source))
     leaves = [parquet.schema.column(index) for index in range(len(parquet.schema))]
     text_bytes: dict[tuple[int, int], int] = {}
     try:
@@ -59,6 +56,16 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> dict[tuple[int, int], 
     except IndexError as error:
         raise ValueError("its footer ends within a field") from error
     return text_bytes
+
+
+def _footer_of(source: Any) -> bytes:
+    end = source.seek(-8, io.SEEK_END)
+    # As Arrow opened the file, its last eight bytes are the length of the footer and the magic number.
+    start = end - int.from_bytes(source.read(4), "little")
+    source.seek(start)
+    footer: bytes = source.read(end - start)
+    source.seek(0)
+    return footer
 
 
 def _check_row_group(footer: Compact, leaves: list[Any]) -> Iterator[tuple[int, int]]:
@@ -278,3 +285,124 @@ class Compact:
             shift += 7
             if shift > 63:
                 raise ValueError("its footer has a number of more than 64 bits")
+
+
+# --- forms ----------------------------------------------------------------------------------------------------------
+# A writer's files of one schema have footers of one form, and a pattern knows it sooner than a parser.
+
+_NUM_ROWS, _NUM_VALUES, _UNCOMPRESSED_BYTES, _STATISTICS = 3, 5, 6, 12
+_NUMBER = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+# Longer texts in statistics have no form: their pattern would cost more than it spares.
+_MOST_CHARS = 40
+_OF_CHUNK_METADATA = (_ROW_GROUPS, _COLUMNS, _META_DATA)
+_OF_STATISTICS = (*_OF_CHUNK_METADATA, _STATISTICS)
+_OF_TEXTS = (*_OF_CHUNK_METADATA, _UNCOMPRESSED_BYTES)
+_CLAIMS = {(_NUM_ROWS,), (_ROW_GROUPS, _NUM_ROWS), (*_OF_CHUNK_METADATA, _NUM_VALUES)}
+_TEXTS = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+# The bytes of any other value in memory, at most.
+_MOST_WIDTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FooterForm:
+    """What the footer of a file with one row group shares with others: all but 64-bit numbers and texts in statistics.
+
+    No check depends on those, so each footer of the form is as safe as the one that `check_footer` has accepted.
+    """
+
+    _pattern: re.Pattern[bytes]
+    _claims: tuple[int, ...]
+    """The field of the number in each group of the pattern."""
+
+    @classmethod
+    def of(cls, source: Any) -> FooterForm:
+        """Return the form of the footer of `source`, which `check_footer` has accepted.
+
+        Raises ValueError if it has no form.
+        """
+        found = _Form(_footer_of(source))
+        pattern = re.compile(found.pattern(), re.DOTALL)
+        if found.claims.count(_NUM_ROWS) != 2:  # of the file, and of its row group
+            raise ValueError("the file has not one row group")
+        return cls(pattern, tuple(found.claims))
+
+    def most_bytes(self, data: bytes) -> tuple[int, int] | None:
+        """Return the rows of a Parquet file, and the most bytes that they take in memory if its footer is true.
+
+        `data` is the whole file. Returns None for a file whose footer has another form.
+        """
+        end = len(data) - 8
+        length = int.from_bytes(data[end : end + 4], "little")
+        found = None if data[-4:] != b"PAR1" else self._pattern.fullmatch(data, max(0, end - length), max(0, end))
+        if found is None:
+            return None
+        rows, values, most = set(), 0, 0
+        for field, group in zip(self._claims, found.groups(), strict=True):
+            number = Compact(group).signed()
+            if number < 0:
+                return None
+            if field == _NUM_ROWS:
+                rows.add(number)
+            elif field == _NUM_VALUES:
+                values = number
+                most += values * _MOST_WIDTH
+            else:
+                # Each text may be as long as the chunk.
+                most += values * number
+        return (rows.pop(), most) if len(rows) == 1 else None
+
+
+class _Form:
+    """The pattern of a footer, and the field of the number in each of its groups."""
+
+    def __init__(self, data: bytes) -> None:
+        self.claims: list[int] = []
+        self._has_texts = True
+        self._data = data
+        self._footer = Compact(data)
+        self._parts: list[bytes] = []
+        self._end = 0
+
+    def pattern(self) -> bytes:
+        self._struct(())
+        return b"".join([*self._parts, re.escape(self._data[self._end :])])
+
+    def _struct(self, path: tuple[int, ...]) -> None:
+        for number, kind in self._footer.fields():
+            self._value(kind, (*path, number))
+
+    def _value(self, kind: int, path: tuple[int, ...]) -> None:
+        start = self._footer.position
+        if len(path) > _MOST_NESTED:
+            raise ValueError("its footer is nested too deep")
+        if kind == _STRUCT:
+            self._has_texts |= path == _OF_CHUNK_METADATA
+            self._struct(path)
+        elif kind == _LIST:
+            for item in self._footer.items(kind):
+                self._value(_BYTE if item in (_TRUE, _FALSE) else item, path)
+        elif kind == _I64:
+            self._footer.skip(kind)
+            is_claim = path in _CLAIMS or (self._has_texts and path == _OF_TEXTS)
+            self.claims += [path[-1]] if is_claim else []
+            self._replace(start, b"(" + _NUMBER + b")" if is_claim else _NUMBER)
+        elif path == (*_OF_CHUNK_METADATA, _TYPE):
+            self._has_texts = _PHYSICAL_TYPES[self._footer.signed()] in _TEXTS
+        elif kind == _BINARY and path[:-1] == _OF_STATISTICS:
+            length = self._data[start]
+            self._footer.skip(kind)
+            if length > _MOST_CHARS:
+                raise ValueError("its statistics have long texts")
+            if self._has_texts:
+                self._replace(start, _TEXT)
+            else:
+                self._replace(start + 1, b".{%d}" % length)
+        else:
+            self._footer.skip(kind)
+
+    def _replace(self, start: int, pattern: bytes) -> None:
+        self._parts += [re.escape(self._data[self._end : start]), pattern]
+        self._end = self._footer.position
+
+
+_TEXT = b"(?:" + b"|".join(re.escape(bytes([size])) + b".{%d}" % size for size in range(_MOST_CHARS + 1)) + b")"

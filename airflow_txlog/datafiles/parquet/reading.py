@@ -32,10 +32,11 @@ from airflow_txlog.storage.base import is_about_bytes, is_about_name
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
 BATCH_ROWS = 131_072
 
-# A smaller file, of which all is read, is fetched in one request.
+# A smaller file is fetched in one request, and one of which all is read up to the second size.
+SMALL_BYTES = 64 * 1024
 _WHOLE_BYTES = 8 * 1024 * 1024
 
-_OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
+ARROW_OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
 
 _ENCRYPTED_FOOTER = b"PARE"
 # Arrow's words for a footer that names a type of later Parquet.
@@ -80,7 +81,7 @@ def open_data_file(
     Before any row is read, raises CorruptDataFile for a file that is missing, is not Parquet, or has another size or
     row count than `file`, and UnsupportedFeature for an encrypted one.
     """
-    is_whole = reads_all and 0 < (file.size_bytes or 0) <= _WHOLE_BYTES
+    is_whole = 0 < (file.size_bytes or 0) <= (_WHOLE_BYTES if reads_all else SMALL_BYTES)
     try:
         if is_whole:
             source = file.store.open_whole(file.path, file.size_bytes or 0)
@@ -108,7 +109,7 @@ def open_data_file(
             source.seek(0)
         # A pre-buffer holds the wanted columns of a whole row group, and reads neighbouring ones in one request. On a
         # local disk the pages are read as they are needed.
-        options = {**_OPTIONS, "pre_buffer": file.store.is_remote and not is_whole}
+        options = {**ARROW_OPTIONS, "pre_buffer": file.store.is_remote and not is_whole}
         if file.key is not None:
             options |= reading_options(file.key)
         with _reading(file):

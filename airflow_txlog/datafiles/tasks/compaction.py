@@ -64,22 +64,28 @@ class CompactTask(FileTask):
             output.abandon()
             raise
 
-    def _rows(self, files: Iterable[PlannedFile], output: _CompactedFile) -> Iterator[pa.RecordBatch]:
+    def _rows(self, files: Sequence[PlannedFile], output: _CompactedFile) -> Iterator[pa.RecordBatch]:
         """Yield the rows that no deletion vector deletes, with the columns of the output."""
-        table, schema = output.table_schema, output.schema
-        scan = FileScan(bins=self.bins, schema=table, with_address=self.layout.row_ids is not None)
-        for planned in files:
-            with open_data_file(planned.file, reads_all=True) as parquet:
-                output.follow(main_codec(parquet))
-                for rows in scan.rows_in(planned, parquet):
-                    columns = rows.columns
-                    if self.layout.row_ids is not None:
-                        numbers = pc.bit_wise_and(columns.pop(), (1 << POSITION_BITS) - 1)
-                        ids = planned.constants
-                        base, version = ids[BASE_ROW_ID_CONSTANT], ids[ROW_VERSION_CONSTANT]
-                        self.layout.row_ids.fill(columns, table, base, version, numbers)
-                    columns = [relabel(c, field.type) for c, field in zip(columns, schema, strict=True)]
-                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        schema = output.schema
+        scan = FileScan(
+            bins=self.bins, schema=output.table_schema, with_address=self.layout.row_ids is not None, reads_all=True
+        )
+        with open_data_file(files[0].file) as parquet:
+            output.follow(main_codec(parquet))
+        if self.layout.row_ids is None:
+            columns_of = (rows.columns for rows in scan.rows_of_files(files))
+        else:
+            columns_of = (self._with_ids(rows, planned, scan) for planned in files for rows in scan.rows_of(planned))
+        for found in columns_of:
+            columns = [relabel(column, field.type) for column, field in zip(found, schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _with_ids(self, rows: pa.RecordBatch, planned: PlannedFile, scan: FileScan) -> list[pa.Array]:
+        assert self.layout.row_ids is not None
+        columns, ids = rows.columns, planned.constants
+        numbers = pc.bit_wise_and(columns.pop(), (1 << POSITION_BITS) - 1)
+        self.layout.row_ids.fill(columns, scan.schema, ids[BASE_ROW_ID_CONSTANT], ids[ROW_VERSION_CONSTANT], numbers)
+        return columns
 
 
 class _CompactedFile:
@@ -96,8 +102,8 @@ class _CompactedFile:
         self._writer: RowGroupWriter | None = None
 
     def follow(self, codec: str) -> None:
-        """Write in this codec unless the table or an earlier file has set one: a writer of the table chose it."""
-        self._codec = self._codec or codec
+        """Write in this codec, which a writer of the table chose, unless the table has one."""
+        self._codec = codec
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:

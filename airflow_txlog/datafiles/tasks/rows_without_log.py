@@ -20,7 +20,7 @@ from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
 from airflow_txlog.datafiles.parquet.physical import FileFields
 from airflow_txlog.datafiles.parquet.reading import FIRST_SAFE_DAY
-from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
+from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
 from airflow_txlog.datafiles.text_lines import INFLATED, TextFormat, TooMuchText, compression_of, lines_of
 from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError
@@ -44,6 +44,7 @@ class MaterializedScan(FileScan):
 
     key: bytes | None = dataclasses.field(default=None, repr=False)
     only: pa.Array | None = None
+    joins_files: ClassVar[bool] = False
 
     def all_rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all bins. Raises as `rows_of` does."""
@@ -219,6 +220,8 @@ def _takes_instant_for_wall(found: pa.DataType, wanted: pa.DataType) -> bool:
 class OrcScan(FileScan):
     """A scan of a source's ORC files; columns are found by name, and one that a file lacks is null."""
 
+    joins_files: ClassVar[bool] = False
+
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         file = planned.file
         with reading_source(file.name, "ORC"), file.store.open_input(file.path) as source:
@@ -260,6 +263,7 @@ class CsvScan(FileScan):
     text: TextFormat
     csv: CsvFormat
     most_weights: int
+    joins_files: ClassVar[bool] = False
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one file. Raises InvalidInput with the fact `only_spark` if Spark must decide, JobError."""
@@ -282,13 +286,13 @@ class CsvScan(FileScan):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinesScan:
+class LinesScan(FileScan):
     """Lines of text files, as one column `value`. `kind` is the format's name in errors."""
 
-    bins: Bins
     text: TextFormat
     kind: str
-    output_schema: ClassVar[pa.Schema] = LINE_SCHEMA
+    schema: pa.Schema = LINE_SCHEMA
+    joins_files: ClassVar[bool] = False
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         file = planned.file

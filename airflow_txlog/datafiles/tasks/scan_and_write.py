@@ -19,15 +19,22 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.positions import addresses, addresses_of, named_rows, unpack
+from airflow_txlog.datafiles.deletion_vectors.positions import (
+    addresses,
+    addresses_in_files,
+    addresses_of,
+    named_rows,
+    unpack,
+)
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows
 from airflow_txlog.datafiles.failures import TaskFailed, text_of
 from airflow_txlog.datafiles.installed import check_worker, unfit_for_store
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.reading import (
     names_in_file,
@@ -39,6 +46,7 @@ from airflow_txlog.datafiles.parquet.reading import (
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
+from airflow_txlog.datafiles.tasks.small_files import Run, in_runs
 from airflow_txlog.errors import ConstraintViolation, JobError, TxlogError, from_dict
 from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.sql.expression import Expression
@@ -127,7 +135,7 @@ class FileScan:
     clause (int32) that the plan has for each position, and the file's segment (int32). `rows` are all rows that no
     deletion vector deletes, or ("only") those at the plan's positions, which are all rows of a file without positions.
     An address counts deleted rows too. Rows keep the order of the bin's files and of each file. If all rows are read,
-    `row_filter` drops some of them; it reads columns of `schema`.
+    `row_filter` drops some of them; it reads columns of `schema`. `reads_all`: the schema has all columns of the files.
     """
 
     bins: Bins
@@ -138,6 +146,9 @@ class FileScan:
     with_clause: bool = False
     with_segment: bool = False
     row_filter: Expression | None = None
+    reads_all: bool = False
+    joins_files: ClassVar[bool] = True
+    """Whether small files of Parquet may be read together: `rows_of` reads them as they are."""
 
     @cached_property
     def output_schema(self) -> pa.Schema:
@@ -161,8 +172,29 @@ class FileScan:
                 rows, numbers = _rows_without_columns(len(positions)), addresses_of(planned.index, positions)
                 yield self._output(planned, rows, numbers, (first, first + len(positions)))
             return
-        with open_data_file(planned.file) as parquet:
+        with open_data_file(planned.file, reads_all=self.reads_all) as parquet:
             yield from self.rows_in(planned, parquet, asked)
+
+    def rows_of_files(self, files: Iterable[PlannedFile]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of files of the plan, small neighbours of one partition together. Raises TxlogError."""
+        if not self.joins_files or self.rows == "only" or self.with_row_id or self.with_clause or self.with_segment:
+            yield from itertools.chain.from_iterable(map(self.rows_of, files))
+            return
+        for run in in_runs(files, self.schema):
+            try:
+                rows = None if run.rows is None else self._of_run(run, run.rows)
+            # One by one, the error names its file.
+            except (TxlogError, ColumnMismatch, pa.ArrowException):
+                rows = None
+            if rows is None:
+                yield from itertools.chain.from_iterable(map(self.rows_of, run.files))
+            else:
+                yield from self._filtered(rows)
+
+    def _of_run(self, run: Run, rows: pa.RecordBatch) -> pa.RecordBatch:
+        indexes = [planned.index for planned in run.files]
+        numbers = addresses_in_files(indexes, run.counts) if self.with_address else None
+        return self._output(run.files[0], rows, numbers, None)
 
     def rows_in(
         self, planned: PlannedFile, parquet: OpenParquet, asked: RowPositions | None = None
@@ -238,21 +270,6 @@ class FileScan:
         return table_columns(planned.file, rows, self.schema, planned.constants)
 
 
-class RowSource(Protocol):
-    """The source of a task's rows: files of a plan, cut into bins."""
-
-    @property
-    def bins(self) -> Bins:
-        """The work of each task."""
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        """The schema of the batches."""
-
-    def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one file of the plan. Raises TxlogError."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """The rows of a source after the steps, for `spark.range(0, len(bins), 1, len(bins))`.
@@ -262,7 +279,7 @@ class Task:
     the bin. `more_weight`: the cost of the files that steps read, as of Bins.
     """
 
-    source: RowSource
+    source: FileScan
     steps: tuple[Step, ...] = ()
     layout: Layout | None = None
     numbers_rows: bool = False
@@ -298,7 +315,7 @@ class Task:
 
     def _rows(self, number: int, store: Store) -> Iterator[pa.RecordBatch]:
         files = self.bins.files(number, store)
-        rows: Iterator[pa.RecordBatch] = itertools.chain.from_iterable(map(self.source.rows_of, files))
+        rows = self.source.rows_of_files(files)
         for step in self.steps:
             rows = step(rows)
         return _numbered(rows, number) if self.numbers_rows else rows

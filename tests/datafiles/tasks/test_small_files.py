@@ -1,0 +1,190 @@
+"""Small files that are read together give the rows, addresses and errors of the same files read one by one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
+from airflow_txlog.datafiles.failures import TaskFailed
+from airflow_txlog.datafiles.parquet.footers import FooterForm, check_footer
+from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, planned_files
+from airflow_txlog.datafiles.tasks.rows_without_log import ParquetScan
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
+from airflow_txlog.datafiles.tasks.small_files import in_runs
+from airflow_txlog.sql.expression import Call, Column, Values
+from airflow_txlog.storage import LocalStore
+from tests.helpers.files import bins_of, plan_of_files
+
+SCHEMA = pa.schema([("k", pa.int64()), ("text", pa.string()), ("added", pa.int32())])
+FILES = 40
+
+
+class AloneScan(FileScan):
+    joins_files = False
+
+
+def rows_of(number: int) -> pa.Table:
+    keys = range(7 * number, 7 * number + number % 7)
+    return pa.table(
+        {"k": pa.array(keys, pa.int64()), "text": pa.array([f"t{k % 5}" * (k % 9) or None for k in keys], pa.string())}
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(FILES):
+        pq.write_table(rows_of(number), tmp_path / f"{number:03}.parquet", store_schema=number % 20 > 9)
+    return tmp_path
+
+
+def plan_of(folder: Path, **more: Any) -> pa.Table:
+    paths = sorted(folder.glob("*.parquet"))
+    return plan_of_files(
+        *(
+            {
+                "index": index,
+                "path": path.name,
+                "size_bytes": path.stat().st_size,
+                **{name: values[index] for name, values in more.items()},
+            }
+            for index, path in enumerate(paths)
+        )
+    )
+
+
+def read(folder: Path, plan: pa.Table, kind: type[FileScan] = FileScan, **options: Any) -> pa.Table:
+    bins = bins_of(folder, plan, [list(range(plan.num_rows))])
+    options = {"schema": SCHEMA, "with_address": True, **options}
+    numbers = pa.record_batch({"id": pa.array([0], pa.int64())})
+    scan = kind(bins=bins, **options)
+    return pa.Table.from_batches(list(Task(source=scan)(iter([numbers]))), scan.output_schema).combine_chunks()
+
+
+def joined_counts(folder: Path, plan: pa.Table, schema: pa.Schema = SCHEMA) -> list[int]:
+    """The number of files in each run."""
+    found = in_runs(planned_files(plan, LocalStore(str(folder))), schema)
+    return [0 if run.rows is None else len(run.files) for run in found]
+
+
+@pytest.mark.parametrize("filtered", [None, Call("=", (Column("text"), Values(pa.array(["t3"]))))])
+def test_rows_and_addresses_are_those_of_the_files_read_alone(folder: Path, filtered: Any) -> None:
+    plan = plan_of(folder)
+    found = read(folder, plan, row_filter=filtered)
+    assert found == read(folder, plan, AloneScan, row_filter=filtered)
+    assert found.num_rows > 0
+    if filtered is None:
+        expected = pa.concat_tables(map(rows_of, range(FILES)))
+        assert found.select(["k", "text"]) == expected
+        wanted = [(n << POSITION_BITS) + row for n in range(FILES) for row in range(n % 7)]
+        assert found.column(ADDRESS_COLUMN).to_pylist() == wanted
+        assert max(joined_counts(folder, plan)) >= 6
+
+
+def test_a_column_that_some_files_lack_or_hold_narrower_is_read_as_from_each_alone(folder: Path) -> None:
+    for number in range(20, 40):
+        old = rows_of(number)
+        wide = old.append_column("added", pa.array([number] * old.num_rows, pa.int8()))
+        pq.write_table(wide if number % 2 else old.select(["text", "k"]), folder / f"{number:03}.parquet")
+    plan = plan_of(folder)
+    found = read(folder, plan)
+    assert found == read(folder, plan, AloneScan)
+    assert found.column("added").null_count < found.num_rows
+
+
+def test_files_of_other_partitions_or_with_deleted_rows_keep_their_own_values(folder: Path) -> None:
+    parts = pa.array([f"p{number // 7}" for number in range(FILES)])
+    plan = plan_of(folder).append_column(CONSTANT_PREFIX + "text", parts)
+    assert read(folder, plan) == read(folder, plan, AloneScan)
+    counts = joined_counts(folder, plan)
+    assert 1 < max(counts) <= 7
+    deleted = [pack([0, 2]) if number == 31 else None for number in range(FILES)]
+    plan = plan_of(folder, deleted=deleted)
+    assert read(folder, plan).num_rows == sum(n % 7 for n in range(FILES)) - 2
+
+
+def _shorter(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1] + b"2")
+
+
+def _of_another_type(path: Path) -> None:
+    pq.write_table(pa.table({"k": ["a"], "text": ["b"]}), path)
+
+
+def _of_unreadable_pages(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[4:40] = bytes(36)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("harm", [_shorter, _of_another_type, _of_unreadable_pages, Path.unlink])
+@pytest.mark.parametrize("kind", [FileScan, ParquetScan])
+def test_a_bad_file_among_small_ones_is_named_as_if_it_were_read_alone(
+    folder: Path, harm: Callable[[Path], None], kind: type[FileScan]
+) -> None:
+    plan = plan_of(folder)
+    harm(folder / "034.parquet")
+    if harm is _of_another_type:
+        plan = plan_of(folder)
+    with pytest.raises(TaskFailed) as joined:
+        read(folder, plan, kind)
+    assert "034.parquet" in str(joined.value)
+    if kind is FileScan:
+        with pytest.raises(TaskFailed) as alone:
+            read(folder, plan, AloneScan)
+        assert str(joined.value) == str(alone.value)
+
+
+def test_a_file_of_another_size_or_row_count_than_its_action_says_is_refused(folder: Path) -> None:
+    counts = [number % 7 for number in range(FILES)]
+    assert read(folder, plan_of(folder, num_records=counts)).num_rows == sum(counts)
+    with pytest.raises(TaskFailed, match="its statistics say 9 rows"):
+        read(folder, plan_of(folder, num_records=[*counts[:-1], 9]))
+
+
+def test_a_small_file_whose_rows_would_take_much_memory_is_left_alone(tmp_path: Path) -> None:
+    for number in range(20):
+        text = pa.array(["a" * (400_000 if number == 15 else 1)])
+        repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), text)
+        rows = pa.table({"k": range(3000), "text": repeated})
+        pq.write_table(
+            rows, tmp_path / f"{number:03}.parquet", compression="zstd", write_statistics=False, store_schema=False
+        )
+    assert (tmp_path / "015.parquet").stat().st_size < 64 * 1024
+    schema = pa.schema([("k", pa.int64()), ("text", pa.string())])
+    # Eight alone, one whose form is learned, those before the large one, it, and those behind it.
+    assert joined_counts(tmp_path, plan_of(tmp_path), schema) == [*[0] * 9, 6, 0, 4]
+
+
+def _footers() -> list[pa.Table]:
+    nested = pa.array([{"x": [1, 2], "y": {"z": "a"}}, None])
+    return [
+        pa.table({"k": [1, 2], "text": ["a", None]}),
+        pa.table({"nested": nested, "d": pa.array([1.5, 2.5]), "b": pa.array([True, False])}),
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_whatever_footer_a_form_accepts_passes_the_check(number: int) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(_footers()[number], sink)
+    data = sink.getvalue().to_pybytes()
+    source = pa.BufferReader(data)
+    form = FooterForm.of(source)
+    assert form.most_bytes(data) is not None
+    parquet = pq.ParquetFile(source)
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    chance, accepted = random.Random(number), 0
+    for at in range(start, len(data) - 8):
+        for value in chance.sample(range(256), 6):
+            changed = data[:at] + bytes([value]) + data[at + 1 :]
+            if form.most_bytes(changed) is not None:
+                check_footer(pa.BufferReader(changed), parquet)
+                accepted += changed != data
+    assert accepted > 30
