@@ -24,7 +24,7 @@ from airflow_txlog.datafiles.tasks.compaction import (
     ahead,
     dictionary_columns,
 )
-from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, staged_or_error
+from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, FileScan, staged_or_error
 from airflow_txlog.errors import CorruptDataFile, TxlogError, UnsupportedFeature
 from tests.helpers.files import bins_of, plan_of_files, store_of
 from tests.helpers.vectors import bitmap
@@ -217,6 +217,7 @@ def test_memory_is_bounded_by_a_row_group_and_small_batches_are_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "_JOINED_ROWS", 100)
+    monkeypatch.setattr(FileScan, "joins_files", False)
     schema = pa.schema([("id", pa.int64())])
     files = [
         write(tmp_path / f"{number}.parquet", pa.table({"id": list(range(number * 10, number * 10 + 10))}, schema))
