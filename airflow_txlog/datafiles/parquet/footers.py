@@ -10,8 +10,10 @@ Source: parquet.thrift; Arrow, ColumnChunkMetaData and SizeStatistics::Validate;
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -36,14 +38,32 @@ _PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYT
 _CODECS, _KNOWN_ENCODINGS = range(8), range(10)
 
 
-def check_footer(source: Any, parquet: pq.ParquetFile) -> dict[tuple[int, int], int]:
+def check_footer(source: Any, parquet: pq.ParquetFile) -> Mapping[tuple[int, int], int]:
     """Return the claimed bytes of the texts of each column chunk, by the numbers of its row group and column.
 
     Chunks without that claim are left out. `source` is the seekable binary file object of `parquet`. Raises ValueError,
     without a value of the file, if a column chunk is not safe to access.
     """
-    footer = Compact(_footer_of(source))
-    leaves = [parquet.schema.column(index) for index in range(len(parquet.schema))]
+    data = _footer_of(source)
+    digest = hashlib.sha256(data).digest()
+    known = _checked.get(digest)
+    if known is None:
+        known = _check(Compact(data), [parquet.schema.column(index) for index in range(len(parquet.schema))])
+        with _lock:
+            while len(_checked) >= _MOST_CHECKED:
+                del _checked[next(iter(_checked))]
+            if len(known) <= _MOST_TEXTS:
+                _checked[digest] = known
+    return known
+
+
+# A job opens a file several times: to plan, to find rows and to copy the others. The facts follow from the bytes.
+_checked: dict[bytes, dict[tuple[int, int], int]] = {}
+_MOST_CHECKED, _MOST_TEXTS = 64, 4_096
+_lock = threading.Lock()
+
+
+def _check(footer: Compact, leaves: list[Any]) -> dict[tuple[int, int], int]:
     text_bytes: dict[tuple[int, int], int] = {}
     try:
         for number, kind in footer.fields():

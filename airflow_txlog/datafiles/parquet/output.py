@@ -184,11 +184,12 @@ class RowGroupWriter:
 
 def _writable(table: pa.Table) -> pa.Table:
     """Return the same rows in a form that Arrow writes."""
+    columns = table.columns
     for number, field in enumerate(table.schema):
         if hides_nulls(field.type):
-            chunks = [without_hidden_nulls(chunk) for chunk in table.column(number).chunks]
-            table = table.set_column(number, field, pa.chunked_array(chunks, field.type))
-    return without_spare_values(table)
+            chunks = [without_hidden_nulls(chunk) for chunk in columns[number].chunks]
+            columns[number] = pa.chunked_array(chunks, field.type)
+    return without_spare_values(pa.Table.from_arrays(columns, schema=table.schema))
 
 
 def has_digest(store: Store, path: str, size_bytes: int, digest: str, chunk_bytes: int = _DIGESTED_BYTES) -> bool:
@@ -213,10 +214,11 @@ def without_spare_values(table: pa.Table) -> pa.Table:
 
     No file may contain deleted values, dictionary pages included.
     """
-    for number, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(number, field, _compacted(table.column(number).unify_dictionaries().chunks))
-    return table
+    columns = table.columns
+    for number, column in enumerate(columns):
+        if pa.types.is_dictionary(column.type):
+            columns[number] = _compacted(column.unify_dictionaries().chunks)
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _compacted(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
