@@ -116,14 +116,10 @@ class LocalStore(Store):
         return Output(sink, publish=sink.close, discard=discard)
 
     def open_input(self, path: str) -> pa.NativeFile:
-        linked = self._linked(path)
-        opened = local_files.open_to_read(self._directory, path) if linked is None else local_files.open_linked(linked)
-        return local_files.arrow_file(opened)
+        return local_files.arrow_file(self._opened(path))
 
     def open_whole(self, path: str, size_bytes: int) -> pa.NativeFile:
-        linked = self._linked(path)
-        opened = local_files.open_to_read(self._directory, path) if linked is None else local_files.open_linked(linked)
-        with open(opened, "rb", buffering=0) as file:
+        with open(self._opened(path), "rb", buffering=0) as file:
             # One byte more shows a file that is longer than it should be.
             data = file.read(size_bytes + 1)
             if len(data) == size_bytes:
@@ -164,6 +160,11 @@ class LocalStore(Store):
             return os.fstat(directory).st_mtime_ns // 1_000_000
 
     # --- paths ------------------------------------------------------------------------------------------------------
+
+    def _opened(self, path: str) -> int:
+        """Return the descriptor of a file that is open to be read."""
+        linked = self._linked(path)
+        return local_files.open_to_read(self._directory, path) if linked is None else local_files.open_linked(linked)
 
     def _linked(self, path: str) -> str | None:
         """Return where to read a data file whose links are followed, or None to read below the root, without links.

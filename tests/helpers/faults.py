@@ -52,3 +52,6 @@ class FailingStore(LocalStore):
         if self._reads is None:
             raise self._fault
         return pa.PythonFile(FailingFile(self.read(path), self._fault, self._reads), mode="r")
+
+    def open_whole(self, path: str, size_bytes: int) -> Any:
+        return self.open_input(path)

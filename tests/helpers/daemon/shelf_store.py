@@ -5,11 +5,9 @@ Here, because Spark's Python workers find this folder.
 
 from __future__ import annotations
 
-from typing import Any
-
 from airflow_txlog import storage
 from airflow_txlog.storage import Access, LocalStore, StoreReference
-from airflow_txlog.storage.local_files import arrow_file, open_linked
+from airflow_txlog.storage.local_files import open_linked
 
 SCHEME = "shelf"
 
@@ -21,10 +19,10 @@ class ShelfStore(LocalStore):
         super().__init__(uri.removeprefix(f"{SCHEME}://"), access)
         self.root = f"{SCHEME}://{self._directory}"
 
-    def open_input(self, path: str) -> Any:
+    def _opened(self, path: str) -> int:
         if path.startswith(f"{SCHEME}://") and self.access.allow_absolute_paths:
-            return arrow_file(open_linked(path.removeprefix(f"{SCHEME}://")))
-        return super().open_input(path)
+            return open_linked(path.removeprefix(f"{SCHEME}://"))
+        return super()._opened(path)
 
 
 def register() -> None:
