@@ -7,15 +7,17 @@ which any check fails, or whose rows might take much memory, is left to `open_da
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.moved_rows import count_rows
-from airflow_txlog.datafiles.parquet.decoded_sizes import BATCH_BYTES, without_views
+from airflow_txlog.datafiles.parquet.decoded_sizes import BATCH_BYTES, OpenParquet, without_views
 from airflow_txlog.datafiles.parquet.footers import FooterForm
 from airflow_txlog.datafiles.parquet.reading import (
     ARROW_OPTIONS,
@@ -27,6 +29,8 @@ from airflow_txlog.datafiles.parquet.reading import (
 )
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.errors import TxlogError
+
+T = TypeVar("T")
 
 # A form pays off only if several files have it, and few writers have written one table.
 _FIRST_ALONE = 8
@@ -48,9 +52,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Files of one form, their schema, and the names of the wanted columns in them."""
+    """The schema of files of one form, and the names of the wanted columns in them."""
 
-    form: FooterForm
     schema: pa.Schema
     names: list[str]
 
@@ -60,13 +63,13 @@ def in_runs(files: Iterable[PlannedFile], schema: pa.Schema) -> Iterator[Run]:
 
     `schema` has the wanted columns of the table.
     """
-    forms: _Forms | None = None
+    reader: _Rows | None = None
     waiting: list[tuple[PlannedFile, _Known, pa.Table]] = []
     rows = size_bytes = 0
     for planned in files:
-        if forms is None:
-            forms = _Forms([field for field in schema if field.name not in planned.constants])
-        found = forms.read(planned.file) if planned.deleted is None and planned.parts == 1 else None
+        if reader is None:
+            reader = _Rows([field for field in schema if field.name not in planned.constants])
+        found = reader.read(planned.file) if planned.deleted is None and planned.parts == 1 else None
         if waiting and (found is None or _is_full(waiting[-1], planned, found[0], rows, size_bytes)):
             yield _joined(waiting)
             waiting, rows, size_bytes = [], 0, 0
@@ -95,52 +98,81 @@ def _joined(waiting: Sequence[tuple[PlannedFile, _Known, pa.Table]]) -> Run:
     return Run(files=[each for each, _, _ in waiting], counts=[t.num_rows for t in tables], rows=without_views(batch))
 
 
-class _Forms:
-    """The forms of the footers so far, by which further files are read."""
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """A small file whose footer has a known form: the facts of that form, its bytes, and claims of its footer."""
 
-    def __init__(self, fields: Sequence[pa.Field]) -> None:
-        self._fields = fields
-        self._known: list[_Known] = []
+    facts: T
+    data: bytes
+    num_rows: int
+    most_bytes: int
+    """The most memory that its rows take."""
+
+
+class KnownForms(Generic[T]):
+    """Facts about files by the forms of their footers. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[FooterForm, T]] = []
         self._left_alone = self._tries = 0
 
-    def read(self, file: DataFile) -> tuple[_Known, pa.Table] | None:
-        """Return the wanted columns of a small file whose footer has a known form; None for any other file."""
+    def find(self, file: DataFile) -> Found[T] | None:
+        """Return what is known about a small file; None if its form is unknown or anything about it is not as it should
+        be: then `open_data_file` reads it or raises.
+        """
         if not 0 < (file.size_bytes or 0) <= SMALL_BYTES or file.key is not None:
             return None
-        if not self._known and self._left_alone < _FIRST_ALONE:
-            self._left_alone += 1
+        self._left_alone += 1
+        if not self._known:
             return None
         try:
             with file.store.open_whole(file.path, file.size_bytes or 0) as source:
                 data = source.read()
-            if len(data) != file.size_bytes:
-                return None
-            for known in self._known:
-                found = known.form.most_bytes(data)
-                if found is not None:
-                    return self._read(file, known, data, *found)
-            if self._tries < _MOST_FORMS:
-                self._tries += 1
-                self._learn(file)
-        # The file is read once more, on its own, and the error raised with its name.
         except (TxlogError, ValueError, OSError, pa.ArrowException):
-            pass
+            return None
+        for form, facts in self._known if len(data) == file.size_bytes else ():
+            claims = form.most_bytes(data)
+            if claims is not None:
+                return Found(facts, data, *claims) if file.num_records in (None, claims[0]) else None
         return None
 
-    def _read(
-        self, file: DataFile, known: _Known, data: bytes, num_rows: int, most_bytes: int
-    ) -> tuple[_Known, pa.Table] | None:
-        if num_rows > _MOST_ROWS or most_bytes > BATCH_BYTES or file.num_records not in (None, num_rows):
-            return None
-        parquet = pq.ParquetFile(pa.BufferReader(data), **ARROW_OPTIONS)
-        table = parquet.read(columns=known.names, use_threads=False)
-        if table.num_rows != num_rows:
-            return None
-        count_rows(read=num_rows)
-        return known, table
+    @property
+    def wants_more(self) -> bool:
+        """Whether another form is worth its cost, as several files may have it."""
+        return self._left_alone > _FIRST_ALONE and self._tries < _MOST_FORMS
+
+    def learn(self, parquet: OpenParquet, facts: T) -> None:
+        """Remember the form of the footer of an open file, if it has one."""
+        self._tries += 1
+        with contextlib.suppress(ValueError):
+            self._known.append((FooterForm.of(parquet.source), facts))
+
+
+class _Rows:
+    """Reads the wanted columns of small files."""
+
+    def __init__(self, fields: Sequence[pa.Field]) -> None:
+        self._fields = fields
+        self._forms: KnownForms[_Known] = KnownForms()
+
+    def read(self, file: DataFile) -> tuple[_Known, pa.Table] | None:
+        """Return the rows of a small file whose footer has a known form; None for any other file."""
+        found = self._forms.find(file)
+        # The file is read once more, on its own, and the error raised with its name.
+        with contextlib.suppress(TxlogError, ValueError, OSError, pa.ArrowException):
+            if found is None:
+                if self._forms.wants_more and 0 < (file.size_bytes or 0) <= SMALL_BYTES:
+                    self._learn(file)
+            elif found.num_rows <= _MOST_ROWS and found.most_bytes <= BATCH_BYTES:
+                parquet = pq.ParquetFile(pa.BufferReader(found.data), **ARROW_OPTIONS)
+                table = parquet.read(columns=found.facts.names, use_threads=False)
+                if table.num_rows == found.num_rows:
+                    count_rows(read=found.num_rows)
+                    return found.facts, table
+        return None
 
     def _learn(self, file: DataFile) -> None:
         with open_data_file(file) as parquet:
             names = names_in_file(file, parquet.schema_arrow, self._fields)
             if names and not calendar_of(parquet).is_legacy:
-                self._known.append(_Known(FooterForm.of(parquet.source), parquet.schema_arrow, names))
+                self._forms.learn(parquet, _Known(parquet.schema_arrow, names))

@@ -19,6 +19,7 @@ import pyarrow as pa
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.parquet.decoded_sizes import decoded_bytes
 from airflow_txlog.datafiles.parquet.reading import DataFile, calendar_of, open_data_file
+from airflow_txlog.datafiles.tasks.small_files import KnownForms
 from airflow_txlog.engine.table.schema.evolution import is_widening
 from airflow_txlog.engine.table.schema.types import (
     MAX_DECIMAL_PRECISION,
@@ -48,7 +49,7 @@ from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.locations import readable
 from airflow_txlog.sql.expression import Values
 from airflow_txlog.storage import Store
-from airflow_txlog.storage.limits import cost_of
+from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, cost_of
 
 MAX_FILES = 4_000
 """If there are more files, one footer gives the columns, as for Spark, and the other footers are not read."""
@@ -219,21 +220,31 @@ def _not_certain(name: str) -> str:
 
 def _footers_of(store: Store, sizes: Mapping[str, int | None]) -> list[SourceFooter]:
     """Return the footers of these files, whose sizes may be known, in order. Raises the store's errors."""
+    forms: KnownForms[SourceFooter] = KnownForms()
+    if not store.is_remote:
+        # The work is that of the interpreter, and threads would take turns.
+        return [_footer_of(store, path, size_bytes, forms) for path, size_bytes in sizes.items()]
     with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(lambda path: _footer_of(store, path, sizes[path]), sizes))
+        return list(pool.map(lambda path: _footer_of(store, path, sizes[path], forms), sizes))
 
 
-def _footer_of(store: Store, path: str, size_bytes: int | None) -> SourceFooter:
-    name = readable(store.root, path)
+def _footer_of(store: Store, path: str, size_bytes: int | None, forms: KnownForms[SourceFooter]) -> SourceFooter:
+    name, file = readable(store.root, path), DataFile(store=store, path=path, size_bytes=size_bytes)
+    alike = forms.find(file)
+    if alike is not None:
+        cost = cost_of(len(alike.data), alike.most_bytes)
+        # No file costs less.
+        if cost <= LOCAL_FILE_BYTES:
+            return replace(alike.facts, path=path, name=name, num_rows=alike.num_rows, cost=cost)
     try:
-        with open_data_file(DataFile(store=store, path=path, size_bytes=size_bytes)) as parquet:
+        with open_data_file(file) as parquet:
             columns, notes, odd = columns_of_footer(parquet), None, None
             try:
                 notes = notes_of(parquet)
             except NotSpark as error:
                 odd = error
             held = parquet.schema_arrow
-            return SourceFooter(
+            footer = SourceFooter(
                 path=path,
                 name=name,
                 columns=columns,
@@ -245,6 +256,9 @@ def _footer_of(store: Store, path: str, size_bytes: int | None) -> SourceFooter:
                 in_nanoseconds=frozenset(each.name.lower() for each in held if is_in_nanoseconds(each.type)),
                 names=tuple(held.names),
             )
+            if alike is None and footer.why is None and odd is None and forms.wants_more:
+                forms.learn(parquet, footer)
+            return footer
     except (TxlogError, NotSpark) as error:
         return SourceFooter(path=path, name=name, columns=None, why=_not_certain(name), error=error)
 
