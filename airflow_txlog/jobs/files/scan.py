@@ -38,6 +38,8 @@ from airflow_txlog.storage.limits import weight_of
 SMALLEST_BIN_BYTES = 4 * 1024 * 1024
 # The size of the pieces into which a file is cut if it would keep one task busy after the others are done.
 PIECE_BYTES = 128 * 1024 * 1024
+# The same for tasks that only read: no file gets smaller by them.
+SCANNED_PIECE_BYTES = 16 * 1024 * 1024
 # A second wave of tasks evens out what the first one left unbalanced, once there is enough to do.
 TWO_WAVES_BYTES = 512 * 1024 * 1024
 # The columns of a plan that come from a file's action, and the number of files that are processed at once.
@@ -200,7 +202,7 @@ def addressed_scan(
     """
     names = [*first, *(name for name in plan.schema.names if name in columns and name not in first)]
     schema = pa.schema([plan.schema.field(name) for name in names])
-    bins = bins_for(context, plan, in_pieces=True)
+    bins = bins_for(context, plan, in_pieces=True, piece_bytes=SCANNED_PIECE_BYTES)
     return FileScan(bins=bins, schema=schema, with_address=True, row_filter=row_filter)
 
 

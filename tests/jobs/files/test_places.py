@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files.scan import parts_of, task_count
+from airflow_txlog.jobs.files.scan import SCANNED_PIECE_BYTES, parts_of, task_count
 from airflow_txlog.jobs.sql.schemas import can_store
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import committed, files_on_disk, ids, insert, merge, rows, run, update
@@ -82,6 +82,10 @@ def test_a_file_that_is_much_of_the_work_goes_to_several_tasks() -> None:
     assert parts_of(4, [1024 * mib, *[128 * mib] * 8]) == [4, *[1] * 8]
     assert parts_of(100, [1024 * mib, 0, 100 * mib]) == [8, 1, 1]
     assert parts_of(4, []) == []
+    # A task that writes nothing takes smaller parts.
+    assert parts_of(2, [40 * mib]) == [1]
+    assert parts_of(2, [40 * mib], SCANNED_PIECE_BYTES) == [2]
+    assert parts_of(2, [40 * mib] * 2, SCANNED_PIECE_BYTES) == [1, 1]
 
 
 STORED = [
