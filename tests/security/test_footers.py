@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.datafiles.parquet import footers
 from airflow_txlog.datafiles.parquet.footers import Compact, check_footer
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptDataFile
@@ -67,6 +68,19 @@ def test_a_whole_footer_passes(compression: str, version: str) -> None:
     pq.write_table(rows, buffer, compression=compression, version=version, row_group_size=1)
     check_footer(buffer, pq.ParquetFile(pa.BufferReader(buffer.getvalue())))
     assert buffer.tell() == 0
+
+
+def test_a_bad_footer_is_refused_each_time_and_few_good_ones_are_remembered() -> None:
+    data = with_long_histogram(written())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="histogram"):
+            refused(data)
+    for number in range(100):
+        buffer = io.BytesIO()
+        pq.write_table(pa.table({f"c{number}": ["a"]}), buffer)
+        parquet = pq.ParquetFile(pa.BufferReader(buffer.getvalue()))
+        assert check_footer(buffer, parquet) == check_footer(buffer, parquet) == {(0, 0): 1}
+    assert len(footers._checked) <= 64
 
 
 def test_a_data_file_whose_footer_would_end_the_process_is_damaged(tmp_path: Path) -> None:
