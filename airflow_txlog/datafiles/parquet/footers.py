@@ -314,6 +314,7 @@ _NUM_ROWS, _NUM_VALUES, _UNCOMPRESSED_BYTES, _STATISTICS = 3, 5, 6, 12
 _NUMBER = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 # Longer texts in statistics have no form: their pattern would cost more than it spares.
 _MOST_CHARS = 40
+_MOST_FORM_BYTES = 16 * 1024
 _OF_CHUNK_METADATA = (_ROW_GROUPS, _COLUMNS, _META_DATA)
 _OF_STATISTICS = (*_OF_CHUNK_METADATA, _STATISTICS)
 _OF_TEXTS = (*_OF_CHUNK_METADATA, _UNCOMPRESSED_BYTES)
@@ -340,7 +341,10 @@ class FooterForm:
 
         Raises ValueError if it has no form.
         """
-        found = _Form(_footer_of(source))
+        footer = _footer_of(source)
+        if len(footer) > _MOST_FORM_BYTES:
+            raise ValueError("its columns are too many")
+        found = _Form(footer)
         pattern = re.compile(found.pattern(), re.DOTALL)
         if found.claims.count(_NUM_ROWS) != 2:  # of the file, and of its row group
             raise ValueError("the file has not one row group")

@@ -32,8 +32,8 @@ from airflow_txlog.errors import TxlogError
 
 T = TypeVar("T")
 
-# A form pays off only if several files have it, and few writers have written one table.
-_FIRST_ALONE = 8
+# To learn a form costs about as much as to read so many files alone; few writers have written one table.
+_ALONE_A_FORM = 16
 _MOST_FORMS = 16
 _MOST_ROWS = 8_192
 # The rows and bytes that are joined before they are passed on.
@@ -114,7 +114,7 @@ class KnownForms(Generic[T]):
 
     def __init__(self) -> None:
         self._known: list[tuple[FooterForm, T]] = []
-        self._left_alone = self._tries = 0
+        self._misses = self._tries = 0
 
     def find(self, file: DataFile) -> Found[T] | None:
         """Return what is known about a small file; None if its form is unknown or anything about it is not as it should
@@ -122,9 +122,11 @@ class KnownForms(Generic[T]):
         """
         if not 0 < (file.size_bytes or 0) <= SMALL_BYTES or file.key is not None:
             return None
-        self._left_alone += 1
-        if not self._known:
-            return None
+        found = self._find(file) if self._known else None
+        self._misses += found is None
+        return found
+
+    def _find(self, file: DataFile) -> Found[T] | None:
         try:
             with file.store.open_whole(file.path, file.size_bytes or 0) as source:
                 data = source.read()
@@ -138,14 +140,15 @@ class KnownForms(Generic[T]):
 
     @property
     def wants_more(self) -> bool:
-        """Whether another form is worth its cost, as several files may have it."""
-        return self._left_alone > _FIRST_ALONE and self._tries < _MOST_FORMS
+        """Whether it is time to learn another form."""
+        return self._misses > _ALONE_A_FORM * (self._tries + 1) and self._tries < _MOST_FORMS
 
-    def learn(self, parquet: OpenParquet, facts: T) -> None:
-        """Remember the form of the footer of an open file, if it has one."""
+    def learn(self, parquet: OpenParquet, facts: T | None) -> None:
+        """Remember the form of the footer of an open file, if it has one. None: its facts are not those of others."""
         self._tries += 1
-        with contextlib.suppress(ValueError):
-            self._known.append((FooterForm.of(parquet.source), facts))
+        if facts is not None:
+            with contextlib.suppress(ValueError):
+                self._known.append((FooterForm.of(parquet.source), facts))
 
 
 class _Rows:
@@ -174,5 +177,5 @@ class _Rows:
     def _learn(self, file: DataFile) -> None:
         with open_data_file(file) as parquet:
             names = names_in_file(file, parquet.schema_arrow, self._fields)
-            if names and not calendar_of(parquet).is_legacy:
-                self._forms.learn(parquet, _Known(parquet.schema_arrow, names))
+            is_plain = bool(names) and not calendar_of(parquet).is_legacy
+            self._forms.learn(parquet, _Known(parquet.schema_arrow, names) if is_plain else None)

@@ -256,8 +256,8 @@ def _footer_of(store: Store, path: str, size_bytes: int | None, forms: KnownForm
                 in_nanoseconds=frozenset(each.name.lower() for each in held if is_in_nanoseconds(each.type)),
                 names=tuple(held.names),
             )
-            if alike is None and footer.why is None and odd is None and forms.wants_more:
-                forms.learn(parquet, footer)
+            if alike is None and forms.wants_more:
+                forms.learn(parquet, footer if footer.why is None and odd is None else None)
             return footer
     except (TxlogError, NotSpark) as error:
         return SourceFooter(path=path, name=name, columns=None, why=_not_certain(name), error=error)
