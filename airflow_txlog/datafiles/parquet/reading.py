@@ -113,10 +113,9 @@ def open_data_file(
         if file.key is not None:
             options |= reading_options(file.key)
         with _reading(file):
-            parquet, text_bytes = OpenParquet(source, **options), {}
-            if file.key is None:
-                # An encrypted footer is authenticated: a process that has the key wrote it.
-                text_bytes = check_footer(source, parquet)
+            parquet = OpenParquet(source, **options)
+            # An encrypted footer is authenticated: a process that has the key wrote it.
+            text_bytes = check_footer(source, parquet) if file.key is None else {}
             names = [] if dictionaries is None else dictionaries(parquet)
             if names:
                 parquet = OpenParquet(source, metadata=parquet.metadata, read_dictionary=names, **options)

@@ -82,7 +82,8 @@ class CompactTask(FileTask):
 
     def _with_ids(self, rows: pa.RecordBatch, planned: PlannedFile, scan: FileScan) -> list[pa.Array]:
         assert self.layout.row_ids is not None
-        columns, ids = rows.columns, planned.constants
+        columns: list[pa.Array] = rows.columns
+        ids = planned.constants
         numbers = pc.bit_wise_and(columns.pop(), (1 << POSITION_BITS) - 1)
         self.layout.row_ids.fill(columns, scan.schema, ids[BASE_ROW_ID_CONSTANT], ids[ROW_VERSION_CONSTANT], numbers)
         return columns

@@ -13,14 +13,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import Upsert
 from airflow_txlog.contract.operations.base import SourceOperation
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
-from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
+from airflow_txlog.datafiles.tasks.plans import PlannedFile
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.metadata import WIDENING_PROPERTY
 from airflow_txlog.engine.table.schema.rules import read_rules
@@ -134,14 +136,13 @@ class Feed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenScan:
-    """The rows of a feed as the source of tasks of this process. See `RowSource`."""
+class GivenScan(FileScan):
+    """The rows of a feed as the source of tasks of this process."""
 
     feed: Feed
-    bins: Bins
-    schema: pa.Schema
+    joins_files: ClassVar[bool] = False
 
-    @property
+    @cached_property
     def output_schema(self) -> pa.Schema:
         return self.schema
 

@@ -28,7 +28,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     PART_COLUMN,
     RECORD_SCHEMA,
     ROW_ID_COLUMN,
-    RowSource,
+    FileScan,
     Task,
     WriteTask,
 )
@@ -182,7 +182,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def materialize_scan(
-    context: JobContext, scan: RowSource, columns: StructType, parameters: Iterable[str], *, reads_target: bool = False
+    context: JobContext, scan: FileScan, columns: StructType, parameters: Iterable[str], *, reads_target: bool = False
 ) -> MaterializedSource:
     """Materialize the rows of a scan with these columns without Spark. Raises SchemaMismatch."""
     check_names(columns.names)
