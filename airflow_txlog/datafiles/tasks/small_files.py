@@ -99,7 +99,7 @@ def _joined(waiting: Sequence[tuple[PlannedFile, _Known, pa.Table]]) -> Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
+class KnownFile(Generic[T]):
     """A small file whose footer has a known form: the facts of that form, its bytes, and claims of its footer."""
 
     facts: T
@@ -116,7 +116,7 @@ class KnownForms(Generic[T]):
         self._known: list[tuple[FooterForm, T]] = []
         self._misses = self._tries = 0
 
-    def find(self, file: DataFile) -> Found[T] | None:
+    def find(self, file: DataFile) -> KnownFile[T] | None:
         """Return what is known about a small file; None if its form is unknown or anything about it is not as it should
         be: then `open_data_file` reads it or raises.
         """
@@ -126,7 +126,7 @@ class KnownForms(Generic[T]):
         self._misses += found is None
         return found
 
-    def _find(self, file: DataFile) -> Found[T] | None:
+    def _find(self, file: DataFile) -> KnownFile[T] | None:
         try:
             with file.store.open_whole(file.path, file.size_bytes or 0) as source:
                 data = source.read()
@@ -135,7 +135,7 @@ class KnownForms(Generic[T]):
         for form, facts in self._known if len(data) == file.size_bytes else ():
             claims = form.most_bytes(data)
             if claims is not None:
-                return Found(facts, data, *claims) if file.num_records in (None, claims[0]) else None
+                return KnownFile(facts, data, *claims) if file.num_records in (None, claims[0]) else None
         return None
 
     @property
