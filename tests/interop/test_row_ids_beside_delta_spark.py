@@ -15,6 +15,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from tests.helpers.delta_spark import DeltaSpark
+from tests.helpers.depth import depth
 from tests.helpers.jobs import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow("delta-spark in a JVM of its own")]
@@ -112,16 +113,9 @@ class History:
         self.model = expected
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("kind", PROPERTIES)
 def test_rows_keep_their_ids_whoever_moves_them(delta: DeltaSpark, tmp_path: Path, kind: str) -> None:
     history = History(delta, tmp_path, kind, 1)
-    done = [history.step() for _ in range(12)]
-    assert len(set(done)) > 5
-
-
-@pytest.mark.long("300 steps, half of them delta-spark's")
-@pytest.mark.parametrize("kind", PROPERTIES)
-def test_rows_keep_their_ids_over_a_long_history(delta: DeltaSpark, tmp_path: Path, kind: str) -> None:
-    history = History(delta, tmp_path, kind, 2)
-    done = {history.step() for _ in range(100)}
-    assert len(done) == 2 * len(STEPS)
+    done = {history.step() for _ in range(depth(8, 20, 100))}
+    assert {writer for writer, _ in map(str.split, done)} == {"ours", "theirs"}
