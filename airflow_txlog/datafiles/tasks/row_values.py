@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.positions import whole
+from airflow_txlog.datafiles.deletion_vectors.positions import addresses, whole
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.plans import NO_ROW
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
@@ -186,13 +186,13 @@ class SourceRows:
         at_once = max(limits.taken_source_rows, self.num_rows * held_bytes // max(1, self.size_bytes))
         held: SourceTable | None = None
         for rows in gathered(met, at_once):
-            numbers, addresses = (whole(rows.column(name)) for name in (ROW_ID_COLUMN, ADDRESS_COLUMN))
+            numbers, places = (whole(rows.column(name)) for name in (ROW_ID_COLUMN, ADDRESS_COLUMN))
             if held is None or not is_held:
                 held = None
                 held = self.read(None if is_held else pc.unique(numbers).sort())
             start = 0
             for taken in held.take(numbers):
-                yield named_of_source(taken).append_column(ADDRESS_COLUMN, addresses.slice(start, taken.num_rows))
+                yield named_of_source(taken).append_column(ADDRESS_COLUMN, places.slice(start, taken.num_rows))
                 start += taken.num_rows
 
     def read(self, only: pa.Array | None = None) -> SourceTable:
@@ -212,6 +212,9 @@ class SourceTable:
             # No column is held twice for longer than it takes to copy it.
             rows = rows.drop_columns([name])
         self._numbers = columns.pop(ROW_ID_COLUMN)
+        first = self._numbers[0].as_py() if len(self._numbers) else 0
+        # The rows of one part of a source have consecutive numbers, which need not be looked up.
+        self._first = first if self._numbers.equals(addresses(0, first, len(self._numbers))) else None
         self._rows = pa.RecordBatch.from_pydict(columns)
         enough = _MOST_BYTES // most_rows
         most_bytes = _bytes_at_most(self._rows)
@@ -224,7 +227,7 @@ class SourceTable:
 
         Raises JobError if one is missing.
         """
-        places = pc.index_in(numbers, value_set=self._numbers)
+        places = self._places(numbers)
         missing = places.null_count and places.null_count - (pc.sum(pc.equal(numbers, NO_ROW)).as_py() or 0)
         if missing:
             raise JobError(
@@ -233,6 +236,13 @@ class SourceTable:
             )
         for start in range(0, len(places), self._at_once):
             yield self._rows.take(places.slice(start, self._at_once))
+
+    def _places(self, numbers: pa.Array) -> pa.Array:
+        if self._first is None:
+            return pc.index_in(numbers, value_set=self._numbers)
+        places = pc.subtract(numbers, self._first)
+        is_held = pc.and_(pc.greater_equal(places, 0), pc.less(places, len(self._numbers)))
+        return pc.if_else(is_held, places, None)
 
 
 def _bytes_at_most(rows: pa.RecordBatch) -> int:
