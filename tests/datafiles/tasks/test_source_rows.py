@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.datafiles.tasks.plans import NO_ROW
 from airflow_txlog.datafiles.tasks.row_values import SourceTable, bytes_of_largest
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.errors import JobError
@@ -30,9 +31,14 @@ def test_a_large_row_that_many_rows_have_met_is_taken_a_few_times_at_once(kind: 
     assert found == [values[number - 10] for number in numbers]
 
 
-def test_a_row_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(JobError, match="1 matched rows are not in the source"):
-        list(table_of([1, 2], pa.int32()).take(pa.array([10, 12], pa.int64())))
+@pytest.mark.parametrize("held", [[10, 11], [10, 2**40]], ids=["one part", "two parts"])
+def test_a_row_is_found_by_its_number_and_one_that_is_not_there_is_an_error(held: list[int]) -> None:
+    rows = SourceTable(pa.table({"v": ["a", "b"], ROW_ID_COLUMN: pa.array(held, pa.int64())}))
+    (found,) = rows.take(pa.array([held[1], NO_ROW, held[0]], pa.int64()))
+    assert found.column("v").to_pylist() == ["b", None, "a"]
+    for missing in (9, 12, 2**41):
+        with pytest.raises(JobError, match="1 matched rows are not in the source"):
+            list(rows.take(pa.array([10, missing, NO_ROW], pa.int64())))
 
 
 VALUES: dict[str, tuple[pa.DataType, list[object]]] = {
