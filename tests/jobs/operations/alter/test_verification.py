@@ -11,6 +11,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import MetadataChanged
+from airflow_txlog.storage.limits import SMALL_JOB
 from tests.helpers.jobs import application, committed, error_of, ids, rows, run
 from tests.helpers.racing import before_commit, killed_before_commit, winning
 from tests.helpers.rows import append, make_table
@@ -126,6 +127,19 @@ def test_spark_compares_what_tasks_cannot(spark: SparkSession, table: Table, nam
     error = error_of(result)
     assert (error["type"], table.snapshot().version) == ("ConstraintViolation", 2)
     assert f"{broken} row" in error["message"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["false of one", "null in a struct that is there", "a renamed column"])
+def test_workers_of_spark_compare_the_rows_of_a_large_table(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(SMALL_JOB.setting, "1")
+    table = named(tmp_path, *ROWS)
+    append(table, ROWS)
+    arguments, broken = PLAIN[name]
+    error = error_of(run(spark, "alter", table, allow_reader_upgrade=True, **arguments))
+    assert f"{2 * broken} rows of the table break" in error["message"]
 
 
 @pytest.mark.spark
