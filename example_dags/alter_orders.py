@@ -28,11 +28,14 @@ with DAG(
     @task
     def make_orders() -> int:
         """A small table as another team might have left it."""
+        import shutil
+
         import pyarrow as pa
         from deltalake import write_deltalake
 
+        shutil.rmtree(TABLE, ignore_errors=True)
         orders = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "amount": [5.0, 7.5, 9.0]})
-        write_deltalake(TABLE, orders, mode="overwrite", schema_mode="overwrite")
+        write_deltalake(TABLE, orders)
         return orders.num_rows
 
     # [START howto_operator_alter]
