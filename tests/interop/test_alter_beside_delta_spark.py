@@ -226,12 +226,12 @@ def test_deltalake_reads_an_altered_table_as_the_page_says(
     names = alter(ours, **alteration).snapshot().schema.names
     said = READERS[name].deltalake if name in READERS else "1.6"
     opened = deltalake.DeltaTable(str(ours))
-    query = deltalake.QueryBuilder().register("t", opened)
     if said:
+        query = deltalake.QueryBuilder().register("t", opened)
         assert sorted(query.execute("SELECT * FROM t").read_all().schema.names) == sorted(names)
     else:
         with pytest.raises(Exception, match=r"Unsupported table features"):
-            query.execute("SELECT * FROM t").read_all()
+            deltalake.QueryBuilder().register("t", opened)
     if said == "1.6":
         assert opened.to_pyarrow_table().num_rows == 2
     else:
