@@ -166,6 +166,30 @@ def test_a_row_that_lands_meanwhile_is_judged_like_the_others(tmp_path: Path, mo
     assert bag(table.to_arrow()) == bag(table_of([*kept, (2, "a", "new", 20), (None, "c", "no key", None)]))
 
 
+def test_conditions_and_values_compute_with_columns_of_both_sides(tmp_path: Path) -> None:
+    table = target_in(tmp_path / "t")
+    clauses = [
+        update({"n": "t.n + s.n", "v": "concat('now ', upper(s.v))"}, "t.n < s.n AND coalesce(s.op, 'U') = 'U'"),
+        insert({"k": "s.k + 1", "v": "CASE WHEN s.n > 90 THEN 'much' ELSE s.v END"}, "s.op <> 'D'"),
+    ]
+    committed(merge(table, table_of(CHANGES, SOURCE), *clauses))
+    new = [(2, "a", "now NEW", 22), (5, "b", "now X", 55), (6, "b", None, 66)]
+    inserted = [(9, None, "new", None), (None, None, "no key", None), (10, None, "much", None)]
+    assert bag(table.to_arrow()) == bag(table_of([OLD[0], OLD[2], OLD[3], LATER[2], *new, *inserted]))
+
+
+def test_only_rows_that_no_earlier_clause_takes_can_make_a_condition_fail(tmp_path: Path) -> None:
+    """Spark alone raises the error of a sum that is too large: where a row has one, the job continues with it."""
+    table = target_in(tmp_path / "t")
+    source = table_of([(1, "D", "x", 2**31 - 1), (2, "U", "x", 7)], SOURCE)
+    clauses = [delete("s.op = 'D'"), update({"n": "t.n + s.n"}, "t.n + s.n > 8")]
+    error = error_of(merge(table, source, *reversed(clauses)))
+    assert error["facts"]["needs_spark"]
+    assert table.latest_version() == 2
+    committed(merge(table, source, *clauses))
+    assert bag(table.to_arrow()) == bag(table_of([*OLD[2:], *LATER, (2, "a", "old", 9)]))
+
+
 # --- any clauses ----------------------------------------------------------------------------------------------------
 
 _KEYS = st.one_of(st.none(), st.integers(0, 5))
