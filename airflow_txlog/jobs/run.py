@@ -48,6 +48,7 @@ def run_job(
     contexts: list[LogContext] = []
     try:
         table = DeltaTable.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
+        table.store.keeps_files = True
         if spec.operation.needs_spark:
             # A job on the log alone need not load the modules that plan and that drive Spark.
             from airflow_txlog.jobs.planner import Sparks, run_planned  # noqa: PLC0415
@@ -61,6 +62,8 @@ def run_job(
             result = _job_of(spec)(contexts[-1])
     except Exception as error:
         result = _failed(spec, contexts[-1] if contexts else None, error, say)
+    for each in contexts:
+        each.store.let_go()
     if spec.result_uri is not None:
         write_document(spec.result_uri, result.to_json())
     return result

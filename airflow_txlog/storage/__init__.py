@@ -115,15 +115,21 @@ class StoreReference:
     root: str
     access: Access
     limits: Limits = USUAL
+    here: Store | None = dataclasses.field(default=None, compare=False, repr=False)
+    """A remote store that is open in this process: tasks here share the files that it keeps (`open_whole`)."""
 
     @classmethod
     def of(cls, store: Store) -> StoreReference:
         """Return the reference to an open store."""
-        return cls(root=store.root, access=store.access, limits=store.limits)
+        here = store if store.is_remote else None
+        return cls(root=store.root, access=store.access, limits=store.limits, here=here)
 
     def open(self) -> Store:
         """Return the store. Raises UnsupportedStore."""
-        return open_store(self.root, self.access, self.limits)
+        return self.here or open_store(self.root, self.access, self.limits)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(StoreReference, root=self.root, access=self.access, limits=self.limits), ()
 
 
 def open_named_file(uri: str, access: Access) -> Any:

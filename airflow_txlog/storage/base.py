@@ -50,6 +50,8 @@ class Store(ABC):
 
     is_remote = False
     """Whether a read is a request over a network, so that few large reads are better than many small ones."""
+    keeps_files = False
+    """Whether `open_whole` may keep a file that is read again: true where the same process does that."""
     deletes_at_once = 1
     """How many files `delete_many` deletes in one request; 1 if each delete is a separate call."""
     limits: Limits = USUAL
@@ -143,9 +145,16 @@ class Store(ABC):
         Raises FileNotFoundError, and OutsideTable outside the root unless the store has allow_absolute_paths.
         """
 
-    def open_whole(self, path: str, size_bytes: int) -> pa.NativeFile:
-        """Return the same for a small data file of which all is read. A remote store fetches it by one request."""
+    def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> pa.NativeFile:
+        """Return the same for a small data file of which all is read. A remote store fetches it by one request.
+
+        `is_read_again`: a remote store that `keeps_files` may keep it until the next call for it, or until `let_go`.
+        """
         return self.open_input(path)
+
+    def let_go(self) -> int:
+        """Free the files that `open_whole` has kept. Return their bytes."""
+        return 0
 
     @abstractmethod
     def delete(self, path: str) -> None:

@@ -13,6 +13,7 @@ import errno
 import io
 import logging
 import os
+import threading
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -79,6 +80,7 @@ class ObjectStore(Store):
         self._bucket = bucket
         self._bucket_of = bucket_of
         self._clock = clock
+        self._kept = _KeptFiles()
         self._is_proved = False
         self._deadline_s = DEADLINE_S
 
@@ -161,14 +163,24 @@ class ObjectStore(Store):
         bucket, key = self._to_read(path)
         return pa.PythonFile(RangeFile(bucket, key, self._repeated), mode="r")
 
-    def open_whole(self, path: str, size_bytes: int) -> pa.NativeFile:
+    def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> pa.NativeFile:
         bucket, key = self._to_read(path)
-        with suppress(EmptyRange):
-            content = self._repeated(lambda: bucket.get(key, 0, size_bytes))
-            if content.size_bytes == size_bytes == len(content.data):
-                return pa.BufferReader(content.data)
-        # The size differs from the add action's; the caller reports that.
-        return self.open_input(path)
+        place = f"{bucket.uri}/{key}"
+        data = self._kept.take(place)
+        if data is None:
+            with suppress(EmptyRange):
+                content = self._repeated(lambda: bucket.get(key, 0, size_bytes))
+                if content.size_bytes == len(content.data):
+                    data = content.data
+        if data is None or len(data) != size_bytes:
+            # The size differs from the add action's; the caller reports that.
+            return self.open_input(path)
+        if is_read_again and self.keeps_files:
+            self._kept.add(place, data)
+        return pa.BufferReader(data)
+
+    def let_go(self) -> int:
+        return self._kept.clear()
 
     def delete(self, path: str) -> None:
         key = self._key(path)
@@ -284,8 +296,41 @@ def open_objects(uri: str, access: Access, bucket: Callable[[str], Bucket]) -> O
 TAIL_BYTES = 64 * 1024
 """A Parquet file's footer is nearly always in its last 64 KiB: one request for the size, the footer and small files."""
 
+KEPT_BYTES = 64 * 1024 * 1024
+"""How many bytes of data files a store keeps for the second time that they are read."""
+
 Repeat = Callable[[Callable[[], Any]], Any]
 """Sends a request again while the store does not answer."""
+
+
+class _KeptFiles:
+    """Small data files that a job finds rows in and then rewrites. A data file never changes under its name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[str, bytes] = {}
+        self._size_bytes = 0
+
+    def take(self, place: str) -> bytes | None:
+        """Return a file and keep it no longer; None if it is not kept."""
+        with self._lock:
+            data = self._files.pop(place, None)
+            self._size_bytes -= len(data or b"")
+        return data
+
+    def add(self, place: str, data: bytes) -> None:
+        """Keep a file if there is room: the files that were read first are rewritten first."""
+        with self._lock:
+            if place not in self._files and self._size_bytes + len(data) <= KEPT_BYTES:
+                self._files[place] = data
+                self._size_bytes += len(data)
+
+    def clear(self) -> int:
+        """Keep none. Return the bytes that were kept."""
+        with self._lock:
+            size_bytes, self._size_bytes = self._size_bytes, 0
+            self._files.clear()
+        return size_bytes
 
 
 class RangeFile(io.RawIOBase):

@@ -94,7 +94,7 @@ _CLIENT: dict[str, Any] = {
 }
 if "request_checksum_calculation" in Config.OPTION_DEFAULTS:
     # Since botocore 1.36 a body over HTTPS is sent in chunks that end with a checksum, which servers that are not
-    # Amazon's refuse, or keep with its frames. Ours is `_checked`, which every server knows.
+    # Amazon's refuse, or keep with its frames. Every server checks the SHA-256 that is part of a signature.
     _CLIENT["request_checksum_calculation"] = "when_required"
 _NETWORK = (
     *(HTTPClientError, NotConnected, HTTPError, OSError),
@@ -115,6 +115,8 @@ _RIGHTS = {
     "complete_multipart_upload": "s3:PutObject",
 }
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+# The codes of a refused body without Content-MD5, always with status 400.
+_WANTS_MD5 = frozenset({"InvalidRequest", "MissingContentMD5"})
 
 
 def open_at(uri: str, access: Access) -> Store:
@@ -130,13 +132,16 @@ def open_at(uri: str, access: Access) -> Store:
             "storage_options: token goes with key and secret. Give all three, or none. Nothing was read."
         )
     client = connection(_open, options, credentials_of(access, AWS))
-    return open_objects(uri, access, lambda name: S3Bucket(name, client, bool(options.get("requester_pays"))))
+    payer, unsigned = bool(options.get("requester_pays")), bool(options.get("anon"))
+    return open_objects(uri, access, lambda name: S3Bucket(name, client, payer, unsigned))
 
 
 def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> Any:
     config: dict[str, Any] = {**_CLIENT, "read_timeout": given.get("timeout_s", READ_S)}
+    # A profile could switch the checksum of bodies off.
+    config["s3"] = {"payload_signing_enabled": True}
     if "addressing_style" in given:
-        config["s3"] = {"addressing_style": given["addressing_style"]}
+        config["s3"]["addressing_style"] = given["addressing_style"]
     if given.get("anon"):
         config["signature_version"] = UNSIGNED
     session = Session(profile=given.get("profile")) if credentials is None else _Session(credentials)
@@ -196,8 +201,9 @@ class S3Bucket(RangedBucket):
 
     deletes_at_once = 1000
 
-    def __init__(self, name: str, client: Connection, requester_pays: bool) -> None:
+    def __init__(self, name: str, client: Connection, requester_pays: bool, is_unsigned: bool = False) -> None:
         super().__init__(f"{SCHEME}://{name}", name, client)
+        self._sends_md5 = is_unsigned
         self._payer = {"RequestPayer": "requester"} if requester_pays else {}
 
     def _head(self, key: str) -> FileInfo:
@@ -223,7 +229,7 @@ class S3Bucket(RangedBucket):
 
     def put(self, key: str, data: bytes, *, if_absent: bool) -> int | None:
         condition = {"IfNoneMatch": "*"} if if_absent else {}
-        answer = self._request("put_object", Key=key, **_checked(data), **condition)
+        answer = self._sent("put_object", data, Key=key, **condition)
         return made_ms(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}))
 
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
@@ -247,7 +253,7 @@ class S3Bucket(RangedBucket):
 
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
         key, upload_id, _ = upload
-        answer = self._request("upload_part", Key=key, UploadId=upload_id, PartNumber=number, **_checked(data))
+        answer = self._sent("upload_part", data, Key=key, UploadId=upload_id, PartNumber=number)
         return {"ETag": needed(answer, "ETag", self._where(key)), "PartNumber": number}
 
     def complete(self, upload: Any, parts: Sequence[Any]) -> int | None:
@@ -304,6 +310,23 @@ class S3Bucket(RangedBucket):
             data = self._asked("get_object", key, lambda: body_of(body.read))
         return Content(data=data, size_bytes=int(whole), etag=bare_etag(needed(answer, "ETag", where)))
 
+    def _sent(self, method: str, data: bytes, **arguments: Any) -> dict[str, Any]:
+        """Return the answer of a request with a body, which the server checks against a checksum.
+
+        The signature includes the body's SHA-256. An MD5 costs twice the time, so it is sent only if there is no
+        signature or the bucket demands it, as one with an object lock does.
+        """
+        if not self._sends_md5:
+            try:
+                return self._request(method, Body=data, **arguments)
+            except OSError as error:
+                # A refused request has written nothing.
+                answer = getattr(error.__cause__, "response", None) or {}
+                if answer.get("Error", {}).get("Code") not in _WANTS_MD5:
+                    raise
+            self._sends_md5 = True
+        return self._request(method, Body=data, ContentMD5=_md5(data), **arguments)
+
     def _request(self, method: str, **arguments: Any) -> dict[str, Any]:
         def send() -> dict[str, Any]:
             answer: dict[str, Any] = getattr(self._connection.client(), method)(
@@ -328,11 +351,6 @@ class S3Bucket(RangedBucket):
 
     def _right(self, method: str, key: str) -> str:
         return _RIGHTS.get(method, "")
-
-
-def _checked(data: bytes) -> dict[str, Any]:
-    """Return a body and the header that checks it, which a bucket with object lock demands."""
-    return {"Body": data, "ContentMD5": _md5(data)}
 
 
 def _add_md5(params: dict[str, Any], **event: Any) -> None:

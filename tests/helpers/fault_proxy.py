@@ -38,6 +38,10 @@ FAULTS = {
     "late": "the server has done it, and the answer comes after the client's patience",
     "denied": "403, and nothing was done",
 }
+# Not a fault of every store and request: only a body can arrive changed.
+CHANGED_BODY = "changed body"
+"""The server gets a body with a bit changed."""
+
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>busy</Message></Error>"
 _DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
@@ -84,7 +88,7 @@ class FaultProxy:
 
     def harm(self, kind: str, fault: str) -> None:
         """Do this harm to the next request of this kind, once."""
-        assert fault in FAULTS
+        assert fault in FAULTS or fault == CHANGED_BODY
         with self._lock:
             self._harm = (kind, fault)
 
@@ -151,6 +155,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault in refusals:
             self._answer(refusals[fault][0], [], refusals[fault][1])
         else:
+            if fault == CHANGED_BODY:
+                body = bytes([body[0] ^ 1]) + body[1:]
             done = self.proxy.forward(self.command, self.path, self.headers, body)
             if fault == "done twice":
                 done = self.proxy.forward(self.command, self.path, self.headers, body)

@@ -257,6 +257,25 @@ def test_a_file_of_another_size_than_it_should_have_is_opened_with_its_own(
             assert (file.size(), file.read()) == (len(content), content)
 
 
+def test_a_file_that_is_read_again_is_fetched_once_and_then_forgotten(
+    object_store: Store, requests_sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def requests(path: str, *, is_read_again: bool = False) -> int:
+        requests_sent.clear()
+        with object_store.open_whole(path, 10, is_read_again=is_read_again) as file:
+            assert file.read() == b"0123456789"
+        return len(requests_sent)
+
+    monkeypatch.setattr("airflow_txlog.storage.objects.KEPT_BYTES", 15)
+    object_store.keeps_files = True
+    for path in ("x", "y"):
+        object_store.put(path, b"0123456789")
+    assert (requests("x", is_read_again=True), requests("x"), requests("x")) == (1, 0, 1)
+    assert (requests("x", is_read_again=True), requests("y", is_read_again=True)) == (1, 1)
+    assert (requests("y"), requests("x")) == (1, 0), "there is room for one"
+    assert (requests("y", is_read_again=True), object_store.let_go(), requests("y")) == (1, 10, 1)
+
+
 def test_an_unfinished_file_is_given_up_at_once_where_the_server_is_out_of_reach(requests_sent: list[str]) -> None:
     options = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s", "region": "us-east-1"}
     store = open_store("s3://bucket/t", Access(storage_options=options))

@@ -25,6 +25,7 @@ from airflow_txlog.storage import Access, open_store, s3
 from airflow_txlog.storage.clouds import NotAnswered, refusal
 from airflow_txlog.storage.objects import ObjectStore
 
+MD5 = base64.b64encode(hashlib.md5(b"body", usedforsecurity=False).digest()).decode()
 OPTIONS = {"key": "k", "secret": "s", "region": "us-east-1"}
 
 
@@ -52,12 +53,74 @@ def test_a_body_is_sent_whole_with_a_checksum_that_every_server_knows(scheme: st
     ):
         with pytest.raises(NotAnswered):
             put()
-    md5 = base64.b64encode(hashlib.md5(b"body", usedforsecurity=False).digest()).decode()
     for headers in sent:
-        assert headers["content-md5"] == md5
+        assert headers["x-amz-content-sha256"] == hashlib.sha256(b"body").hexdigest()
+        assert "x-amz-content-sha256" in headers["authorization"]
         assert headers.get("content-length") == "4"
         assert not {"transfer-encoding", "content-encoding", "x-amz-trailer"} & set(headers)
     assert len(sent) == 2
+
+
+def test_a_body_without_a_signature_has_an_md5(sent: list[dict[str, str]]) -> None:
+    options = {"endpoint_url": "http://127.0.0.1:1", "region": "us-east-1", "anon": True}
+    store = open_store("s3://bucket/t", Access(storage_options=options))
+    assert isinstance(store, ObjectStore)
+    with pytest.raises(NotAnswered):
+        store._bucket.put("t/x", b"body", if_absent=True)
+    assert sent[0]["content-md5"] == MD5
+
+
+@pytest.mark.parametrize("code", ["InvalidRequest", "MissingContentMD5"])
+def test_a_bucket_that_demands_an_md5_gets_it_from_then_on(code: str) -> None:
+    with _Demanding(code) as server:
+        store = open_store("s3://bucket/t", Access(storage_options={**OPTIONS, "endpoint_url": server.endpoint}))
+        assert isinstance(store, ObjectStore)
+        store._bucket.put("t/x", b"body", if_absent=True)
+        store._bucket.put_part(("t/x", "upload", {}), 1, b"body")
+    assert server.seen == [None, MD5, MD5]
+
+
+def test_a_request_that_is_refused_for_another_reason_is_sent_once() -> None:
+    with _Demanding("EntityTooLarge") as server:
+        store = open_store("s3://bucket/t", Access(storage_options={**OPTIONS, "endpoint_url": server.endpoint}))
+        assert isinstance(store, ObjectStore)
+        with pytest.raises(OSError, match="EntityTooLarge"):
+            store._bucket.put("t/x", b"body", if_absent=True)
+    assert server.seen == [None]
+
+
+class _Demanding:
+    """A server on loopback that refuses a body without Content-MD5, with this code."""
+
+    def __init__(self, code: str) -> None:
+        self.seen: list[str | None] = []
+        refusal = f"<Error><Code>{code}</Code><Message>refused</Message></Error>".encode()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_PUT(handler) -> None:
+                handler.rfile.read(int(handler.headers["Content-Length"]))
+                md5 = handler.headers["Content-MD5"]
+                self.seen.append(md5)
+                body = refusal if md5 is None else b""
+                handler.send_response(200 if md5 else 400)
+                handler.send_header("ETag", '"etag"')
+                handler.send_header("Content-Length", str(len(body)))
+                handler.end_headers()
+                handler.wfile.write(body)
+
+            def log_message(self, *args: Any) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> _Demanding:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -32,9 +32,11 @@ from airflow_txlog.storage.base import is_about_bytes, is_about_name
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
 BATCH_ROWS = 131_072
 
-# A smaller file is fetched in one request, and one of which all is read up to the second size.
+# A smaller file is fetched in one request, and one of which all is read up to the second size. If a job reads some
+# columns now and all of it afterwards, one up to the third size is fetched whole and kept for that.
 SMALL_BYTES = 64 * 1024
 _WHOLE_BYTES = 8 * 1024 * 1024
+_KEPT_BYTES = 4 * 1024 * 1024
 
 ARROW_OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
 
@@ -73,18 +75,25 @@ class DataFile:
 
 @contextlib.contextmanager
 def open_data_file(
-    file: DataFile, *, dictionaries: Callable[[pq.ParquetFile], list[str]] | None = None, reads_all: bool = False
+    file: DataFile,
+    *,
+    dictionaries: Callable[[pq.ParquetFile], list[str]] | None = None,
+    reads_all: bool = False,
+    is_read_again: bool = False,
 ) -> Iterator[OpenParquet]:
     """Yield the open Parquet file, INT96 read as microseconds. `dictionaries` names columns to read as dictionaries.
 
     `reads_all`: the caller reads all columns and rows, so that a small file is fetched by one request.
+    `is_read_again`: the same job will probably read all of it later.
     Before any row is read, raises CorruptDataFile for a file that is missing, is not Parquet, or has another size or
     row count than `file`, and UnsupportedFeature for an encrypted one.
     """
-    is_whole = 0 < (file.size_bytes or 0) <= (_WHOLE_BYTES if reads_all else SMALL_BYTES)
+    is_kept = is_read_again and file.store.keeps_files
+    whole_bytes = _WHOLE_BYTES if reads_all else _KEPT_BYTES if is_kept else SMALL_BYTES
+    is_whole = 0 < (file.size_bytes or 0) <= whole_bytes
     try:
         if is_whole:
-            source = file.store.open_whole(file.path, file.size_bytes or 0)
+            source = file.store.open_whole(file.path, file.size_bytes or 0, is_read_again=is_read_again)
         else:
             source = file.store.open_input(file.path)
         size_bytes = source.size()

@@ -172,7 +172,9 @@ class FileScan:
                 rows, numbers = _rows_without_columns(len(positions)), addresses_of(planned.index, positions)
                 yield self._output(planned, rows, numbers, (first, first + len(positions)))
             return
-        with open_data_file(planned.file, reads_all=self.reads_all) as parquet:
+        # The addresses of rows are for a rewrite of their files.
+        is_read_again = self.with_address and asked is None
+        with open_data_file(planned.file, reads_all=self.reads_all, is_read_again=is_read_again) as parquet:
             yield from self.rows_in(planned, parquet, asked)
 
     def rows_of_files(self, files: Iterable[PlannedFile]) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from airflow_txlog.storage.clouds import Connection, NotAnswered
 from airflow_txlog.storage.objects import ObjectStore
 from airflow_txlog.storage.s3 import S3Bucket
 from tests.helpers import s3
-from tests.helpers.fault_proxy import FaultProxy
+from tests.helpers.fault_proxy import CHANGED_BODY, FaultProxy
 from tests.helpers.limits import limited
 from tests.helpers.rows import append
 
@@ -216,3 +216,18 @@ def test_a_vacuum_drops_the_uploads_that_killed_writers_left(monkeypatch: pytest
     Table(store, clock=InTenDays()).vacuum(orphan_retention=timedelta(days=1))
     assert uploads(f"{key}/") == []
     assert uploads(f"{key}-beside/") == [beside], "another table's are left alone"
+
+
+def test_a_body_that_arrives_changed_is_refused(proxy: FaultProxy) -> None:
+    store = through(proxy, s3.new_folder()).store
+    assert isinstance(store, ObjectStore)
+    upload = store._bucket.start_upload(store._key("large.parquet"), if_absent=True)
+    proxy.harm("PUT uploadId", CHANGED_BODY)
+    with pytest.raises(OSError, match="XAmzContentSHA256Mismatch"):
+        store._bucket.put_part(upload, 1, b"body")
+    store._bucket.abort(upload)
+    proxy.harm("PUT data", CHANGED_BODY)
+    with pytest.raises(OSError, match="XAmzContentSHA256Mismatch"):
+        store.put("part.parquet", b"body")
+    assert proxy.is_done
+    assert store.stat("part.parquet") is None
