@@ -172,10 +172,13 @@ class FileScan:
                 rows, numbers = _rows_without_columns(len(positions)), addresses_of(planned.index, positions)
                 yield self._output(planned, rows, numbers, (first, first + len(positions)))
             return
-        # The addresses of rows are for a rewrite of their files.
-        is_read_again = self.with_address and asked is None
+        is_read_again = self._is_read_again(asked)
         with open_data_file(planned.file, reads_all=self.reads_all, is_read_again=is_read_again) as parquet:
             yield from self.rows_in(planned, parquet, asked)
+
+    def _is_read_again(self, asked: RowPositions | None) -> bool:
+        """Return whether the job will probably read the file again: addresses are for a rewrite of their files."""
+        return self.with_address and asked is None
 
     def rows_of_files(self, files: Iterable[PlannedFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of files of the plan, small neighbours of one partition together. Raises TxlogError."""
