@@ -48,7 +48,7 @@ def run_job(
     contexts: list[LogContext] = []
     try:
         table = DeltaTable.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
-        table.store.keeps_files = True
+        table.store.keeps_files = table.store.is_remote
         if spec.operation.needs_spark:
             # A job on the log alone need not load the modules that plan and that drive Spark.
             from airflow_txlog.jobs.planner import Sparks, run_planned  # noqa: PLC0415

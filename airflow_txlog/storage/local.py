@@ -118,7 +118,7 @@ class LocalStore(Store):
     def open_input(self, path: str) -> pa.NativeFile:
         return local_files.arrow_file(self._opened(path))
 
-    def open_whole(self, path: str, size_bytes: int) -> pa.NativeFile:
+    def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> pa.NativeFile:
         with open(self._opened(path), "rb", buffering=0) as file:
             # One byte more shows a file that is longer than it should be.
             data = file.read(size_bytes + 1)

@@ -53,5 +53,5 @@ class FailingStore(LocalStore):
             raise self._fault
         return pa.PythonFile(FailingFile(self.read(path), self._fault, self._reads), mode="r")
 
-    def open_whole(self, path: str, size_bytes: int) -> Any:
+    def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> Any:
         return self.open_input(path)
