@@ -13,7 +13,6 @@ import errno
 import io
 import logging
 import os
-import threading
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo, NothingSent, Output, Store, check_may_read, inner_parts, side_by_side
 from airflow_txlog.storage.bucket import Bucket, Content, Listed, check_conditions
 from airflow_txlog.storage.clouds import EmptyRange, NameTaken, NotAnswered
+from airflow_txlog.storage.kept_files import KeptFiles
 from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class ObjectStore(Store):
         self._bucket = bucket
         self._bucket_of = bucket_of
         self._clock = clock
-        self._kept = _KeptFiles()
+        self._kept = KeptFiles()
         self._is_proved = False
         self._deadline_s = DEADLINE_S
 
@@ -296,41 +296,8 @@ def open_objects(uri: str, access: Access, bucket: Callable[[str], Bucket]) -> O
 TAIL_BYTES = 64 * 1024
 """A Parquet file's footer is nearly always in its last 64 KiB: one request for the size, the footer and small files."""
 
-KEPT_BYTES = 64 * 1024 * 1024
-"""How many bytes of data files a store keeps for the second time that they are read."""
-
 Repeat = Callable[[Callable[[], Any]], Any]
 """Sends a request again while the store does not answer."""
-
-
-class _KeptFiles:
-    """Small data files that a job finds rows in and then rewrites. A data file never changes under its name."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._files: dict[str, bytes] = {}
-        self._size_bytes = 0
-
-    def take(self, place: str) -> bytes | None:
-        """Return a file and keep it no longer; None if it is not kept."""
-        with self._lock:
-            data = self._files.pop(place, None)
-            self._size_bytes -= len(data or b"")
-        return data
-
-    def add(self, place: str, data: bytes) -> None:
-        """Keep a file if there is room: the files that were read first are rewritten first."""
-        with self._lock:
-            if place not in self._files and self._size_bytes + len(data) <= KEPT_BYTES:
-                self._files[place] = data
-                self._size_bytes += len(data)
-
-    def clear(self) -> int:
-        """Keep none. Return the bytes that were kept."""
-        with self._lock:
-            size_bytes, self._size_bytes = self._size_bytes, 0
-            self._files.clear()
-        return size_bytes
 
 
 class RangeFile(io.RawIOBase):

@@ -266,7 +266,7 @@ def test_a_file_that_is_read_again_is_fetched_once_and_then_forgotten(
             assert file.read() == b"0123456789"
         return len(requests_sent)
 
-    monkeypatch.setattr("airflow_txlog.storage.objects.KEPT_BYTES", 15)
+    monkeypatch.setattr("airflow_txlog.storage.kept_files.KEPT_BYTES", 15)
     object_store.keeps_files = True
     for path in ("x", "y"):
         object_store.put(path, b"0123456789")

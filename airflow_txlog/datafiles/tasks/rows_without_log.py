@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.csv_rows import CsvFormat, Uncertain, rows_of_csv
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses
-from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, between
+from airflow_txlog.datafiles.deletion_vectors.rows import between
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
 from airflow_txlog.datafiles.parquet.physical import FileFields
@@ -44,6 +44,7 @@ class MaterializedScan(FileScan):
 
     key: bytes | None = dataclasses.field(default=None, repr=False)
     only: pa.Array | None = None
+    is_read_again: bool = True
     joins_files: ClassVar[bool] = False
 
     def all_rows(self) -> Iterator[pa.RecordBatch]:
@@ -61,9 +62,6 @@ class MaterializedScan(FileScan):
                 yield rows if self.only is None else self._wanted(planned, rows, self.only)
         except CorruptDataFile as error:
             raise not_as_written(planned.file.name, is_missing=error.is_missing) from error
-
-    def _is_read_again(self, asked: RowPositions | None) -> bool:
-        return True
 
     def _groups(self, planned: PlannedFile, parquet: pq.ParquetFile) -> Sequence[int]:
         groups = super()._groups(planned, parquet)

@@ -147,6 +147,7 @@ class FileScan:
     with_segment: bool = False
     row_filter: Expression | None = None
     reads_all: bool = False
+    is_read_again: bool = False
     joins_files: ClassVar[bool] = True
     """Whether small files of Parquet may be read together: `rows_of` reads them as they are."""
 
@@ -172,13 +173,8 @@ class FileScan:
                 rows, numbers = _rows_without_columns(len(positions)), addresses_of(planned.index, positions)
                 yield self._output(planned, rows, numbers, (first, first + len(positions)))
             return
-        is_read_again = self._is_read_again(asked)
-        with open_data_file(planned.file, reads_all=self.reads_all, is_read_again=is_read_again) as parquet:
+        with open_data_file(planned.file, reads_all=self.reads_all, is_read_again=self.is_read_again) as parquet:
             yield from self.rows_in(planned, parquet, asked)
-
-    def _is_read_again(self, asked: RowPositions | None) -> bool:
-        """Return whether the job will probably read the file again: addresses are for a rewrite of their files."""
-        return self.with_address and asked is None
 
     def rows_of_files(self, files: Iterable[PlannedFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of files of the plan, small neighbours of one partition together. Raises TxlogError."""

@@ -203,7 +203,7 @@ def addressed_scan(
     names = [*first, *(name for name in plan.schema.names if name in columns and name not in first)]
     schema = pa.schema([plan.schema.field(name) for name in names])
     bins = bins_for(context, plan, in_pieces=True, piece_bytes=SCANNED_PIECE_BYTES)
-    return FileScan(bins=bins, schema=schema, with_address=True, row_filter=row_filter)
+    return FileScan(bins=bins, schema=schema, with_address=True, row_filter=row_filter, is_read_again=True)
 
 
 def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, piece_bytes: int = PIECE_BYTES) -> Bins:
