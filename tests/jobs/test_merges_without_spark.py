@@ -105,6 +105,29 @@ def test_clauses_may_delete_take_some_columns_and_bring_constants(tmp_path: Path
     assert bag(other.to_arrow()) == bag(table_of(*KEPT))
 
 
+def test_clauses_calculate_with_columns_and_members_of_both_sides(tmp_path: Path) -> None:
+    struct = pa.struct({"a": pa.int32(), "b": pa.string()})
+    schema = pa.schema([("k", pa.int64()), ("st", struct), ("n", pa.int32())])
+    old = [{"k": k, "st": {"a": k, "b": "x"}, "n": 10 * k} for k in range(4)]
+    new = [{"k": k, "st": {"a": 2, "b": "y"}, "n": k} for k in range(1, 5)]
+    table = make_table(tmp_path / "t", pa.Table.from_pylist(old, schema))
+    source = source_in(tmp_path / "in", pa.Table.from_pylist(new, schema))
+    changed = {"n": "t.n + s.n * 2", "st": "named_struct('a', t.st.a, 'b', concat(s.st.b, upper(t.st.b)))"}
+    clauses = [
+        update(changed, "t.n < s.n * 10 + 1 AND t.k <> 2"),
+        delete("coalesce(t.n, 0) % 20 = 0"),
+        insert({"k": "s.k", "n": "CASE WHEN s.st.a > 1 THEN s.n + 1 END"}),
+    ]
+    committed(merge(table, source, *clauses, on="t.k = s.k"))
+    expected = [
+        old[0],
+        *({"k": k, "st": {"a": k, "b": "yX"}, "n": 12 * k} for k in (1, 3)),
+        {"k": 4, "st": None, "n": 5},
+    ]
+    assert bag(table.to_arrow()) == bag(pa.Table.from_pylist(expected, schema))
+    assert "a condition has a member of a struct" in why(merge(table, source, delete("t.st.a = 1"), on="t.k = s.k"))
+
+
 def test_a_parameter_that_no_text_uses_is_refused(tmp_path: Path) -> None:
     table, source = target_in(tmp_path / "t"), source_in(tmp_path / "in")
     error = error_of(merge(table, source, update({"v": ":said", "n": "s.n"}), parameters={"said": "x", "more": 1}))

@@ -217,6 +217,20 @@ class ColumnBinder:
         return Converted(operand.expression, kind)
 
 
+def folded(node: Expression, parameters: Mapping[str, object]) -> Constant:
+    """Return the value of an expression without columns. Raises NotPlain."""
+    found = ColumnBinder(columns_in(StructType(())), parameters).operand(node)
+    if not isinstance(found.expression, Values):
+        raise NotPlain(described(node))
+    array = found.expression.array
+    if pa.types.is_temporal(array.type):
+        array = array.cast(pa.int32() if pa.types.is_date(array.type) else pa.int64())
+    kind = delta_type(found.type, "")
+    if array.null_count or not isinstance(kind, Primitive | DecimalType):
+        return constants.NULL
+    return Constant(kind, array[0].as_py())
+
+
 def _operand_of(constant: Constant) -> Typed:
     if constant.is_local:
         raise NotPlain("a time of a named zone")

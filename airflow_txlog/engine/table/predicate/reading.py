@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from airflow_txlog.engine.table.predicate import coercion, constants
+from airflow_txlog.engine.table.predicate.binding import NotPlain, folded
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar
 from airflow_txlog.engine.table.predicate.names import Names, columns_in_text, did_you_mean, is_special, shown_names
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Predicate, null_test, type_of_call
@@ -119,6 +120,11 @@ class _LeafReader:
                 return constants.cast(self._constant(operand), constants.CAST_TARGETS[target], self.time_zone)
             case Name() if not is_special(node):
                 raise OutsideGrammar("a column where a constant should stand")
+            case Call() if known_as(node) is not None:
+                try:
+                    return folded(node, self.parameters)
+                except NotPlain:
+                    raise OutsideGrammar(described(node)) from None
         raise OutsideGrammar(described(node))
 
 

@@ -35,7 +35,7 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate.binding import ColumnBinder, NotPlain, columns_in, plain_expression
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import arrow_type
-from airflow_txlog.engine.table.schema.types import StructField
+from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import NewRows, TaskImages, TaskRows
@@ -44,7 +44,7 @@ from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, unmatched_plan
 from airflow_txlog.jobs.sql.columns import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_value
-from airflow_txlog.sql.expression import Column, Expression, Values
+from airflow_txlog.sql.expression import Column, Expression, Values, columns_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,12 @@ class _Reader:
         if clause.condition is None:
             return None
         tree = self.pair.resolved(plain_expression(clause.condition), clause.when)
-        return self._binder(clause.when).condition(tree)
+        bound, rows = self._binder(clause.when).condition(tree), self.pair.rows(clause.when)
+        named = [rows.by_name[name.lower()] for name in columns_of(bound)]
+        if any(isinstance(field.type, StructType) for field in named):
+            # Arrow joins no rows with structs.
+            raise NotPlain("a member of a struct")
+        return bound
 
     def _binder(self, when: str) -> ColumnBinder:
         may_fail = not self.context.leaves_values_to_spark

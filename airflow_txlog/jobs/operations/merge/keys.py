@@ -85,16 +85,18 @@ class PairColumns:
     def _column(self, name: Name, when: str) -> Name:
         ours = [] if when == "not_matched" else [(self.target_alias, self.target, "")]
         theirs = [] if when == "not_matched_by_source" else [(self.source_alias, self.source, of_source(""))]
-        parts, found = [part.text for part in name.parts], list[str]()
+        first, found = name.parts[0].text.lower(), list[tuple[str, int]]()
         for alias, columns, prefix in (*ours, *theirs):
             # With a struct column of the alias's name, `s.k` would be a member of it.
             is_clear = not any(each.find(alias) for _, each, _ in (*ours, *theirs))
-            is_qualified = len(parts) == 2 and parts[0].lower() == alias.lower() and is_clear
-            field = columns.find(parts[-1]) if is_qualified or len(parts) == 1 else None
-            found += [] if field is None else [prefix + field.name]
-        if not name.is_certain or len(found) != 1:
+            is_qualified = len(name.parts) > 1 and first == alias.lower() and is_clear
+            field = columns.find(name.parts[is_qualified].text)
+            found += [] if field is None else [(prefix + field.name, is_qualified + 1)]
+        is_alias = any(first == alias.lower() and columns.find(alias) for alias, columns, _ in (*ours, *theirs))
+        if not name.is_certain or len(found) != 1 or (is_alias and len(name.parts) > 1):
             raise NotPlain(f"the name {name}")
-        return Name((Token("name", found[0]),), name.span)
+        column, members = found[0]
+        return Name((Token("name", column), *name.parts[members:]), name.span)
 
     def is_of_one_type(self, name: str, held: str) -> bool:
         """Return whether the target's column `name` takes the values of the source's column `held` without a cast."""

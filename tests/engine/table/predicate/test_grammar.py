@@ -64,6 +64,11 @@ INSIDE = [
     ("i = 1 -- it's a comment", "i = 1"),
     ("/* 'a' /* nested */ */ i = 1", "i = 1"),
     ("raw = :raw", "raw = b'\\xff'"),
+    ("i = 1 + 1", "i = 2"),
+    ("i = - - 5", "i = 5"),
+    ("i = -(5)", "i = -5"),
+    ("day >= date_sub(DATE '2024-03-01', 1)", "day >= '2024-02-29'"),
+    ("day < DATE '2024-03-01' - 30 AND name = concat('a', 1)", "day < '2024-01-31' AND name = 'a1'"),
 ]
 
 
@@ -78,9 +83,6 @@ OUTSIDE = [
     ("i = id", "a column where a constant should stand"),
     ("i + 1 = 5", "the operator +"),
     ("-i = 5", "the operator negate"),
-    ("i = 1 + 1", "the operator +"),
-    ("i = - - 5", "the operator negate"),
-    ("i = -(5)", "the operator negate"),
     ("upper(name) = 'A'", "the function upper()"),
     ("to_timestamp(name, 'yyyy') = at", "the function to_timestamp()"),
     ("concat(name, 'a') = 'ba'", "the function concat()"),
