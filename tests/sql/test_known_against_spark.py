@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 import random
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from airflow_txlog.contract.operations.records import COMPUTED
 from airflow_txlog.engine.table.predicate.binding import ColumnBinder, NotPlain, columns_in, plain_expression
+from airflow_txlog.engine.table.schema.schema import delta_type
+from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.errors import InvalidInput
+from airflow_txlog.sql import computations
 from airflow_txlog.sql.evaluation import KNOWN, may_be_left_to_spark, values_of
 from airflow_txlog.sql.operand_types import Typed
 from airflow_txlog.sql.sql_text import sql_text
@@ -225,6 +230,39 @@ def test_every_cast_computes_what_spark_computes(spark: SparkSession, ansi: str)
     casts = [f"CAST({column} AS {target})" for column in COLUMNS for target in targets]
     casts += [f"TRY_CAST({column} AS int)" for column in ("lng", "dbl", "dec")]
     _compare(spark, ansi, iter([iter(casts)]), len(casts))
+
+
+def _beside_spark(spark: SparkSession, values: pa.Array, kind: str, texts: list[str]) -> None:
+    """Compare texts on a column `v` of these values. None may be left to Spark."""
+    table = pa.table({"v": values, "at": pa.array(range(len(values)), pa.int32())})
+    spark.createDataFrame(table).selectExpr(f"CAST(v AS {kind}) AS v", "at").createOrReplaceTempView("many_values")
+    columns = ", ".join(f"{text} AS c{number}" for number, text in enumerate(texts))
+    found = spark.sql(f"SELECT at, {columns} FROM many_values").toArrow().sort_by("at")
+    schema = StructType((StructField("v", delta_type(values.type, "v")),))
+    for number, text in enumerate(texts):
+        bound = ColumnBinder(columns_in(schema), {}).operand(plain_expression(text))
+        ours = _plain(values_of(bound.expression, table))
+        theirs = _plain(found.column(f"c{number}").combine_chunks())
+        wrong = [three for three in zip(values.to_pylist(), ours, theirs, strict=True) if three[1] != three[2]]
+        assert not wrong, (text, wrong[:5])
+
+
+def test_doubles_are_rounded_by_their_shortest_text_as_java_does(spark: SparkSession) -> None:
+    draw = random.Random("round")
+    halves = [float(f"{draw.randrange(10 ** draw.randrange(1, 9))}.{draw.randrange(1000)}5") for _ in range(4_000)]
+    others = [draw.uniform(-1, 1) * 10 ** draw.randrange(-3, 9) for _ in range(4_000)]
+    near = [math.nextafter(value, draw.choice([-math.inf, math.inf])) for value in halves[:2_000]]
+    values = pa.array([*halves, *(-value for value in halves), *others, *near, 2.675, 1.005, -0.4, 1e300, None])
+    _beside_spark(spark, values, "DOUBLE", [f"round(v, {digits})" for digits in range(5)] + ["round(v)"])
+
+
+def test_each_letter_that_is_not_left_to_spark_has_the_case_that_java_gives_it(spark: SparkSession) -> None:
+    every = pa.array([chr(code) for code in range(1, 0x30000) if not 0xD800 <= code < 0xE000])
+    kept = every.filter(pc.invert(pc.match_substring_regex(every, computations._OF_OTHER_CASE)))
+    assert len(kept) > 30_000
+    letters = "".join(kept.slice(0, 2_000).to_pylist())
+    together = pa.array([letters[start : start + 7] for start in range(0, len(letters), 7)])
+    _beside_spark(spark, pa.concat_arrays([kept, together]), "STRING", ["upper(v)", "lower(v)"])
 
 
 def test_the_guess_whether_spark_is_needed_names_the_entries_of_the_table() -> None:
