@@ -150,10 +150,12 @@ def is_exact(kind: pa.DataType) -> bool:
 
 
 def _fits(operand: Typed, kind: pa.DataType) -> bool:
-    if operand.type == VOID:
+    if operand.type in (VOID, kind):
         return True
     if not is_exact(operand.type):
         return False
+    if kind in INTEGER_DIGITS and operand.type in INTEGER_DIGITS:
+        return bool(-(2 ** (kind.bit_width - 1)) <= operand.constant < 2 ** (kind.bit_width - 1))
     try:
         pa.scalar(operand.constant, operand.type).cast(kind)
     except pa.ArrowInvalid:

@@ -9,7 +9,7 @@ Spark refuses no plain text; its value is Spark's for every row, or the evaluati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypeAlias
@@ -128,7 +128,7 @@ class ColumnBinder:
             case Name():
                 return self.columns(node)
             case Literal() | Parameter():
-                return _operand_of(self._constant(node))
+                return _operand_of(self._constant(node), node)
             case Cast():
                 return self._cast(node)
             case Call():
@@ -157,7 +157,7 @@ class ColumnBinder:
         if isinstance(node.operand, Literal) and node.operand.kind == "string":
             if target is not Primitive.DATE or not is_canonical(target, node.operand.text):
                 raise NotPlain("a cast")
-            return _operand_of(Constant(target, _read(node.operand.text, Primitive.DATE)))
+            return _operand_of(Constant(target, _read(node.operand.text, Primitive.DATE)), node)
         operand = self.operand(node.operand)
         kind = arrow_type(target)
         if operand.is_constant or not castable(kind, operand.type):
@@ -182,39 +182,46 @@ class ColumnBinder:
             raise NotPlain(described(node))
         operands = [self.operand(each) for each in node.operands]
         if node.operator in _COMPARING:
-            operands = [_meant(each, operands) for each in operands]
+            kinds = {each.type for each in operands if each.type not in (TEXT, VOID)}
+            operands = [_meant(each, kinds) for each in operands]
         signature = known.typed(operands)
         if signature is not None and node.operator == "like" and not is_plain_pattern(operands[1].constant):
             raise NotPlain("a LIKE pattern with another wildcard than %")
         if signature is None:
             types = " and ".join(dict.fromkeys(str(each.type) for each in operands))
             raise NotPlain(f"{described(node)} on the types {types}")
+        if node.operator == "in":
+            return Typed(self._in_list(operands, signature.operands[0]), BOOL)
         pairs = zip(operands, signature.operands, strict=True)
         converted = tuple(self._converted(operand, kind) for operand, kind in pairs)
-        if node.operator == "in":
-            return Typed(self._in_list(converted), BOOL)
         if any(map(columns_of, converted)):
             return Typed(Call(node.operator, converted), signature.result)
         return Typed(_folded(known, converted, signature.result), signature.result)
 
-    def _in_list(self, operands: Sequence[Expression]) -> Expression:
-        subject, *members = operands
-        if not all(isinstance(each, Values) for each in members) or not columns_of(subject):
+    def _in_list(self, operands: Sequence[Typed], kind: pa.DataType) -> Expression:
+        subject, members = self._converted(operands[0], kind), operands[1:]
+        if not all(each.is_constant for each in members) or not columns_of(subject):
             raise NotPlain("a list of more than constants")
-        values = pa.concat_arrays([each.array for each in members if isinstance(each, Values)])
+        values = _array_of(members, kind)
         found = Call("in", (subject, Values(values.drop_null())))
         # Beside null, no other value is certain to be outside the list.
         return Call("or", (found, Values(pa.nulls(1, BOOL)))) if values.null_count else found
 
     def _converted(self, operand: Typed, kind: pa.DataType) -> Expression:
         """Return the operand in the type to which Spark converts it implicitly."""
-        if operand.type == kind:
-            return operand.expression
-        if operand.type == VOID:
-            return Values(pa.nulls(1, kind))
         if operand.is_constant:
-            return Values(pa.array([_value_in(kind, operand.constant)], kind))
-        return Converted(operand.expression, kind)
+            return Values(_array_of([operand], kind))
+        return operand.expression if operand.type == kind else Converted(operand.expression, kind)
+
+
+def _array_of(constants: Sequence[Typed], kind: pa.DataType) -> pa.Array:
+    """Return constants in a type that holds them. Raises ArrowInvalid or OverflowError for one that does not fit."""
+    plain = [
+        each.constant if each.constant is None or each.type == kind else _value_in(kind, each.constant)
+        for each in constants
+    ]
+    is_same = all(each.type == kind for each in constants)
+    return array_of(plain, delta_type(kind, "")) if is_same else pa.array(plain, kind)
 
 
 def folded(node: Expression, parameters: Mapping[str, object]) -> Constant:
@@ -231,11 +238,10 @@ def folded(node: Expression, parameters: Mapping[str, object]) -> Constant:
     return Constant(kind, array[0].as_py())
 
 
-def _operand_of(constant: Constant) -> Typed:
+def _operand_of(constant: Constant, node: Expression) -> Typed:
     if constant.is_local:
         raise NotPlain("a time of a named zone")
-    array = array_of([constant.value], constant.type)
-    return Typed(Values(array), array.type, is_constant=True, constant=constant.value)
+    return Typed(node, arrow_type(constant.type), is_constant=True, constant=constant.value)
 
 
 def _value_in(kind: pa.DataType, constant: object) -> object:
@@ -251,19 +257,18 @@ def _value_in(kind: pa.DataType, constant: object) -> object:
     return float(constant) + 0.0 if pa.types.is_floating(kind) else int(constant)
 
 
-def _meant(operand: Typed, others: Sequence[Typed]) -> Typed:
-    """Return a constant text as the whole number or the date that it is compared with.
+def _meant(operand: Typed, kinds: Collection[pa.DataType]) -> Typed:
+    """Return a constant text as the whole number or the date that it is compared with: operands of these types.
 
     With ANSI mode Spark converts the text, without it the column; of a text as Spark writes it, both are the same.
     """
-    kinds = {each.type for each in others if each.type not in (TEXT, VOID)}
     if operand.type != TEXT or not operand.is_constant or len(kinds) != 1:
         return operand
     kind = delta_type(next(iter(kinds)), "")
     is_written = kind is Primitive.DATE or kind in INTEGERS
     if not is_written or not isinstance(kind, Primitive) or not is_canonical(kind, operand.constant):
         raise NotPlain(f"a text beside the type {kind}")
-    return _operand_of(Constant(kind, _read(operand.constant, kind)))
+    return _operand_of(Constant(kind, _read(operand.constant, kind)), operand.expression)
 
 
 def _read(text: str, kind: Primitive) -> int:
