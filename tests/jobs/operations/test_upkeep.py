@@ -193,6 +193,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> N
         job_spec(operation="upkeep", table_uri=str(tmp_path), arguments=wrong)
 
 
+@pytest.mark.seeded
 def test_many_writers_many_readers_and_repeated_upkeep_leave_few_files_and_lose_no_row(tmp_path: Path) -> None:
     """Eight writers make small appends. At the end the files are at most twice those of a table that is compacted."""
     writers, appends = 8, depth(20, 130, 1250)
