@@ -8,12 +8,15 @@ again ends right, once.
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult
 from airflow_txlog.contract.operations import OPERATIONS
@@ -48,6 +51,7 @@ class Job:
     properties: dict[str, str] = field(default_factory=lambda: PLAIN)
     partition_by: tuple[str, ...] = ()
     makes_table: bool = False
+    converts_files: bool = False
     removes: bool = False
 
     @property
@@ -61,6 +65,11 @@ class Job:
         Commits of an earlier second of the store's clock than now are those that a vacuum writes down as passed.
         """
         uri = s3.new_folder()
+        if self.converts_files:
+            file = io.BytesIO()
+            pq.write_table(rows(4), file)
+            key = f"{uri.removeprefix(f's3://{s3.BUCKET}/')}/day=2024-01-01/a.parquet"
+            s3.client().put_object(Bucket=s3.BUCKET, Key=key, Body=file.getvalue())
         if self.makes_table:
             return Table.at(uri, s3.access())
         options = {"properties": self.properties, "storage_options": s3.options()}

@@ -58,6 +58,14 @@ JOBS = {
     "restore": Job("restore", {"version": 1}, FIRST_DAY),
     "alter": Job("alter", {"add_features": ["rowTracking"], "add_columns": {"note": "STRING"}, "cluster_by": ["id"]}),
     "alter and verify": Job("alter", {"add_constraints": {"positive": "id >= 0"}, "set_not_null": ["id"]}),
+    "convert": Job(
+        "convert",
+        {"partition_schema": "day DATE"},
+        FIRST_DAY,
+        version=0,
+        makes_table=True,
+        converts_files=True,
+    ),
     "checkpoint": Job("checkpoint", {}, version=2),
     "vacuum": Job("vacuum", {"retention_hours": 0, "check_retention": False}, version=None, removes=True),
 }
