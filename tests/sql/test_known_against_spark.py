@@ -2,7 +2,8 @@
 
 Spark must accept a text that is bound here, must give it the same type and the same value for each row, nulls and NaN
 included, and must not fail on a row whose value is not left to it. An entry that is added to the table is tested here
-without another line, if its text is a call or stands between two operands.
+without another line, if its text is a call or stands between two operands; `_FORMS` has the others, and `_CONSTANTS`
+those with an operand that must be a constant. All entries draw from one seed: a new one changes the texts of others.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def _spark_values(spark: SparkSession, texts: list[tuple[str, list[int]]]) -> li
         table = spark.sql(f"SELECT position, {', '.join(columns)} FROM {VIEW}").toArrow().sort_by("position")
     except Exception as error:
         if len(texts) == 1:
-            raise AssertionError(texts[0][0]) from error
+            raise AssertionError(f"Spark, or the reading of its answer, failed on: {texts[0][0]}") from error
         middle = len(texts) // 2
         return _spark_values(spark, texts[:middle]) + _spark_values(spark, texts[middle:])
     return [table.column(f"c{number}").combine_chunks() for number in range(len(texts))]
@@ -266,4 +267,4 @@ def test_each_letter_that_is_not_left_to_spark_has_the_case_that_java_gives_it(s
 
 
 def test_the_guess_whether_spark_is_needed_names_the_entries_of_the_table() -> None:
-    assert KNOWN.keys() - {"starts with"} == COMPUTED
+    assert KNOWN.keys() - {"starts with"} == COMPUTED, "COMPUTED in contract/operations/records.py names every entry"
