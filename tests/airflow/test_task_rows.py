@@ -216,6 +216,8 @@ FITS = [
     (pa.uint8(), pa.int64(), [255]),
     (pa.int64(), pa.float64(), [1, 2**53]),
     (pa.int32(), pa.decimal128(12, 2), [7]),
+    (pa.int64(), pa.decimal128(10, 2), [7, -99999999, None]),
+    (pa.int8(), pa.decimal128(38, 37), [9]),
     (pa.decimal128(6, 1), pa.decimal128(8, 3), [None]),
     (pa.float32(), pa.float64(), [0.5]),
     (pa.null(), pa.string(), [None]),
@@ -236,6 +238,7 @@ REFUSED = [
     # Of a type that fits, one value does not.
     (pa.int64(), pa.int32(), [2**40]),
     (pa.int64(), pa.float64(), [2**53 + 1]),
+    (pa.int64(), pa.decimal128(10, 2), [10**8]),
     (pa.timestamp("ns"), UTC_TIME, [1]),
 ]
 
@@ -277,6 +280,13 @@ def test_rows_that_lack_a_not_null_column_or_hold_a_null_there_break_the_constra
         with pytest.raises(ConstraintViolation):
             task.run(lambda hook, rows=rows: hook.append(table, rows))
     assert rows_of(table) == []
+
+
+def test_an_index_of_pandas_with_the_name_of_a_column_is_a_schema_mismatch(task: Task, table: str) -> None:
+    frame = ROWS.to_pandas().set_index("id", drop=False)
+    with pytest.raises(SchemaMismatch, match=r"same name: \['id'\].*reset_index") as caught:
+        task.run(lambda hook: hook.append(table, frame))
+    assert caught.value.columns == ["id"]
 
 
 def test_new_columns_need_schema_evolution(task: Task, table: str) -> None:

@@ -190,6 +190,9 @@ def _leaf(array: pa.Array, wanted: pa.DataType, column: str, source: ValueSource
         return in_unit.cast(pa.int64()).cast(wanted)
     if not source.keeps_values(kind, wanted):
         raise ColumnMismatch(column, kind, wanted, "the types do not match")
+    if not source.is_file and pa.types.is_integer(kind) and pa.types.is_decimal(wanted):
+        # At once, Arrow refuses a decimal with room for these values but not for every value of the integer's type.
+        array = array.cast(pa.decimal256(_MOST_DIGITS, wanted.scale))
     return array.cast(wanted)
 
 
@@ -244,6 +247,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
+# Those of the widest decimal of Arrow.
+_MOST_DIGITS = 76
 _NANOSECONDS = (
     "a time has nanoseconds, which neither Spark nor a Delta table has. Have the column written in microseconds (of "
     "pandas: .astype('datetime64[us]'), which cuts the nanoseconds off)"

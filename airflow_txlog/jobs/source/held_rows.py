@@ -310,6 +310,13 @@ def _stream_of(data: object) -> tuple[pa.Schema, Callable[[], Iterator[pa.Record
 def _stream_of_pandas(frame: Any) -> tuple[pa.Schema, Callable[[], Iterator[pa.RecordBatch]]]:
     """Return the stream of a pandas frame; an index with a name is a column, any other is left out."""
     if any(name is not None for name in frame.index.names):
+        taken = [str(name) for name in frame.index.names if name is not None and name in frame.columns]
+        if taken:
+            raise SchemaMismatch(
+                f"The pandas frame has an index and a column of the same name: {taken}. An index with a name becomes a "
+                "column: rename one, or leave the index out by .reset_index(drop=True). Nothing was staged.",
+                columns=taken,
+            )
         frame = frame.reset_index()
     frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
     schema = pa.schema([pa.field(name, _type_of(name, column)) for name, column in frame.items()])
