@@ -100,13 +100,13 @@ def run_upkeep(
     left_bytes = max_bytes
     for number, table in enumerate(tables, 1):
         log(f"table {number} of {len(tables)}: {table}")
-        seconds = None if until_s is None else int(until_s - SYSTEM_CLOCK.monotonic_s())
-        if seconds is not None and seconds <= 0:
+        minutes = None if until_s is None else (until_s - SYSTEM_CLOCK.monotonic_s()) / 60
+        if minutes is not None and minutes <= 0:
             log("left for another time: the time is over")
             report.tables.append({"table": table, "status": "left"})
             continue
         # A record of this kind has no zero: what is left of nothing is one byte, which no file fits.
-        limits = {"most_seconds": seconds, "most_bytes": None if left_bytes is None else max(1, left_bytes)}
+        limits = {"max_minutes": minutes, "max_bytes": None if left_bytes is None else max(1, left_bytes)}
         started_s = SYSTEM_CLOCK.monotonic_s()
         try:
             result = run(make_spec(table, limits))

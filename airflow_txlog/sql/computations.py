@@ -236,6 +236,19 @@ def joined(*texts: Value) -> Value:
     return pc.binary_join_element_wise(*texts, "", null_handling="emit_null")
 
 
+def counting_characters(compute: Callable[..., Value]) -> Callable[..., Value]:
+    """Wrap a function that counts the characters of a text, its first operand: Spark has its own way for other bytes.
+
+    Raises ArrowInvalid for a text that is not UTF-8.
+    """
+
+    def computed(text: Value, *others: Any) -> Value:
+        text.validate(full=True)
+        return compute(text, *others)
+
+    return computed
+
+
 def substring(text: Value, position: pa.Scalar, length: pa.Scalar | None = None) -> Value:
     """Return part of a text; a position counts from 1, or from the end if it is negative, and 0 is 1."""
     first, count = position.as_py(), None if length is None else length.as_py()

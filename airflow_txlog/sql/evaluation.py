@@ -135,6 +135,10 @@ def _trim(trim: Callable[..., pa.Array]) -> Known:
     return Known(compute=compute.trimmed(trim), signature=_TEXT)
 
 
+def _part(part: Callable[..., pa.Array]) -> Known:
+    return Known(compute=compute.counting_characters(part), signature=_PART, arity=_TWO, may_fail=True)
+
+
 def _date_part(name: str) -> Known:
     return Known(compute=compute.part_of_date(name), signature=_DATE_TO_INT)
 
@@ -144,11 +148,12 @@ _NVL = Known(compute=pc.coalesce, signature=types.one_of, arity=_TWO)
 _CONCAT = Known(compute=compute.joined, signature=types.texts, arity=_ANY)
 _UPPER = Known(compute=compute.in_case(pc.ascii_upper, pc.utf8_upper), signature=_TEXT, may_fail=True)
 _LOWER = Known(compute=compute.in_case(pc.ascii_lower, pc.utf8_lower), signature=_TEXT, may_fail=True)
-_LENGTH = Known(compute=pc.utf8_length, signature=types.of(INT32, TEXT))
+_LENGTH = Known(compute=compute.counting_characters(pc.utf8_length), signature=types.of(INT32, TEXT), may_fail=True)
 _SUBSTRING = Known(
-    compute=compute.substring,
+    compute=compute.counting_characters(compute.substring),
     signature=lambda *operands: (_PART if len(operands) == 2 else _SLICE)(*operands),
     arity=range(2, 4),
+    may_fail=True,
 )
 _DAYS_LATER = types.of(DATE, DATE, INT32)
 _DAYS_BETWEEN = Known(compute=compute.days_between, signature=types.of(INT32, DATE, DATE), arity=_TWO, may_fail=True)
@@ -198,8 +203,8 @@ KNOWN: dict[str, Known] = {
     "||": _CONCAT,
     "substring()": _SUBSTRING,
     "substr()": _SUBSTRING,
-    "left()": Known(compute=compute.left_part, signature=_PART, arity=_TWO),
-    "right()": Known(compute=compute.right_part, signature=_PART, arity=_TWO),
+    "left()": _part(compute.left_part),
+    "right()": _part(compute.right_part),
     "day()": _date_part("day"),
     "dayofmonth()": _date_part("day"),
     "month()": _date_part("month"),

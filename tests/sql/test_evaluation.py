@@ -12,6 +12,7 @@ import pytest
 
 from airflow_txlog.engine.table.predicate import may_hold_match, plain_condition, rows_matching
 from airflow_txlog.engine.table.predicate.reading import read_predicate
+from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.sql.evaluation import KNOWN, Known, passing, values_of
 from airflow_txlog.sql.expression import Call, Column
@@ -92,3 +93,25 @@ def test_a_list_of_many_values_is_bound_in_time_that_grows_with_its_length() -> 
         plain_condition(sql, SCHEMA, {})
         taken.append(time.process_time() - start)
     assert taken[1] < 40 * taken[0]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "length(name)",
+        "char_length(name)",
+        "substring(name, 2)",
+        "substr(name, 1, 1)",
+        "left(name, 1)",
+        "right(name, 1)",
+    ],
+)
+@pytest.mark.parametrize("value", [b"\x80\x80a", b"\xe9a", b"a\xff", b"\xed\xa0\x80"])
+def test_the_characters_of_a_text_that_is_not_utf_8_are_counted_by_spark(sql: str, value: bytes) -> None:
+    condition = plain_condition(f"{sql} = {1 if 'length' in sql else repr('a')}", SCHEMA, {})
+    assert not isinstance(condition, str)
+    texts = pa.array([b"plain", value]).view(pa.string())
+    rows = pa.table({"name": texts})
+    with pytest.raises(InvalidInput, match="only Spark evaluates"):
+        passing(condition, rows)
+    assert passing(condition, rows.slice(0, 1)).to_pylist() == [False]

@@ -195,8 +195,11 @@ def _compare(spark: SparkSession, ansi: str, texts: Iterator[Iterator[str]], cou
     make_view(spark)
     asked: list[tuple[str, list[int]]] = []
     for kind in texts:
-        found = ((text, _rows_here(bound)) for text in itertools.islice(kind, tried) if (bound := _bound(text)))
-        accepted = list(itertools.islice(((text, rows) for text, rows in found if rows), count))
+        bounds = ((text, bound) for text in itertools.islice(kind, tried) if (bound := _bound(text)))
+        found = ((text, _rows_here(bound), pa.types.is_struct(bound.type)) for text, bound in bounds)
+        # Spark's structs here cannot be null, so those of some rows alone cannot be collected.
+        usable = ((text, rows) for text, rows, is_struct in found if len(rows) >= (ROWS.num_rows if is_struct else 1))
+        accepted = list(itertools.islice(usable, count))
         assert accepted
         asked += accepted
     wrong = []

@@ -22,6 +22,7 @@ from airflow_txlog.contract.operations.fields import (
     InsertClause,
     KeySource,
     Location,
+    Minutes,
     PairText,
     RowsInProcess,
     Share,
@@ -366,8 +367,8 @@ class Upkeep(Operation, frozen=True, kw_only=True, tag="upkeep"):
     """Do what is due: purge, compact, write a checkpoint, clean the log, vacuum.
 
     `purge_above`: the share of deleted rows above which all files with a deletion vector are rewritten; null: never.
-    `vacuum` "lite" becomes full where the log does not reach back to the last one; null: none. `most_bytes`: how much
-    is rewritten. `most_seconds`: when no further step or commit begins. `dry_run`: report what is due.
+    `vacuum` "lite" becomes full where the log does not reach back to the last one; null: none. `max_bytes`: how much
+    is rewritten. `max_minutes`: when no further step or commit begins. `dry_run`: report what is due.
     """
 
     job = f"{_JOBS}.upkeep:upkeep"
@@ -379,8 +380,8 @@ class Upkeep(Operation, frozen=True, kw_only=True, tag="upkeep"):
     vacuum: Literal["lite", "full"] | None = "lite"
     retention_hours: Hours | None = None
     target_bytes: Bytes | None = None
-    most_bytes: Bytes | None = None
-    most_seconds: Annotated[int, Meta(gt=0, description="a whole number of seconds above 0")] | None = None
+    max_bytes: Bytes | None = None
+    max_minutes: Minutes | None = None
     dry_run: bool = False
 
     @property

@@ -55,9 +55,9 @@ class _Upkeep:
     def __init__(self, context: JobContext, clock: Clock) -> None:
         self._context, self._clock = context, clock
         self._described = context.record(Upkeep)
-        seconds = self._described.most_seconds
-        until_ms = None if seconds is None else clock.now_ms() + seconds * 1000
-        self._budget = Budget(most_bytes=self._described.most_bytes, until_ms=until_ms, clock=clock)
+        minutes = self._described.max_minutes
+        until_ms = None if minutes is None else clock.now_ms() + int(60_000 * minutes)
+        self._budget = Budget(most_bytes=self._described.max_bytes, until_ms=until_ms, clock=clock)
         self._report: list[dict[str, Any]] = []
         self._results: list[JobResult] = []
 

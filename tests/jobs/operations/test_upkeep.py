@@ -147,9 +147,9 @@ def test_the_bytes_of_a_budget_are_spent_on_the_smallest_files_and_the_rest_is_l
     small = [rows(number, day="mon") for number in range(4)]
     large = [rows(100 * number, 20_000, day="tue") for number in range(1, 4)]
     table = make_table(tmp_path / "t", *small, *large, partition_by=["day"], properties=CALM)
-    assert steps(table, most_bytes=1) == [("compact", True)]
+    assert steps(table, max_bytes=1) == [("compact", True)]
     assert num_files(table) == 7, "nothing fits"
-    assert steps(table, most_bytes=20_000) == [("compact", True)]
+    assert steps(table, max_bytes=20_000) == [("compact", True)]
     assert num_files(table) == 4
     assert steps(table) == [("compact", True)]
     assert num_files(table) == 2
@@ -158,14 +158,14 @@ def test_the_bytes_of_a_budget_are_spent_on_the_smallest_files_and_the_rest_is_l
 def test_no_step_begins_when_the_time_is_over(tmp_path: Path) -> None:
     table = make(tmp_path / "t", 4)
     clock = ManualClock(table.clock.now_ms())
-    spec = job_spec(operation="upkeep", table_uri=table.uri, arguments={"most_seconds": 5})
+    spec = job_spec(operation="upkeep", table_uri=table.uri, arguments={"max_minutes": 5 / 60})
 
     context = begin_job(spec, None, Table.open(table.uri), lambda line: clock.sleep(10))
     result = upkeep(context, clock)
     # The line that says what is due takes ten seconds.
     assert [(step["step"], step["done"]) for step in result.details.upkeep] == [("compact", True)]
     assert num_files(table) == 4
-    again = dataclasses.replace(spec, operation=Upkeep(most_seconds=1, purge_above=None, dry_run=False))
+    again = dataclasses.replace(spec, operation=Upkeep(max_minutes=1 / 60, purge_above=None, dry_run=False))
     clock.sleep(0)
     assert upkeep(begin_job(again, None, Table.open(table.uri)), clock).status == "committed"
 
@@ -186,7 +186,7 @@ def test_a_killed_upkeep_does_the_rest_when_it_runs_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"purge_above": 1.5}, {"purge_above": -1}, {"vacuum": "half"}, {"most_bytes": 0}, {"most_seconds": 0}]
+    "wrong", [{"purge_above": 1.5}, {"purge_above": -1}, {"vacuum": "half"}, {"max_bytes": 0}, {"max_minutes": 0}]
 )
 def test_wrong_arguments_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidJobSpec):
