@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 _CLOCK_SLACK_MS = DAY_MS
 
 _SHOWN_FOLDERS = 10
+_INNER_LOG = "/_delta_log/"
 
 # Called with the operation, the parameters and the metrics of a commit.
 Record = Callable[[str, Mapping[str, Any], Mapping[str, Any]], object]
@@ -192,6 +193,7 @@ class _Run:
             beginnings = tuple(f"{path}/" for path in folders)
             files += [self._unlisted(path) for path in named.expired if path.startswith(beginnings)]
         occupied = [info.path for info in listed]
+        files = self._without_inner_tables(files, occupied, named)
         plan = plan_vacuum(files, named, self.orphan_before_ms, filter(is_visible, directories), occupied)
         if inventory is not None:
             return self._looked_up(plan, named), -1
@@ -200,6 +202,19 @@ class _Run:
         # A remove that a writer with a fast clock stamped later than its commit waits for the next full vacuum.
         before_ms = self.delete_before_ms - _CLOCK_SLACK_MS
         return plan, last_version_before(list_commits(store), self.state.version, before_ms)
+
+    def _without_inner_tables(self, files: list[FileInfo], listed: Iterable[str], named: NamedFiles) -> list[FileInfo]:
+        """Return the files without those of other tables in folders of this one, which only their own logs name."""
+        beginnings = {path.partition(_INNER_LOG)[0] + "/" for path in listed if _INNER_LOG in path}
+        if not beginnings:
+            return files
+        tables = sorted(beginnings)
+        log.warning(
+            "vacuum of %s: the files of other tables below it are left alone: %s",
+            self.store.root, ", ".join(tables[:_SHOWN_FOLDERS]),
+        )  # fmt: skip
+        inside = tuple(tables)
+        return [info for info in files if info.path in named.expired or not info.path.startswith(inside)]
 
     def lite_plan(self) -> tuple[VacuumPlan, int]:
         """Return the plan for the files removed in the log since the last vacuum, and the last version it covers."""
