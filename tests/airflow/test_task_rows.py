@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,7 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.source import held_rows
 from tests.helpers.paths import ROOT
 from tests.helpers.specs import job_spec
 
@@ -451,6 +453,23 @@ def test_an_error_of_the_tasks_own_stream_is_raised_as_it_is_and_nothing_is_left
         task.run(lambda hook: hook.append(table, stream))
     assert not list(Path(table).rglob("*.parquet"))
     assert task.run(lambda hook: hook.append(table, pa.table({"id": [1]}))).status == "committed"
+
+
+def test_an_error_of_the_stream_leaves_no_file_of_any_of_several_writers(
+    task: Task, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_rows, "_FEW_BYTES", 1)
+
+    def pages() -> Iterator[pa.RecordBatch]:
+        for number in range(50):
+            time.sleep(0.002)
+            yield pa.record_batch({"id": [number]})
+        raise ConnectionError("page 50")
+
+    stream = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64())]), pages())
+    with pytest.raises(ConnectionError, match="page 50"):
+        task.run(lambda hook: hook.append(table, stream))
+    assert not list(Path(table).rglob("*.parquet"))
 
 
 def test_rules_that_change_while_a_stream_is_written_end_the_try_and_its_retry_follows_them(

@@ -105,7 +105,8 @@ class ArrowRows:
                     yield whole.slice(start, _ROWS_AT_ONCE)
         except Exception as error:
             self.error = error
-            raise
+            # By class: then the files of all writers are deleted, also those of writers that had no part in it.
+            raise JobError("The rows that the caller gives raised an error. Nothing was committed.") from error
 
 
 class Feed:
