@@ -38,7 +38,7 @@ BY_VALUE = [
     "octet_length(t.text) = 0 OR t.text IS NULL",
     "sign(tiny) * 2 >= 0",
     "isnull(whole)",
-    "whole % 7 = 0",
+    "pmod(whole, 7) = 0",
     "NOT isnull(flag)",
     "flag IS NOT TRUE",
     "weekofyear(day) BETWEEN 2 AND 60",
