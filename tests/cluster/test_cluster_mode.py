@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +38,7 @@ from airflow_txlog.jobs.spark.shipping import driver_zip
 from airflow_txlog.runners.base import ApplicationState
 from airflow_txlog.storage import PLAIN, open_store
 from tests.helpers.driver_elsewhere import DetachedCluster, PlayedCluster, mode_of
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import PACKAGES, ROOT
 from tests.helpers.plain_driver import settings_in
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
@@ -77,7 +76,7 @@ def spec_of(table: Table, **given: Any) -> JobSpec:
         "unrestricted": ("spark_conf",),
         **given,
     }
-    predicate = f"user_id + 0 = 42 OR '{PERSON}' = ''"
+    predicate = f"pmod(user_id, 100) = 42 OR '{PERSON}' = ''"
     return job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": predicate}, **fields)
 
 
@@ -204,7 +203,9 @@ def test_the_retry_of_a_killed_worker_waits_for_the_job_that_still_runs(
 def test_what_a_worker_killed_in_its_last_try_leaves_shows_no_argument_of_the_job(
     detached: DetachedCluster, users: Table, tmp_path: Path
 ) -> None:
+    detached.hold("commit")
     killed_worker(detached, spec_of(users), tmp_path, "running")
+    detached.go_on()
     assert PERSON in (tmp_path / "spec.json").read_text(), "the worker was given it"
     eventually(lambda: "result-1" in documents(users), "the job goes on, and no task reads its result")
     assert sorted(documents(users)) == ["driver-1", "result-1", "spec-1"]
@@ -217,7 +218,9 @@ def test_what_a_worker_killed_in_its_last_try_leaves_shows_no_argument_of_the_jo
 def test_the_retry_of_a_killed_worker_reads_the_result_of_a_job_that_has_ended(
     detached: DetachedCluster, users: Table, tmp_path: Path
 ) -> None:
+    detached.hold("commit")
     killed_worker(detached, spec_of(users), tmp_path, "running")
+    detached.go_on()
     (name,) = detached.homes()
     eventually(lambda: not detached.runs(name), "the driver needs no task")
     result = detached.runner().run(spec_of(users), log=print)
@@ -536,7 +539,7 @@ def test_a_key_of_other_work_that_still_runs_is_refused(cluster: PlayedCluster, 
     other = job_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id + 0 = 43"},
+        arguments={"predicate": "pmod(user_id, 100) = 43"},
         application=mine,
         saved_work_key=KEY,
     )
@@ -621,6 +624,6 @@ assert "airflow" not in sys.modules
         path = Path(folder, name)
         path.write_bytes(content)
         # -S: no package in development mode is found.
-        words = [sys.executable, "-S", "-c", code, str(path), sysconfig.get_paths()["purelib"]]
+        words = [sys.executable, "-S", "-c", code, str(path), str(PACKAGES)]
         done = subprocess.run(words, cwd=folder, env={}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -54,7 +54,7 @@ def elsewhere(cluster: StandaloneCluster, tmp_path: Path) -> Iterator[DetachedCl
     played.end()
 
 
-def spec_of(table: Table, predicate: str = "user_id + 0 = 42", **given: Any) -> JobSpec:
+def spec_of(table: Table, predicate: str = "pmod(user_id, 100) = 42", **given: Any) -> JobSpec:
     return submitted_spec(
         operation="delete",
         table_uri=table.uri,

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import threading
 import urllib.request
 from pathlib import Path
@@ -33,7 +32,7 @@ from airflow_txlog.errors import (
 )
 from tests.airflow.racing import PLANNED
 from tests.helpers.depth import by_hand
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import PACKAGES, ROOT
 from tests.helpers.rows import make_table
 from tests.helpers.submitting import (
     eventually,
@@ -197,7 +196,10 @@ def test_a_job_whose_spark_submit_is_killed_is_lost_and_leaves_nothing_that_runs
                         process.kill()
 
     spec = submitted_spec(
-        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 42"}, application=transaction()
+        operation="delete",
+        table_uri=users.uri,
+        arguments={"predicate": "pmod(user_id, 100) = 42"},
+        application=transaction(),
     )
     with pytest.raises(JobLost) as caught:
         runner_of(cluster).run(spec, log=kill_the_jvm)
@@ -228,7 +230,10 @@ def test_a_driver_that_is_killed_after_its_commit_has_done_its_work(
     killer = threading.Thread(target=kill_the_driver)
     killer.start()
     spec = submitted_spec(
-        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 42"}, application=transaction()
+        operation="delete",
+        table_uri=users.uri,
+        arguments={"predicate": "pmod(user_id, 100) = 42"},
+        application=transaction(),
     )
     result = runner_of(cluster).run(spec, log=print)
     killer.join()
@@ -244,7 +249,7 @@ def test_a_driver_that_is_killed_after_its_commit_has_done_its_work(
 def test_a_master_that_does_not_answer_is_an_error_within_seconds(users: Table) -> None:
     nowhere = StandaloneCluster(Path("unused"))
     nowhere.master = "spark://127.0.0.1:1"
-    spec = submitted_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 42"})
+    spec = submitted_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "pmod(user_id, 100) = 42"})
     with pytest.raises(SparkUnavailable, match="does not answer") as caught:
         runner_of(nowhere).run(spec, log=print)
     assert caught.value.facts["master"] == nowhere.master
@@ -255,7 +260,7 @@ def test_a_driver_python_that_is_not_there_is_named_before_anything_starts(users
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id + 0 = 42"},
+        arguments={"predicate": "pmod(user_id, 100) = 42"},
         spark_conf={"spark.pyspark.driver.python": "/none/python"},
     )
     with pytest.raises(InvalidJobSpec, match=r"spark.pyspark.driver.python is '/none/python'"):
@@ -295,7 +300,7 @@ def test_an_infrastructure_failure_has_its_own_class_with_advice(
     cluster: StandaloneCluster, users: Table, conf: dict[str, str], error: Any, said: str
 ) -> None:
     spec = submitted_spec(
-        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 42"}, spark_conf=conf
+        operation="delete", table_uri=users.uri, arguments={"predicate": "pmod(user_id, 100) = 42"}, spark_conf=conf
     )
     with pytest.raises(error, match=said):
         runner_of(cluster).run(spec, log=print)
@@ -311,7 +316,7 @@ def test_a_package_that_an_executor_lacks_is_named_with_its_host(
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id + 0 = 42"},
+        arguments={"predicate": "pmod(user_id, 100) = 42"},
         spark_conf={"spark.pyspark.python": str(python)},
     )
     with pytest.raises(UnfitExecutor, match="pyarrow is not installed") as caught:
@@ -327,7 +332,7 @@ def test_tasks_run_the_python_of_a_packed_environment(cluster: StandaloneCluster
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id + 0 = 42"},
+        arguments={"predicate": "pmod(user_id, 100) = 42"},
         spark_conf={"spark.archives": f"{packed}#lake", "spark.pyspark.python": "./lake/bin/python"},
     )
     assert runner_of(cluster).run(spec, log=print).status == "committed"
@@ -337,7 +342,7 @@ def python_without(package: str, folder: Path) -> Path:
     """An interpreter that finds every installed package but one."""
     site = folder / "site"
     site.mkdir()
-    for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
+    for path in PACKAGES.iterdir():
         if not path.name.startswith(package):
             (site / path.name).symlink_to(path)
     python = folder / "python"
@@ -360,7 +365,9 @@ def test_an_error_of_an_executor_keeps_its_class_and_facts(cluster: StandaloneCl
     rule = {"delta.constraints.small": "user_id < 200"}
     table = make_table(tmp_path / "t", pa.table({"user_id": pa.array(range(9), pa.int64())}), properties=rule)
     spec = submitted_spec(
-        operation="update", table_uri=table.uri, arguments={"predicate": "user_id = 1", "set": {"user_id": "700L"}}
+        operation="update",
+        table_uri=table.uri,
+        arguments={"predicate": "user_id = 1", "set": {"user_id": "pmod(700L, 1000L)"}},
     )
     with pytest.raises(ConstraintViolation) as caught:
         runner_of(cluster).run(spec, log=print)
@@ -377,7 +384,10 @@ def test_an_application_that_is_ended_in_the_masters_ui_is_lost_with_its_cluster
                 cluster.kill_application(application["id"])
 
     spec = submitted_spec(
-        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 42"}, application=transaction()
+        operation="delete",
+        table_uri=users.uri,
+        arguments={"predicate": "pmod(user_id, 100) = 42"},
+        application=transaction(),
     )
     with pytest.raises(ClusterLost) as caught:
         runner_of(cluster).run(spec, log=end_it)
@@ -414,7 +424,7 @@ def test_executors_that_die_in_every_attempt_are_reported_as_lost(
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id + 0 = 42"},
+        arguments={"predicate": "pmod(user_id, 100) = 42"},
         application=transaction(),
         spark_conf={"spark.task.maxFailures": "2"},
     )
@@ -436,7 +446,7 @@ def test_a_driver_that_is_submitted_without_a_master_is_refused_and_does_not_run
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id + 0 = 42"},
+        arguments={"predicate": "pmod(user_id, 100) = 42"},
         result_uri=str(tmp_path / "result.json"),
     )
     described = tmp_path / "spec.json"

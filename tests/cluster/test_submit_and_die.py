@@ -53,7 +53,7 @@ def spec_of(table: Table) -> JobSpec:
     return submitted_spec(
         operation="delete",
         table_uri=table.uri,
-        arguments={"predicate": "user_id + 0 = 42"},
+        arguments={"predicate": "pmod(user_id, 100) = 42"},
         application=ApplicationTransaction(app_id="test/die", version=1),
     )
 
