@@ -39,7 +39,7 @@ def test_the_start_of_spark_is_a_step_of_the_job(tmp_path: Path) -> None:
         time.sleep(0.2)
         raise OSError("no Spark here")
 
-    spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "length(name) = 1"})
+    spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "octet_length(name) = 1"})
     result = run_job(spec, None, start=start)
     taken = {step["name"]: step["seconds"] for step in result.steps}
     assert taken[STARTING] >= 0.2
@@ -50,11 +50,11 @@ def test_the_start_of_spark_is_a_step_of_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operation", "arguments", "size_bytes", "num_records", "is_little"),
     [
-        ("delete", {"predicate": "length(name) = 1"}, 1000, 10, True),
+        ("delete", {"predicate": "octet_length(name) = 1"}, 1000, 10, True),
         ("update", {"set": {"name": "reverse(name)"}}, 1000, 10, True),
-        ("delete", {"predicate": "length(name) = 1"}, 64 * MIB, 10, False),
-        ("delete", {"predicate": "length(name) = 1"}, 1000, 2_000_000, False),
-        ("delete", {"predicate": "length(name) = 1"}, 1000, None, False),
+        ("delete", {"predicate": "octet_length(name) = 1"}, 64 * MIB, 10, False),
+        ("delete", {"predicate": "octet_length(name) = 1"}, 1000, 2_000_000, False),
+        ("delete", {"predicate": "octet_length(name) = 1"}, 1000, None, False),
         ("write", {"source": {"sql": "SELECT 1 AS id"}}, 1000, 10, False),
         ("delete", {"predicate": None, "keys": {"column": "id", "source": {"sql": "SELECT 1 AS id"}}}, 1000, 10, False),
     ],
