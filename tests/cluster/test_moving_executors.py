@@ -144,9 +144,9 @@ def test_rows_whose_shuffle_files_are_lost_are_computed_again(
         table_uri=table.uri,
         arguments={
             "source": {"sql": "SELECT id, DATE'2024-01-09' AS day, 'new' AS name, 2D AS amount FROM range(10, 40)"},
-            "on": "t.id + 0 = s.id",
+            "on": "pmod(t.id, 1000L) = s.id",
             "clauses": [
-                {"when": "matched", "then": "update", "set": {"name": "concat(s.name, t.id)"}},
+                {"when": "matched", "then": "update", "set": {"name": "concat(s.name, reverse(reverse(t.id)))"}},
                 {"when": "not_matched", "then": "insert", "values": "*"},
             ],
         },
