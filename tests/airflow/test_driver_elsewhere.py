@@ -58,7 +58,7 @@ def delete(users: Table, **given: Any) -> DeltaDeleteOperator:
         **{
             "task_id": "forget",
             "table_uri": users.uri,
-            "predicate": "user_id + 0 = 42",
+            "predicate": "pmod(user_id, 1000) = 42",
             "runner": "submit",
             "spark_conn_id": "cluster",
             **given,
@@ -126,7 +126,7 @@ def test_a_deferrable_task_waits_in_the_triggerer_and_goes_on_with_the_result(
 
 def optimize(users: Table, **given: Any) -> DeltaOptimizeOperator:
     # A scope that Spark has to judge: else the job would first be tried without.
-    given["partition_predicate"] = "abs(day) > 0"
+    given["partition_predicate"] = "pmod(day, 7) >= 0"
     return DeltaOptimizeOperator(
         task_id="compact", table_uri=users.uri, runner="submit", spark_conn_id="cluster", **given
     )

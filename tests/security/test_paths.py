@@ -151,8 +151,8 @@ def test_the_permission_goes_from_the_connection_to_the_tables_and_jobs(monkeypa
 
 
 JOBS: dict[str, dict[str, Any]] = {
-    "delete": {"predicate": "id + 0 = 1"},
-    "update": {"predicate": "id + 0 = 999", "set": {"amount": "1"}},
+    "delete": {"predicate": "pmod(id, 1000) = 1"},
+    "update": {"predicate": "pmod(id, 1000) = 999", "set": {"amount": "1"}},
     "optimize": {},
     "write": {"source": {"sql": "SELECT * FROM clone", "views": {"clone": {"table": "{clone}"}}}, "mode": "append"},
 }

@@ -173,8 +173,8 @@ def test_a_table_that_is_closed_to_the_server_is_not_changed(server: str, tmp_pa
     specs = [
         job_spec(operation=operation, table_uri=table.uri, arguments=arguments, unrestricted=("query",))
         for operation, arguments in [
-            ("delete", {"predicate": "id + 0 = 2"}),
-            ("update", {"set": {"name": "upper(name)"}, "predicate": "id < 12"}),
+            ("delete", {"predicate": "pmod(id, 1000) = 2"}),
+            ("update", {"set": {"name": "reverse(name)"}, "predicate": "id < 12"}),
             ("merge", {"source": WRITTEN, **MERGE}),
         ]
     ]

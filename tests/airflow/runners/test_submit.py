@@ -141,7 +141,7 @@ def test_a_setting_that_the_connection_decides_is_refused(runner: SubmitRunner, 
 
 def test_a_program_that_is_not_there_is_an_error_with_advice(users: Table) -> None:
     runner = SubmitRunner(SparkSubmit(master="yarn", command=("spark9-submit", "--master", "yarn")))
-    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 1"})
+    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "pmod(user_id, 1000) = 1"})
     with pytest.raises(SparkUnavailable, match=r"There is no spark9-submit on the PATH.*pip install"):
         runner.run(spec, log=print)
 
@@ -209,7 +209,7 @@ def test_a_retry_of_work_that_is_done_needs_no_cluster(users: Table, try_number:
     spec = job_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id + 0 = 1"},
+        arguments={"predicate": "pmod(user_id, 1000) = 1"},
         application=ApplicationTransaction(app_id="a", version=1),
         annotations={"try_number": try_number},
     )

@@ -56,7 +56,7 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ("write", {"source": SOURCE}),
     (
         "delete",
-        {"predicate": "id % 5 = :rest AND day <= :day", "parameters": {"rest": 3, "day": DAY}},
+        {"predicate": "pmod(id, 5) = :rest AND day <= :day", "parameters": {"rest": 3, "day": DAY}},
     ),
     ("delete", {"predicate": None, "keys": {"column": "id", "values": ["1", "21"]}}),
     (
@@ -125,7 +125,7 @@ def delete(table: Table, user: int, *, work: str | None = None, try_number: int 
     return job_spec(
         operation="delete",
         table_uri=table.uri,
-        arguments={"predicate": "id + 0 = :user", "parameters": {"user": user}},
+        arguments={"predicate": "pmod(id, 1000) = :user", "parameters": {"user": user}},
         application=ApplicationTransaction(app_id=work or uuid.uuid4().hex, version=1),
         annotations={"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": -1, "try_number": try_number},
         spark_conf={**CONF, **spark_conf},

@@ -41,7 +41,7 @@ from tests.helpers.specs import job_spec
 
 conf = {"spark.driver.memory": "1g"}
 table = make_table(sys.argv[1], pa.table({"id": [1, 2, 3]}))
-spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "id + 0 = 2"}, spark_conf=conf)
+spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "pmod(id, 1000) = 2"}, spark_conf=conf)
 WarmRunner().run(spec, log=lambda line: print(line, file=sys.stderr))
 lease = lease_session(conf, lambda line: None)
 lease.end(is_well=True)
