@@ -157,7 +157,7 @@ _SOURCE = {"sql": "SELECT 1L AS id, 'a' AS day"}
 STANDS_FOR: dict[str, tuple[str, dict[str, Any]]] = {
     "insert": ("write", {"source": _SOURCE}),
     "delete, names the day": ("delete", {"predicate": "day = 'a' AND id < 50 AND id = 1"}),
-    "delete": ("delete", {"predicate": "id < 50 AND id + 0 = 1"}),
+    "delete": ("delete", {"predicate": "id < 50 AND pmod(id, 1000) = 1"}),
     "update, names the day": ("update", {"predicate": "day = 'a' AND id < 50 AND id = 1", "set": {"id": "1"}}),
     "merge, names the day": (
         "merge",

@@ -299,17 +299,17 @@ def test_a22_each_kind_of_value_directly_after_each_operator_is_that_value_on_ev
 
 ROWS = pa.table({"id": pa.array([7, 7, 8, 8], pa.int64()), "tenant": ["a", "b", "a", "b"], "n": [1.0, 1.0, 1.0, 1.0]})
 ONE = "SELECT 8L AS id, 'a' AS tenant, 5D AS n"
-A = "id = 7-:x AND lower(tenant) = 'a'"
-ALIASED = "t.id = 7-:x AND lower(t.tenant) = 'a'"
+A = "id = 7-:x AND reverse(tenant) = 'a'"
+ALIASED = "t.id = 7-:x AND reverse(t.tenant) = 'a'"
 # The texts of each kind, with -1 for :x, and what is in `n` of the rows (7, a), (7, b), (8, a), (8, b) after it.
 PLACES: dict[str, tuple[str, dict[str, Any], list[float | None]]] = {
     "a condition": ("delete", {"predicate": A}, [1, 1, None, 1]),
     "a scope": (
         "delete",
-        {"predicate": "tenant > ''", "partition_predicate": "id = 7-:x AND abs(id) > 0"},
+        {"predicate": "tenant > ''", "partition_predicate": "id = 7-:x AND pmod(id, 100) > 0"},
         [1, 1, None, None],
     ),
-    "an assignment": ("update", {"predicate": A, "set": {"n": "abs(n)-:x"}}, [1, 1, 2, 1]),
+    "an assignment": ("update", {"predicate": A, "set": {"n": "sqrt(n)-:x"}}, [1, 1, 2, 1]),
     "ON": (
         "merge",
         {"source": {"sql": ONE}, "on": "t.id = s.id-:x-1 AND t.tenant = s.tenant", "clauses": [update({"n": "s.n"})]},
@@ -317,7 +317,7 @@ PLACES: dict[str, tuple[str, dict[str, Any], list[float | None]]] = {
     ),
     "a clause": (
         "merge",
-        {"source": {"sql": ONE}, "on": "t.tenant = s.tenant", "clauses": [update({"n": "abs(t.n)-:x"}, ALIASED)]},
+        {"source": {"sql": ONE}, "on": "t.tenant = s.tenant", "clauses": [update({"n": "sqrt(t.n)-:x"}, ALIASED)]},
         [1, 1, 2, 1],
     ),
     "replace_where": (
@@ -439,12 +439,12 @@ def test_a2_a_clock_that_no_parameter_replaces_is_refused_over_connect_unless_it
         "`User` = 'root'": "the function user",
     }
     specs = [
-        job_spec(operation="delete", table_uri=plain.uri, arguments={"predicate": f"abs(id) = 1 AND {text}"})
+        job_spec(operation="delete", table_uri=plain.uri, arguments={"predicate": f"pmod(id, 100) = 1 AND {text}"})
         for text in texts
     ]
     texts |= {"length(session_user)": "the function session_user"}
     specs.append(job_spec(operation="update", table_uri=plain.uri, arguments={"set": {"id": "length(session_user)"}}))
-    column = {"predicate": "abs(id) > 0 AND lower(current_time) = 'a' AND lower(user) = 'c'"}
+    column = {"predicate": "pmod(id, 100) > 0 AND reverse(current_time) = 'a' AND reverse(user) = 'c'"}
     *refused, done = run_connected(
         server(), [*specs, job_spec(operation="delete", table_uri=times.uri, arguments=column)]
     )

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long("every kind of request of five
 
 SOURCE = {"sql": "SELECT id, DATE'2024-01-01' AS day, 'm' AS name, 0D AS amount FROM range(6, 10)"}
 MERGED = {**BEFORE, 6: "m", 7: "m", 8: "m", 9: "m"}
-SOME = "(id + 0) % 4 = 1"
+SOME = "pmod(id, 4) = 1"
 JOBS = {
     "replace where": Job(
         "write",
