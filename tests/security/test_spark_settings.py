@@ -31,7 +31,7 @@ def test_no_process_of_a_job_shows_a_setting(tmp_path: Path) -> None:
     spec = job_spec(
         operation="update",
         table_uri=table.uri,
-        arguments={"set": {"name": "'x'"}, "predicate": "id < 5"},
+        arguments={"set": {"name": "'x'"}, "predicate": "pmod(id, 100) < 5"},
         spark_conf={
             "spark.master": "local[2]",
             "spark.hadoop.fs.s3a.secret.key": CANARY,
