@@ -235,7 +235,7 @@ def _transaction_without_store(context: Mapping[str, Any], clock: Clock, name: s
 def keep_success(context: Mapping[str, Any], slot: str = "") -> None:
     """Record that the task of the kept number succeeded: any later run is a clear. `slot`: the number of a call.
 
-    HookCall it after Airflow has recorded the success. Earlier, a worker that dies in between would be retried, and its
+    Call it after Airflow has recorded the success. Earlier, a worker that dies in between would be retried, and its
     retry would count as a clear. Later or never is safe: `max_tries` shows most clears, and without both the cleared
     task reports its work as already done.
     """

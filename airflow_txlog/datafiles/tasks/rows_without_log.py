@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -68,7 +68,7 @@ class MaterializedScan(FileScan):
         return groups if self.only is None else [group for group in groups if self._has_wanted(parquet, group)]
 
     def _has_wanted(self, parquet: pq.ParquetFile, group: int) -> bool:
-        ends = bounds_of(parquet.metadata, ROW_ID_COLUMN, group)
+        ends = row_id_bounds(parquet.metadata, group)
         return ends is None or self.only is None or len(between(self.only, ends[0], ends[1] + 1)) > 0
 
     def _wanted(self, planned: PlannedFile, rows: pa.RecordBatch, only: pa.Int64Array) -> pa.RecordBatch:
@@ -92,10 +92,10 @@ def not_as_written(name: str, *, is_missing: bool = False) -> JobError:
     )
 
 
-def bounds_of(metadata: pq.FileMetaData, column: str, group: int) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of a column in one row group; None if the footer lacks them."""
+def row_id_bounds(metadata: pq.FileMetaData, group: int) -> tuple[int, int] | None:
+    """Return the least and the greatest row id in one row group; None if the footer lacks them."""
     chunks = (metadata.row_group(group).column(number) for number in range(metadata.num_columns))
-    chunk = next((chunk for chunk in chunks if chunk.path_in_schema == column), None)
+    chunk = next((chunk for chunk in chunks if chunk.path_in_schema == ROW_ID_COLUMN), None)
     if chunk is None or not chunk.is_stats_set or not chunk.statistics.has_min_max:
         return None
     return chunk.statistics.min, chunk.statistics.max

@@ -43,7 +43,6 @@ from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, files_in_s
 from airflow_txlog.jobs.source.materialized import (
     WRITING_SOURCE,
     MaterializedSource,
-    check_names,
     input_layout,
     input_scan,
     materialize_scan,
@@ -57,6 +56,7 @@ from airflow_txlog.jobs.source.stores import check_no_file_functions, read_files
 from airflow_txlog.jobs.source.tables import check_no_table, check_view, reads_table, snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.spark.session import is_classic, names_this_disk
+from airflow_txlog.jobs.sql.columns import check_source_names
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import (
     as_spark_schema,
@@ -125,7 +125,7 @@ def build_source(
 def materialize(context: JobContext, source: Source, parameters: Collection[str]) -> MaterializedSource:
     """Evaluate the source, once, into files of the job's inputs folder. Raises SchemaMismatch, InvalidInput."""
     wanted = source.frame.schema
-    check_names(wanted.names)
+    check_source_names(wanted.names)
     stored = stored_columns(wanted)
     schema = with_row_id(stored)
     layout = input_layout(context, schema)

@@ -23,7 +23,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat, columns_of_leaf
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan, bounds_of, not_as_written
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan, not_as_written, row_id_bounds
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     PART_COLUMN,
     RECORD_SCHEMA,
@@ -38,7 +38,7 @@ from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, run_here, work_of
 from airflow_txlog.jobs.files.stage import load, staged_of
-from airflow_txlog.jobs.sql.columns import check_distinct, check_names_are_free
+from airflow_txlog.jobs.sql.columns import check_source_names
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
 
@@ -110,7 +110,7 @@ class MaterializedSource:
         found = []
         for file, footer in zip(self.files, self._footers, strict=True):
             groups = range(footer.num_row_groups)
-            ends = [ends for group in groups if (ends := bounds_of(footer, ROW_ID_COLUMN, group)) is not None]
+            ends = [ends for group in groups if (ends := row_id_bounds(footer, group)) is not None]
             first = ends[0][0] if ends else 0
             if len(ends) < len(groups) or (ends and ends[-1][1] - first + 1 != footer.num_rows):
                 raise not_as_written(readable(self.store.root, file.store_path))
@@ -175,17 +175,11 @@ def with_row_id(schema: pa.Schema) -> pa.Schema:
     return schema.append(pa.field(ROW_ID_COLUMN, pa.int64()))
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raise SchemaMismatch for column names of a source that our files cannot have."""
-    check_distinct(names, "The source")
-    check_names_are_free(names, "The source")
-
-
 def materialize_scan(
     context: JobContext, scan: FileScan, columns: StructType, parameters: Iterable[str], *, reads_target: bool = False
 ) -> MaterializedSource:
     """Materialize the rows of a scan with these columns without Spark. Raises SchemaMismatch."""
-    check_names(columns.names)
+    check_source_names(columns.names)
     stored = to_arrow(columns)
     layout = input_layout(context, with_row_id(stored))
     staged = load(context, Task(source=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
@@ -274,7 +268,7 @@ def input_layout(context: JobContext, schema: pa.Schema) -> Layout:
     )
 
 
-def write_input(context: JobContext, rows: pa.Table, what: str) -> tuple[StagedFile, ...]:
+def write_input(context: JobContext, rows: pa.Table) -> tuple[StagedFile, ...]:
     """Write keys that this process has, numbered from 0 in their order; no file if there is no key."""
     if not rows.num_rows:
         return ()
@@ -282,7 +276,7 @@ def write_input(context: JobContext, rows: pa.Table, what: str) -> tuple[StagedF
     (batch,) = one_part.combine_chunks().to_batches()
     layout = replace(input_layout(context, with_row_id(rows.schema)), key=context.input_key)
     task = WriteTask(layout=layout, numbers_rows=True)
-    return tuple(staged_of(context, run_here([(task, batch)], RECORD_SCHEMA, what, 1)))
+    return tuple(staged_of(context, run_here([(task, batch)], RECORD_SCHEMA, "write down the keys", 1)))
 
 
 def read_input(

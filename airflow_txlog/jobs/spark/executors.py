@@ -24,7 +24,7 @@ from airflow_txlog.jobs.spark.connect import settings_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.launch import size_bytes
 from airflow_txlog.jobs.spark.progress import task_counts
-from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.spark.session import application_or_session, is_classic
 
 WAIT_SETTING = "spark.txlog.executorsWaitSeconds"
 WAIT_S = 600
@@ -58,8 +58,7 @@ def check_executors(
     if master == "local" or master.startswith("local["):
         return
     packages = packages_for(scheme)
-    application = str(spark.sparkContext.applicationId if is_classic(spark) else spark.session_id)  # type: ignore[attr-defined]
-    key = (application, packages, task_memory_mib)
+    key = (application_or_session(spark), packages, task_memory_mib)
     if key in _checked:
         return
     if is_classic(spark):

@@ -107,6 +107,11 @@ def is_classic(spark: SparkSession) -> bool:
     return not type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def application_or_session(spark: SparkSession) -> str:
+    """Return the id of the application on a cluster, or of the session on Spark Connect."""
+    return str(spark.sparkContext.applicationId if is_classic(spark) else spark.session_id)  # type: ignore[attr-defined]
+
+
 def is_local(spark: SparkSession) -> bool:
     """Return whether the driver and all executors are one process on this machine."""
     return is_classic(spark) and is_one_process(str(spark.sparkContext.master))

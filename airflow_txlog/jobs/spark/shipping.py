@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.connect import status_of
-from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.spark.session import application_or_session, is_classic
 from airflow_txlog.process.private_folder import temporary_folder
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _PACKAGES = ("datafiles", "sql", "storage")
 _MODULES = ("__init__.py", "clock.py", "errors.py", "locations.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
 
-# Sessions that have the zip: the application's id on a cluster, the session's on Connect.
+# The applications and sessions that have the zip.
 _shipped: set[str] = set()
 
 
@@ -42,7 +42,7 @@ def ship(spark: SparkSession) -> None:
 
     Raises InvalidJobSpec for a server of Spark Connect that is not Apache Spark (docs/decisions/not-sail.md).
     """
-    key = str(spark.sparkContext.applicationId if is_classic(spark) else spark.session_id)  # type: ignore[attr-defined]
+    key = application_or_session(spark)
     if key in _shipped:
         return
     if is_classic(spark):

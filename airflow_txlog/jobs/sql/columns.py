@@ -52,13 +52,19 @@ def check_names_are_free(names: Sequence[str], what: str) -> None:
         )
 
 
-def check_distinct(names: Sequence[str], what: str) -> None:
-    """Raise SchemaMismatch for two columns whose names differ at most in case."""
+def check_source_names(names: Sequence[str]) -> None:
+    """Raise SchemaMismatch for names of a source's columns that our files cannot have."""
+    check_distinct(names)
+    check_names_are_free(names, "The source")
+
+
+def check_distinct(names: Sequence[str]) -> None:
+    """Raise SchemaMismatch for two columns of a source whose names differ at most in case."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
             raise SchemaMismatch(
-                f"{what} has two columns named {name!r} (case does not count). Give one another name. Nothing was "
+                f"The source has two columns named {name!r} (case does not count). Give one another name. Nothing was "
                 "staged.",
                 columns=[name],
             )
@@ -307,9 +313,7 @@ def evolved_metadata(context: JobContext, tx: Transaction, rows: SchemaJson) -> 
     assert tx.snapshot is not None
     if not context.record(SourceOperation).schema_evolution:
         return tx.snapshot.metadata
-    names = [field["name"] for field in rows["fields"]]
-    check_distinct(names, "The source")
-    check_names_are_free(names, "The source")
+    check_source_names([field["name"] for field in rows["fields"]])
     schema = bare_columns(parse_schema(json.dumps(rows)))
     fixed = _columns_of_rules(tx.snapshot)
     evolution = tx.evolve_schema(schema, fixed=fixed, new_name=lambda number: _name(context, number))

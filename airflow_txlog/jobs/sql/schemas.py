@@ -222,7 +222,7 @@ def fit_rows(
     So is one of `filled`, which the table gives a value later. Raises SchemaMismatch, showing both schemas side by
     side, and ConstraintViolation for any other NOT NULL column that the frame lacks.
     """
-    check_distinct(frame.schema.names, "The source")
+    check_distinct(frame.schema.names)
     have = {field.name.lower(): field for field in frame.schema}
     wanted = {field.name.lower() for field in table}
     problems = [

@@ -139,7 +139,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             # Other keys: no finding about the previous ones holds.
             memory.forget()
             column = StructType(fields=(StructField(name=KEY, type=field.type, nullable=True),))
-            files = write_input(context, pa.table({KEY: keys}), "write down the keys")
+            files = write_input(context, pa.table({KEY: keys}))
             described, stored = json.loads(schema_to_json(column)), to_arrow(column)
             source = materialized(context, files, described, stored, self._gate.used, reads_target=reads_target)
             context.saved_inputs.num_keys_given = len(given)

@@ -41,9 +41,8 @@ from airflow_txlog.jobs.rows.pipeline import RowAttempts
 from airflow_txlog.jobs.rows.tiny_files import joined
 from airflow_txlog.jobs.sql.columns import (
     SchemaJson,
-    check_distinct,
     check_has_columns,
-    check_names_are_free,
+    check_source_names,
     evolved_by_source,
 )
 from airflow_txlog.jobs.sql.gate import SqlGate
@@ -376,9 +375,7 @@ class _Write:
 
 def _created_schema(columns: SchemaJson) -> StructType:
     """Return the columns of a new table: the source's, all of them nullable, as every Spark writer has it."""
-    names = [field["name"] for field in columns["fields"]]
-    check_distinct(names, "The source")
-    check_names_are_free(names, "The source")
+    check_source_names([field["name"] for field in columns["fields"]])
     untyped = [field["name"] for field in columns["fields"] if field["type"] == "void"]
     if untyped:
         raise SchemaMismatch(
