@@ -50,52 +50,45 @@ class Run:
     rows: pa.RecordBatch | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The schema of files of one form, and the names of the wanted columns in them."""
-
-    schema: pa.Schema
-    names: list[str]
-
-
 def in_runs(files: Iterable[PlannedFile], schema: pa.Schema) -> Iterator[Run]:
     """Yield all files in order, with the rows of small neighbours of one partition where they can be read together.
 
     `schema` has the wanted columns of the table.
     """
     reader: _Rows | None = None
-    waiting: list[tuple[PlannedFile, _Known, pa.Table]] = []
+    waiting: list[tuple[PlannedFile, pa.Table]] = []
     rows = size_bytes = 0
     for planned in files:
         if reader is None:
             reader = _Rows([field for field in schema if field.name not in planned.constants])
         found = reader.read(planned.file) if planned.deleted is None and planned.parts == 1 else None
-        if waiting and (found is None or _is_full(waiting[-1], planned, found[0], rows, size_bytes)):
+        if waiting and (found is None or _is_full(waiting[-1], planned, found, rows, size_bytes)):
             yield _joined(waiting)
             waiting, rows, size_bytes = [], 0, 0
         if found is None:
             yield Run(files=[planned])
             continue
-        waiting.append((planned, *found))
-        rows, size_bytes = rows + found[1].num_rows, size_bytes + found[1].nbytes
+        waiting.append((planned, found))
+        rows, size_bytes = rows + found.num_rows, size_bytes + found.nbytes
     if waiting:
         yield _joined(waiting)
 
 
 def _is_full(
-    last: tuple[PlannedFile, _Known, pa.Table], planned: PlannedFile, known: _Known, rows: int, size_bytes: int
+    last: tuple[PlannedFile, pa.Table], planned: PlannedFile, found: pa.Table, rows: int, size_bytes: int
 ) -> bool:
-    """Return whether a file cannot join the run that ends with `last`."""
+    """Return whether a file with the rows `found` cannot join the run that ends with `last`."""
     is_large = rows >= _JOINED_ROWS or size_bytes >= _JOINED_BYTES
-    is_alike = last[1].schema is known.schema or last[1].schema.equals(known.schema, check_metadata=True)
+    # As Arrow reads them: one writer's texts may be views, and another's not.
+    is_alike = last[1].schema.equals(found.schema, check_metadata=True)
     return is_large or not is_alike or last[0].constants != planned.constants
 
 
-def _joined(waiting: Sequence[tuple[PlannedFile, _Known, pa.Table]]) -> Run:
-    tables = [table for _, _, table in waiting]
+def _joined(waiting: Sequence[tuple[PlannedFile, pa.Table]]) -> Run:
+    tables = [table for _, table in waiting]
     rows = pa.concat_tables(tables).combine_chunks()
     batch = rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], rows.schema)
-    return Run(files=[each for each, _, _ in waiting], counts=[t.num_rows for t in tables], rows=without_views(batch))
+    return Run(files=[each for each, _ in waiting], counts=[t.num_rows for t in tables], rows=without_views(batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +149,10 @@ class _Rows:
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
         self._fields = fields
-        self._forms: KnownForms[_Known] = KnownForms()
+        self._forms: KnownForms[list[str]] = KnownForms()
+        """The names of the wanted columns in files of a form."""
 
-    def read(self, file: DataFile) -> tuple[_Known, pa.Table] | None:
+    def read(self, file: DataFile) -> pa.Table | None:
         """Return the rows of a small file whose footer has a known form; None for any other file."""
         found = self._forms.find(file)
         # The file is read once more, on its own, and the error raised with its name.
@@ -168,14 +162,15 @@ class _Rows:
                     self._learn(file)
             elif found.num_rows <= _MOST_ROWS and found.most_bytes <= BATCH_BYTES:
                 parquet = pq.ParquetFile(pa.BufferReader(found.data), **ARROW_OPTIONS)
-                table = parquet.read(columns=found.facts.names, use_threads=False)
-                if table.num_rows == found.num_rows:
+                table = parquet.read(columns=found.facts, use_threads=False)
+                # The footer may understate the bytes. Texts of two gigabytes would make a second batch.
+                if table.num_rows == found.num_rows and table.nbytes <= BATCH_BYTES:
                     count_rows(read=found.num_rows)
-                    return found.facts, table
+                    return table
         return None
 
     def _learn(self, file: DataFile) -> None:
         with open_data_file(file) as parquet:
             names = names_in_file(file, parquet.schema_arrow, self._fields)
             is_plain = bool(names) and not calendar_of(parquet).is_legacy
-            self._forms.learn(parquet, _Known(parquet.schema_arrow, names) if is_plain else None)
+            self._forms.learn(parquet, names if is_plain else None)

@@ -163,6 +163,45 @@ def test_a_small_file_whose_rows_would_take_much_memory_is_left_alone(tmp_path: 
     assert joined_counts(tmp_path, plan_of(tmp_path), schema) == [*[0] * 17, 8, 0, 4]
 
 
+def test_a_footer_that_understates_its_texts_loses_no_rows(tmp_path: Path) -> None:
+    """Texts of more than two gigabytes would be two batches, and only the first one would be passed on."""
+    for number in range(30):
+        texts = pa.array(["a" * (40_000 if number == 25 else 1)])
+        repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), texts)
+        sink = pa.BufferOutputStream()
+        rows = pa.table({"k": range(3000), "text": repeated})
+        pq.write_table(rows, sink, compression="zstd", write_statistics=False, store_schema=False)
+        data = sink.getvalue().to_pybytes()
+        (tmp_path / f"{number:03}.parquet").write_bytes(_with_one_byte_of_texts(data) if number == 25 else data)
+    schema = pa.schema([("k", pa.int64()), ("text", pa.string())])
+    assert joined_counts(tmp_path, plan_of(tmp_path), schema) == [*[0] * 17, 8, 0, 4]
+
+
+def _with_one_byte_of_texts(data: bytes) -> bytes:
+    """Return the file with 1 as the uncompressed bytes of its second column, in as many bytes as before."""
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    true = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(1).total_uncompressed_size
+    # Thrift stores a positive number doubled, seven bits a byte.
+    number = bytes([2 * true & 0x7F | 0x80, 2 * true >> 7 & 0x7F | 0x80, 2 * true >> 14])
+    assert true < 2**20
+    assert data[-footer:].count(number) == 1
+    changed = data[:-footer] + data[-footer:].replace(number, b"\x82\x80\x00")
+    metadata = pq.ParquetFile(pa.BufferReader(changed)).metadata
+    assert metadata.row_group(0).column(1).total_uncompressed_size == 1
+    return changed
+
+
+def test_files_whose_texts_are_views_are_read_among_others(folder: Path) -> None:
+    """Writers in Rust note views of texts in the footer."""
+    for number in range(FILES):
+        rows = rows_of(number)
+        views = rows.set_column(1, "text", rows.column("text").cast(pa.string_view()))
+        pq.write_table(views if number // 5 % 2 else rows, folder / f"{number:03}.parquet")
+    plan = plan_of(folder)
+    assert read(folder, plan) == read(folder, plan, AloneScan)
+    assert max(joined_counts(folder, plan)) > 1
+
+
 def _footers() -> list[pa.Table]:
     nested = pa.array([{"x": [1, 2], "y": {"z": "a"}}, None])
     return [
