@@ -61,6 +61,9 @@ class HookCall:
     def next_in(cls, context: Mapping[str, Any], table_uri: str, method: str) -> HookCall:
         """Return the next such call of this try. Every use counts, whether the call succeeds or not."""
         ti = context["ti"]
+        # A task that is resumed after a deferral is another process with the same try, and counts from 1 again.
+        resumed = getattr(getattr(ti, "_ti_context_from_server", None), "next_method", None)
+        method = f"{resumed}-{method}" if resumed else method
         this_try = (ti.dag_id, ti.task_id, ti.run_id, ti.map_index, ti.try_number, str(ti.id))
         if this_try not in _calls:
             # A process runs one task at a time; one that runs several one after another needs only the last.

@@ -33,6 +33,7 @@ from airflow_txlog.errors import (
     KeysNotFound,
     SchemaMismatch,
 )
+from airflow_txlog.hooks import identity
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.source import held_rows
@@ -363,6 +364,22 @@ def test_two_spellings_of_one_table_are_two_pieces_of_work(task: Task, table: st
 
     task.run(work)
     task.retry(work)
+    assert len(rows_of(table)) == 6
+
+
+def test_a_task_that_is_resumed_after_a_deferral_goes_on_with_other_calls(task: Task, table: str) -> None:
+    """Airflow resumes the same try in a new process, in the method that the task has named."""
+    resumed = {"_ti_context_from_server": SimpleNamespace(next_method="resume")}
+
+    def resume() -> Any:
+        identity._calls.clear()
+        task.tries -= 1
+        return task.retry(lambda hook: hook.append(table, ROWS), **resumed).status
+
+    assert task.run(lambda hook: hook.append(table, ROWS)).status == "committed"
+    assert resume() == "committed"
+    assert task.retry(lambda hook: hook.append(table, ROWS)).status == "already_done"
+    assert resume() == "already_done"
     assert len(rows_of(table)) == 6
 
 
