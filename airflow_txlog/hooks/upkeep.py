@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _LOG = "_delta_log"
 # The report of a failed table has so much of its error.
 _ERROR_CHARACTERS = 500
+# An error or a warning names so many tables or folders.
+_SHOWN = 10
 
 RunJob = Callable[[JobSpec], JobResult]
 
@@ -46,10 +48,12 @@ class UpkeepReport:
         """Raise JobError if the upkeep of some table failed: retryable if another try may cure all of them."""
         if not self.errors:
             return
-        named = "; ".join(f"{table} ({type(error).__name__}: {error.message})" for table, error in self.errors.items())
+        first = list(self.errors.items())[:_SHOWN]
+        named = "; ".join(f"{table} ({type(error).__name__}: {error.message})" for table, error in first)
+        more = f" And {len(self.errors) - _SHOWN} more." if len(self.errors) > _SHOWN else ""
         raise JobError(
-            f"The upkeep of {len(self.errors)} of {plural(len(self.tables), 'table')} failed: {named} The others are "
-            "done. Run it again: what is done is no longer due.",
+            f"The upkeep of {len(self.errors)} of {plural(len(self.tables), 'table')} failed: {named}{more} The others "
+            "are done. Run it again: what is done is no longer due.",
             retryable=all(error.retryable for error in self.errors.values()),
         )
 
@@ -76,7 +80,15 @@ def _tables_at(hook: TxlogHook, uri: str) -> Iterator[str]:
     if table.store.list(_LOG):
         yield uri
         return
-    roots = {info.path.partition(f"/{_LOG}/")[0] for info in table.store.walk() if f"/{_LOG}/" in info.path}
+    unreadable: list[str] = []
+    files = (info.path for info in table.store.walk(unreadable.append))
+    roots = {path.partition(f"/{_LOG}/")[0] for path in files if f"/{_LOG}/" in path}
+    # The job of a table whose log this user cannot list fails, and names it.
+    roots |= {path.removesuffix(f"/{_LOG}") for path in unreadable if path.endswith(f"/{_LOG}")}
+    others = [path for path in unreadable if not path.endswith(f"/{_LOG}")]
+    if others:
+        shown = ", ".join(sorted(others)[:_SHOWN])
+        hook.log.warning("this user cannot list %s below %s: %s", plural(len(others), "folder"), uri, shown)
     for root in sorted(roots):
         yield f"{uri.rstrip('/')}/{root}"
 

@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.operators import DeltaUpkeepOperator
+from airflow_txlog.storage import LocalStore
 from tests.helpers.rows import make_table
 
 pytestmark = pytest.mark.airflow
@@ -74,6 +75,35 @@ def test_a_table_that_fails_stops_no_other_and_the_task_fails_and_names_it(lake:
     assert report["failed"] == [f"{lake}/broken"]
     assert done(report)["orders"] == ["compact"]
     assert Table.open(str(lake / "raw" / "orders")).snapshot().num_files == 1
+
+
+def test_a_folder_of_another_user_stops_no_table_and_a_table_there_is_a_failed_one(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    walk = LocalStore.walk
+
+    def walk_as_another_user(store: LocalStore, on_unreadable: Any = None, **others: Any) -> Any:
+        for path in ("users/txlog-inputs-0", "closed/_delta_log"):
+            if on_unreadable is None:
+                raise PermissionError(path)
+            on_unreadable(path)
+        yield from walk(store, on_unreadable, **others)
+
+    monkeypatch.setattr(LocalStore, "walk", walk_as_another_user)
+    ti = Instance()
+    with pytest.raises((TxlogError, AirflowException), match="1 of 3 tables failed"):
+        execute(str(lake), ti, compact=False, checkpoint=False, vacuum=None)
+    assert ti.pushed["return_value"]["failed"] == [f"{lake}/closed"]
+    assert f"cannot list 1 folder below {lake}: users/txlog-inputs-0" in capsys.readouterr().out
+
+
+def test_the_error_of_many_tables_names_the_first_ten(lake: Path) -> None:
+    for number in range(12):
+        (lake / f"broken-{number:02}" / "_delta_log").mkdir(parents=True)
+        (lake / f"broken-{number:02}" / "_delta_log" / f"{0:020}.json").write_text("{")
+    with pytest.raises((TxlogError, AirflowException), match=r"12 of 14 .*broken-09.* And 2 more\.") as caught:
+        execute(str(lake), dry_run=True)
+    assert "broken-10" not in str(caught.value)
 
 
 def test_a_dry_run_says_what_is_due(lake: Path) -> None:

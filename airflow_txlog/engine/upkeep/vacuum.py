@@ -22,6 +22,7 @@ from airflow_txlog.clock import Clock
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.log.actions import Remove
 from airflow_txlog.engine.log.columns import FILES, removes_to_table
+from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import Visibility
 from airflow_txlog.engine.many_files import PROGRESS_MS, Deletion, Progress, delete_files, look_up, progress_log
 from airflow_txlog.engine.table.schema.properties import DAY_MS, ORPHAN_RETENTION_FLOOR_MS
@@ -47,7 +48,7 @@ from airflow_txlog.engine.upkeep.vacuum_plan import (
 )
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.locations import is_inside
-from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.base import FileInfo, Store, side_by_side
 from airflow_txlog.storage.local import NO_SPACE
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ log = logging.getLogger(__name__)
 _CLOCK_SLACK_MS = DAY_MS
 
 _SHOWN_FOLDERS = 10
-_INNER_LOG = "/_delta_log/"
+_INNER_LOG = f"/{LOG_DIRECTORY}/"
 
 # Called with the operation, the parameters and the metrics of a commit.
 Record = Callable[[str, Mapping[str, Any], Mapping[str, Any]], object]
@@ -193,7 +194,9 @@ class _Run:
             beginnings = tuple(f"{path}/" for path in folders)
             files += [self._unlisted(path) for path in named.expired if path.startswith(beginnings)]
         occupied = [info.path for info in listed]
-        files = self._without_inner_tables(files, occupied, named)
+        # A log that this user cannot list is a log too, and an inventory may have left out all that is no data file.
+        logs = [f"{path}/" for path in unreadable] if inventory is None else self._logs_above(files, named)
+        files = self._without_inner_tables(files, [*occupied, *logs], named)
         plan = plan_vacuum(files, named, self.orphan_before_ms, filter(is_visible, directories), occupied)
         if inventory is not None:
             return self._looked_up(plan, named), -1
@@ -215,6 +218,27 @@ class _Run:
         )  # fmt: skip
         inside = tuple(tables)
         return [info for info in files if info.path in named.expired or not info.path.startswith(inside)]
+
+    def _logs_above(self, files: Iterable[FileInfo], named: NamedFiles) -> list[str]:
+        """Return a file of each log in the folders, at any height inside the table, of files that count as orphans."""
+        folders: set[str] = set()
+        for info in files:
+            path = info.path
+            if path in named.expired or not may_go(info, named, self.orphan_before_ms):
+                continue
+            while (path := path.rpartition("/")[0]) and path not in folders:
+                folders.add(path)
+
+        def logged(folder: str) -> str | None:
+            try:
+                found = self.store.list(f"{folder}/{LOG_DIRECTORY}")
+            except PermissionError:
+                return f"{folder}{_INNER_LOG}"
+            except (ValueError, OutsideTable):
+                return None  # nothing behind a link is deleted
+            return found[0].path if found else None
+
+        return [path for path in side_by_side(logged, sorted(folders)) if path is not None]
 
     def lite_plan(self) -> tuple[VacuumPlan, int]:
         """Return the plan for the files removed in the log since the last vacuum, and the last version it covers."""

@@ -190,6 +190,15 @@ def test_an_inventory_stands_in_for_the_listing_and_every_rule_applies() -> None
     assert read_last_vacuum(table.store) is None, "an inventory may have left anything out"
 
 
+def test_the_files_of_a_table_in_a_folder_of_this_one_stay_even_if_the_inventory_leaves_out_its_log() -> None:
+    table = Table().file("p=1/inner/_delta_log/00000000000000000000.json", age=9999)
+    data = ["orphan", "p=1/orphan", "p=1/inner/part-0", "p=1/inner/q=1/part-0"]
+    for path in data:
+        table.file(path, age=9999)
+    result = table.vacuum(inventory=inventory(path=data, modificationTime=[0] * 4))
+    assert names(result, table) == ["orphan", "p=1/orphan"]
+
+
 def test_a_wrong_inventory_deletes_nothing_outside_and_nothing_young(tmp_path: Path) -> None:
     """It says that all is ancient, names other tables, leads out and through a symlink, and calls files folders."""
     (tmp_path / "t" / "_delta_log").mkdir(parents=True)

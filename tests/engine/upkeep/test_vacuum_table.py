@@ -211,6 +211,22 @@ def test_a_vacuum_leaves_the_private_folder_of_another_users_job_and_goes_on_wit
     assert warning.endswith("what no commit has removed from them is left alone: txlog-inputs-0")
 
 
+@pytest.mark.parametrize("by_inventory", [False, True])
+def test_the_files_of_a_table_whose_log_is_another_users_stay(open_folder: Path, by_inventory: bool) -> None:
+    path = open_folder / "t"
+    with another_user():
+        table = table_with_a_forgotten_person(path)
+        (path / "inner").mkdir()
+    for folder, name in (("inner/_delta_log", "x"), ("inner", "data")):
+        (path / folder).mkdir(mode=0o700, exist_ok=True)
+        (path / folder / name).write_bytes(b"1")
+        os.utime(path / folder / name, (0, 0))
+    given = pa.table({"path": ["inner/data"], "modificationTime": [0]}) if by_inventory else None
+    with another_user():
+        table.vacuum(timedelta(0), check_retention=False, inventory=given)
+    assert (path / "inner" / "data").exists()
+
+
 @pytest.mark.parametrize("mode", ["full", "lite"])
 def test_a_removed_file_in_a_folder_of_another_user_is_no_success(
     open_folder: Path, mode: VacuumMode, caplog: pytest.LogCaptureFixture
