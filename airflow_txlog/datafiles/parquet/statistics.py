@@ -63,21 +63,21 @@ class StatisticsCollector:
 
     `schema` is the table's, without partition columns: statistics use its physical names and current types, whatever
     older type a copied file has. `indexed_columns` (table property dataSkippingStatsColumns) names the columns with
-    bounds and null counts, by logical name in any case, top-level or through structs (`a.b`). A struct names all its
-    members, unknown names are skipped. None takes the first `num_indexed_columns` leaves (property
+    bounds and null counts: paths of logical names in any case, top-level or through structs. A struct names all its
+    members, unknown paths are skipped. None takes the first `num_indexed_columns` leaves (property
     dataSkippingNumIndexedCols), -1 all.
     """
 
     def __init__(
         self,
         schema: pa.Schema,
-        indexed_columns: Sequence[str] | None = None,
+        indexed_columns: Sequence[ColumnPath] | None = None,
         num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT,
     ) -> None:
         leaves = _leaves(schema)
         if indexed_columns is not None:
-            named = {name.lower() for name in indexed_columns}
-            leaves = (leaf for leaf in leaves if not named.isdisjoint(_names_above(leaf.path)))
+            named = set(map(_lower, indexed_columns))
+            leaves = (leaf for leaf in leaves if not named.isdisjoint(_paths_above(_lower(leaf.path))))
         elif num_indexed_columns >= 0:
             leaves = itertools.islice(leaves, num_indexed_columns)
         self._columns: dict[str, list[_Column]] = {}
@@ -152,7 +152,7 @@ class StatisticsCollector:
 def file_statistics(
     table: pa.Table | pa.RecordBatch,
     *,
-    indexed_columns: Sequence[str] | None = None,
+    indexed_columns: Sequence[ColumnPath] | None = None,
     num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT,
 ) -> str:
     """Return `add.stats` of a file with exactly these rows. The arguments are those of `StatisticsCollector`."""
@@ -163,9 +163,13 @@ def file_statistics(
     return collector.finish()
 
 
-def _names_above(path: ColumnPath) -> Iterator[str]:
-    """Yield the names of this leaf and of each struct around it, in lower case. A name may hold dots itself."""
-    return (".".join(path[:size]).lower() for size in range(1, len(path) + 1))
+def _lower(path: ColumnPath) -> ColumnPath:
+    return tuple(name.lower() for name in path)
+
+
+def _paths_above(path: ColumnPath) -> Iterator[ColumnPath]:
+    """Yield the paths of this leaf and of each struct around it."""
+    return (path[:size] for size in range(1, len(path) + 1))
 
 
 # --- one column ------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ class Layout:
 
     `store` is the table's, and `folder` a path in it. `schema` holds the table's columns with nullability and the marks
     of a column mapping (see `physical`). `job_id` is part of every file name, so that people can trace an orphan.
-    `partition_columns` and `indexed_columns` are logical names; for the latter see `StatisticsCollector`. `must_check`
+    `partition_columns` are logical names; for `indexed_columns` see `StatisticsCollector`. `must_check`
     means that new rows can break a rule of the table, so they come with the column that `violations` checks. At
     `target_bytes` a task begins another file; a file exceeds it by one row group at most. `is_change` marks files of
     change rows (`for_changes`). `row_ids` are the last columns of `schema` if rows keep their ids. `with_digests`
@@ -80,7 +80,7 @@ class Layout:
     partition_columns: tuple[str, ...]
     job_id: str
     folder: str = ""
-    indexed_columns: tuple[str, ...] | None = None
+    indexed_columns: tuple[tuple[str, ...], ...] | None = None
     num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT
     must_check: bool = False
     target_bytes: int = TARGET_BYTES_DEFAULT

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.alteration.column_changes import Columns, NewColumn, Path, Uses
+from airflow_txlog.engine.alteration.column_changes import Columns, NewColumn, Uses
 from airflow_txlog.engine.alteration.feature_changes import (
     check_readers_allowed,
     dropped,
@@ -43,6 +43,7 @@ from airflow_txlog.engine.table.schema.column_mapping import (
     mapping_mode,
     table_schema,
 )
+from airflow_txlog.engine.table.schema.column_paths import Path, is_below, path_text
 from airflow_txlog.engine.table.schema.features import FEATURE_PREFIX, features_in_use, needed_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, GENERATION_KEY
@@ -142,6 +143,9 @@ class _Alteration:
 
     def __init__(self, snapshot: Snapshot, asked: Alteration, unique_id: Callable[[], str]) -> None:
         self._snapshot, self._asked, self._unique_id = snapshot, asked, unique_id
+        # A property that is removed counts as false.
+        self._given = {name.lower(): "false" for name in asked.unset_properties}
+        self._given |= {name.lower(): value.lower() for name, value in asked.set_properties.items()}
         self._table = snapshot.uri
         self._before = snapshot.metadata
         self._configuration = dict(self._before.configuration)
@@ -167,13 +171,9 @@ class _Alteration:
         features = [feature_named(name, self._table) for name in asked.add_features]
         in_use = features_in_use(self._schema, self._configuration)
         switches = switches_of(feature for feature in features if feature not in in_use)
-        given = {name.lower(): value for name, value in asked.set_properties.items()}
         for name, value in switches.items():
-            if given.get(name.lower(), value).lower() != value:
-                raise self._error(
-                    InvalidProperty, f"add_features sets {name} to {value}, and set_properties does not", name=name
-                )
-        to_set = {name: value for name, value in switches.items() if name.lower() not in given}
+            self._check_agrees("add_features", name, value)
+        to_set = {name: value for name, value in switches.items() if name.lower() not in self._given}
         changes = changed_properties(
             self._configuration, {**asked.set_properties, **to_set}, asked.unset_properties, self._table
         )
@@ -182,10 +182,10 @@ class _Alteration:
             self._comment = changes.comment or None
         for name in [*features, *(feature_named(name, self._table) for name in changes.features)]:
             self._need(name)
-        if asked.drop_columns or asked.rename_columns:
-            self._configuration.setdefault(MODE_PROPERTY, "name")
-            if self._mode == NO_MAPPING:
-                self._configuration[MODE_PROPERTY] = "name"
+        if (asked.drop_columns or asked.rename_columns) and self._mode == NO_MAPPING:
+            argument = "drop_columns" if asked.drop_columns else "rename_columns"
+            self._check_agrees(argument, MODE_PROPERTY, "name")
+            self._configuration[MODE_PROPERTY] = "name"
         if self._mode != NO_MAPPING and mapping_mode(self._before.configuration, self._table) == NO_MAPPING:
             self._schema, last = assign_existing(self._schema)
             # A mapping that was removed has left the highest id of its time.
@@ -201,6 +201,7 @@ class _Alteration:
         self._rename_statistics(gone, moved)
         added = columns.add(asked.add_columns)
         if columns.change_types(asked.change_types):
+            self._check_agrees("change_types", WIDENING_PROPERTY, "true")
             self._configuration[WIDENING_PROPERTY] = "true"
         columns.set_comments(asked.set_comments)
         self._take(columns)
@@ -268,6 +269,8 @@ class _Alteration:
         leaving, configuration = dropped(
             asked.drop_features, snapshot.protocol, self._configuration, self._live_domains.keys(), self._table
         )
+        for name in self._configuration.keys() - configuration.keys():
+            self._check_agrees("drop_features", name, "false")
         busy = needed_features(self._schema, configuration) & frozenset(leaving)
         if busy:
             raise self._error(
@@ -329,6 +332,16 @@ class _Alteration:
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
+    def _check_agrees(self, argument: str, name: str, value: str) -> None:
+        """Raise InvalidProperty if the alteration gives a property another value than one of its arguments needs."""
+        if self._given.get(name.lower(), value) != value:
+            raise self._error(
+                InvalidProperty,
+                f"{argument} needs the property {name} to be {value}, and set_properties or unset_properties changes "
+                "it otherwise",
+                name=name,
+            )
+
     @property
     def _mode(self) -> str:
         return mapping_mode(self._configuration, self._table)
@@ -364,11 +377,15 @@ class _Alteration:
         listed = TableProperties(self._configuration, self._table).stats_columns
         if listed is None:
             return
-        names = {".".join(path).lower(): ".".join(new) for path, new in moved.items()}
-        dropped_names = {".".join(path).lower() for path in gone}
-        kept = [names.get(name.lower(), name) for name in listed if name.lower() not in dropped_names]
+        kept: list[Path] = []
+        for path in listed:
+            if any(is_below(path, other) for other in gone):
+                continue
+            # The deepest one: its new path has the new names of the structs around it.
+            above = max((other for other in moved if is_below(path, other)), key=len, default=())
+            kept.append((*moved.get(above, ()), *path[len(above) :]))
         if kept != listed:
-            self._configuration[_STATS_COLUMNS] = ",".join(kept)
+            self._configuration[_STATS_COLUMNS] = ",".join(map(path_text, kept))
 
     def _constraint(self, name: str) -> str:
         return f"{CONSTRAINT_PREFIX}{name.lower()}"

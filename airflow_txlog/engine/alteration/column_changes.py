@@ -9,13 +9,13 @@ Source: protocol, "Column Mapping", "Type Widening"; delta-spark, AlterTableAddC
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
+from airflow_txlog.engine.table.schema.column_paths import Path, parse_path
 from airflow_txlog.engine.table.schema.ddl import type_of_ddl
 from airflow_txlog.engine.table.schema.evolution import is_widening
 from airflow_txlog.engine.table.schema.rules import DEFAULT_KEY, GENERATION_KEY, is_identity
@@ -34,10 +34,9 @@ from airflow_txlog.engine.table.schema.types import (
 )
 from airflow_txlog.errors import SchemaMismatch
 from airflow_txlog.sql.expression import Cast, Literal
+from airflow_txlog.sql.lexer import DOT, OUTSIDE, Token
 from airflow_txlog.sql.sql_text import sql_text
 
-Path = tuple[str, ...]
-_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 _COMMENT = "comment"
 
 
@@ -124,7 +123,7 @@ class Columns:
         """Add nullable columns and members behind the others; return their paths."""
         added = []
         for name, column in columns.items():
-            *parent, last = path_of(name, self._table)
+            *parent, last = self._path_of(name)
             above = self._found(tuple(parent), name) if parent else ()
             if column.default is not None and parent:
                 self._refuse((*above, last), "have a default: only whole columns have one")
@@ -148,7 +147,7 @@ class Columns:
         """Widen the types of columns, members, elements, keys and values; return the paths whose type was another."""
         changed = []
         for name, ddl in types.items():
-            path, after = self._found(path_of(name, self._table), name), self._type(ddl, name)
+            path, after = self._found(self._path_of(name), name), self._type(ddl, name)
             before = self._type_at(path)
             if before == after:
                 continue
@@ -219,7 +218,7 @@ class Columns:
 
     def _field_path(self, name: str, done: str) -> Path:
         """Return the path of a column or a member, in the schema's spelling. Raises SchemaMismatch."""
-        path = self._found(path_of(name, self._table), name)
+        path = self._found(self._path_of(name), name)
         if not isinstance(self._type_at(path[:-1]), StructType):
             self._refuse(path, f"be {done}: an element, a key or a value of a {self._type_at(path[:-1])} is no column")
         return path
@@ -240,6 +239,16 @@ class Columns:
             found.append(spelled)
             here = dict(parts_of(here))[spelled]
         return tuple(found)
+
+    def _path_of(self, name: str) -> Path:
+        try:
+            return parse_path(name)
+        except ValueError as error:
+            raise self._error(
+                f"{error}. Write parts joined by dots, such as address.city, and backquotes around a part that has a "
+                "dot or a backquote. Nothing was changed.",
+                [name],
+            ) from error
 
     def _type_at(self, path: Path) -> DataType:
         here: DataType = self.schema
@@ -286,10 +295,27 @@ class Columns:
         if also_layout and clustering and any(each[: len(physical)] == physical for each in self._uses.clustering):
             self._refuse(path, f"be {done}: the table is clustered by it. Change cluster_by first")
         for rule, sql in self._uses.rules.items():
-            text = sql_text(sql)
-            words = {token.text.lower() for token in text.tokens if token.is_name}
-            if text.problem is not None or text.has_star() or {path[0].lower(), path[-1].lower()} <= words:
+            if self._may_read(sql, path):
                 self._refuse(path, f"be {done}: {rule} reads it ({sql}). Drop that first")
+
+    def _may_read(self, sql: str, path: Path) -> bool:
+        """Return whether SQL may read a column or a member: by its name, or with all of a struct around it."""
+        text = sql_text(sql)
+        if text.problem is not None or text.has_star():
+            return True
+        starts = [at for at, token in enumerate(text.tokens) if token.is_name and token.text.lower() == path[0].lower()]
+        return not all(self._is_beside(text.tokens[at + 1 :], path) for at in starts)
+
+    def _is_beside(self, after: Sequence[Token], path: Path) -> bool:
+        """Return whether the tokens after a column's name lead to a member that is neither in nor around the path."""
+        for size, part in enumerate(path[1:], start=1):
+            dot, member = [*after[2 * size - 2 : 2 * size], OUTSIDE, OUTSIDE][:2]
+            # SQL has no names for the elements, keys and values of the path.
+            if dot != DOT or not member.is_name or not isinstance(self._type_at(path[:size]), StructType):
+                return False
+            if member.text.lower() != part.lower():
+                return True
+        return False
 
     def _is_field(self, path: Path) -> bool:
         return isinstance(self._type_at(path[:-1]), StructType)
@@ -309,26 +335,6 @@ class Columns:
 
 
 _NOT_ORDERED = (Primitive.BOOLEAN, Primitive.BINARY, Primitive.VOID)
-
-
-def path_of(name: str, table: str) -> Path:
-    """Return the parts of a column's name; backquotes enclose a part with dots. Raises SchemaMismatch."""
-    parts: list[str] = []
-    at = 0
-    while found := _PART.match(name, at):
-        parts.append((found[1] or found[2]).replace("``", "`"))
-        at = found.end()
-        if at == len(name):
-            return tuple(parts)
-        if name[at] != ".":
-            break
-        at += 1
-    raise SchemaMismatch(
-        f"{table}: {name!r} names no column. Write parts joined by dots, such as address.city, and backquotes around a "
-        "part that holds a dot or a backquote. Nothing was changed.",
-        table=table,
-        columns=[name],
-    )
 
 
 def _may_be(default: str, kind: DataType) -> bool:

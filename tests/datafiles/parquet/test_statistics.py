@@ -164,8 +164,9 @@ def test_the_first_32_leaves_have_statistics():
 
 def test_named_columns_have_statistics_and_no_others():
     table = pa.table({"a": [1], "B": [2], "s": pa.array([{"x": 1, "y": {"z": 2}}]), "s.x": [3]})
-    assert indexed(table, indexed_columns=["b", "S.y", "nope"]) == {"B": 0, "s": {"y": {"z": 0}}}
-    assert indexed(table, indexed_columns=["s"]) == {"s": {"x": 0, "y": {"z": 0}}}
+    assert indexed(table, indexed_columns=[("b",), ("S", "y"), ("nope",)]) == {"B": 0, "s": {"y": {"z": 0}}}
+    assert indexed(table, indexed_columns=[("s",)]) == {"s": {"x": 0, "y": {"z": 0}}}
+    assert indexed(table, indexed_columns=[("s.x",)]) == {"s.x": 0}
     assert indexed(table, indexed_columns=[]) == {}
 
 

@@ -15,14 +15,13 @@ import msgspec
 
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, DomainMetadata
+from airflow_txlog.engine.table.schema.column_paths import Path, is_below
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable, InvalidCommit, UnsupportedFeature
 
 CLUSTERING_DOMAIN = "delta.clustering"
-
-Path = tuple[str, ...]
 
 
 class _Clustering(msgspec.Struct, rename="camel"):
@@ -79,12 +78,7 @@ def without_statistics(schema: StructType, properties: TableProperties, columns:
     leaves = list(_leaves(schema, (), ()))
     named = properties.stats_columns
     if named is not None:
-        wanted = {name.lower() for name in named}
-        indexed = {
-            _lower(physical)
-            for logical, physical in leaves
-            if any(".".join(_lower(logical[:size])) in wanted for size in range(1, len(logical) + 1))
-        }
+        indexed = {_lower(physical) for logical, physical in leaves if any(is_below(logical, path) for path in named)}
     else:
         count = properties.num_indexed_columns
         indexed = {_lower(physical) for _, physical in (leaves if count < 0 else leaves[:count])}

@@ -32,6 +32,7 @@ from airflow_txlog.engine.table.columns.statistic_values import (
     string_bounds,
     value_reader,
 )
+from airflow_txlog.engine.table.schema.column_paths import Path, is_below
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type
 from airflow_txlog.engine.table.schema.types import DataType, Primitive, StructField, StructType
 
@@ -304,7 +305,7 @@ class TypedColumns:
         schema: StructType,
         partition_columns: Sequence[str],
         *,
-        indexed_columns: Sequence[str] | None = None,
+        indexed_columns: Sequence[Path] | None = None,
         num_indexed_columns: int = -1,
     ) -> None:
         self._schema = schema
@@ -312,8 +313,7 @@ class TypedColumns:
         partitions = {name.lower() for name in partition_columns}
         leaves = list(_leaves(each for each in schema if each.name.lower() not in partitions))
         if indexed_columns is not None:
-            named = [name.lower() for name in indexed_columns]
-            leaves = [leaf for leaf in leaves if any(leaf.is_below(name) for name in named)]
+            leaves = [leaf for leaf in leaves if any(is_below(leaf.path, path) for path in indexed_columns)]
         elif num_indexed_columns >= 0:
             leaves = leaves[:num_indexed_columns]
         self._leaves = leaves
@@ -373,15 +373,11 @@ class _Leaf:
     """A column, or a member of structs, that has statistics."""
 
     def __init__(self, fields: tuple[StructField, ...]) -> None:
-        self._names = [field.name for field in fields]
+        self.path: Path = tuple(field.name for field in fields)
         self.keys: Keys = tuple(field.physical_name for field in fields)
         self._type = fields[-1].type
         self.has_bounds = value_reader(self._type) is not None
         self._reader = bound_reader(fields[-1])
-
-    def is_below(self, named: str) -> bool:
-        """Return whether `named`, in lower case, is this leaf or a struct around it."""
-        return any(".".join(self._names[:size]).lower() == named for size in range(1, len(self._names) + 1))
 
     def bounds(self, lower: list[bytes], upper: list[bytes], pythons: list[bool]) -> tuple[pa.Array, pa.Array]:
         """Return both sides' bounds; null for strings of the files in `pythons`, and if a side is not trusted."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat
+from airflow_txlog.engine.table.schema.column_paths import Path, parse_paths
 from airflow_txlog.errors import InvalidProperty
 
 HOUR_MS = 3_600_000
@@ -93,10 +94,6 @@ def _parse_format_version(text: str) -> str:
     if re.fullmatch(r"2\.\d+\.\d+", text.strip(), re.ASCII):
         return "2.0"
     raise ValueError("expected 1.0.0 or 2.MINOR.PATCH, such as 2.12.0")
-
-
-def _split_names(text: str) -> list[str]:
-    return [name.strip().strip("`") for name in text.split(",") if name.strip()]
 
 
 class _Setting(Generic[T]):
@@ -184,8 +181,8 @@ class TableProperties:
         "delta.dataSkippingNumIndexedCols", _at_least(-1, "expected -1 (all) or a whole number from 0 on"), 32
     )
     """How many leading leaf columns get statistics; -1 is all."""
-    stats_columns = _Setting[list[str] | None]("delta.dataSkippingStatsColumns", _split_names, None)
-    """The columns that get statistics, None for the leading ones."""
+    stats_columns = _Setting[list[Path] | None]("delta.dataSkippingStatsColumns", parse_paths, None)
+    """The paths of columns that get statistics, None for the leading columns."""
     trust_statistics = _Setting("txlog.trustStatistics", _parse_bool, True)
     """Our own property: whether pruning and the conflict check trust the table's statistics."""
     shares_folder = _Setting(SHARED_FOLDER, _parse_bool, False)

@@ -174,7 +174,7 @@ def test_only_indexed_columns_get_members() -> None:
     schema = from_arrow(pa.schema([("p", pa.int32()), *((name, pa.int32()) for name in "abc")]))
     by_number = TypedColumns(schema, ["p"], num_indexed_columns=2)
     assert [field.name for field in by_number.fields[0].type.field("nullCount").type] == ["a", "b"]
-    by_name = TypedColumns(schema, ["p"], indexed_columns=["C"], num_indexed_columns=0)
+    by_name = TypedColumns(schema, ["p"], indexed_columns=[("C",)], num_indexed_columns=0)
     assert [field.name for field in by_name.fields[0].type.field("nullCount").type] == ["c"]
     none = TypedColumns(schema, ["p"], num_indexed_columns=0)
     assert [field.name for field in none.fields[0].type] == ["numRecords", "tightBounds"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_txlog.engine.table.schema.column_paths import path_text
 from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS, TableProperties, parse_interval_ms
 from airflow_txlog.errors import InvalidProperty
 
@@ -67,5 +68,28 @@ def test_a_value_that_nothing_uses_is_not_read() -> None:
         TableProperties({**unused, "delta.randomizeFilePrefixes": "true"}, "memory://t").validate()
 
 
+STATS_COLUMNS = "delta.dataSkippingStatsColumns"
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("`a,b`, `c.d`.e ,`f``g`", [("a,b",), ("c.d", "e"), ("f`g",)]),
+        ("s.x,order id,", [("s", "x"), ("order id",)]),
+        ("", []),
+    ],
+)
+def test_stats_columns_are_paths_as_spark_reads_them(text: str, paths: list[tuple[str, ...]]) -> None:
+    assert TableProperties({STATS_COLUMNS: text}, "t").stats_columns == paths
+    again = ",".join(map(path_text, paths))
+    assert TableProperties({STATS_COLUMNS: again}, "t").stats_columns == paths
+
+
+@pytest.mark.parametrize("text", ["`a", "a`", "a..b", "`a`b", "a,``"])
+def test_stats_columns_that_spark_cannot_read_are_refused(text: str) -> None:
+    with pytest.raises(InvalidProperty):
+        TableProperties({STATS_COLUMNS: text}, "t").validate()
+
+
 def test_stats_columns_are_split_and_unquoted() -> None:
-    assert TableProperties({"delta.dataSkippingStatsColumns": "a, `b`"}, "t").stats_columns == ["a", "b"]
+    assert TableProperties({"delta.dataSkippingStatsColumns": "a, `b`"}, "t").stats_columns == [("a",), ("b",)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,9 @@ REFUSED_PROPERTIES: list[dict[str, Any]] = [
     {"set_properties": {"location": "/x"}},
     {"set_properties": {"a": "1"}, "unset_properties": ["a"]},
     {"set_properties": {"delta.enableDeletionVectors": "false"}, "add_features": ["deletionVectors"]},
+    {"set_properties": {"Delta.columnMapping.mode": "None"}, "rename_columns": {"name": "label"}},
+    {"unset_properties": ["delta.columnMapping.MODE"], "drop_columns": ["name"]},
+    {"set_properties": {"delta.dataSkippingStatsColumns": "`id"}},
     {"unset_properties": ["delta.inCommitTimestampEnablementVersion"]},
     {"drop_constraints": ["none"]},
 ]
@@ -294,6 +298,22 @@ def test_types_become_wider_at_every_depth(nested: Table) -> None:
     assert {row["x"] for row in nested.to_arrow().column("s").to_pylist()} == {1, 2**40}
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"change_types": {"s.x": "BIGINT"}, "set_properties": {"delta.enableTypeWidening": "false"}},
+        {"change_types": {"s.x": "BIGINT"}, "unset_properties": ["delta.enableTypeWidening"]},
+        {"drop_features": ["rowTracking"], "set_properties": {"delta.enableRowTracking": "TRUE"}},
+    ],
+    ids=str,
+)
+def test_a_property_that_contradicts_another_argument_is_refused(nested: Table, asked: dict[str, Any]) -> None:
+    altered(nested, set_properties={"delta.feature.rowTracking": "supported"})
+    error = error_of(alter(nested, allow_reader_upgrade=True, **asked))
+    assert (error["type"], nested.snapshot().version) == ("InvalidProperty", 2)
+    assert next(iter(asked)) in error["message"]
+
+
 def test_comments_come_and_go(nested: Table) -> None:
     altered(nested, set_comments={"id": "the key", "s.x": "the x"})
     assert nested.snapshot().delta_schema.fields[0].metadata == {"comment": "the key"}
@@ -305,6 +325,30 @@ def test_statistics_follow_a_renamed_column_and_forget_a_dropped_one(tmp_path: P
     table = make_table(tmp_path / "t", rows(3), properties={"delta.dataSkippingStatsColumns": "id,name,amount"})
     altered(table, rename_columns={"id": "key"}, drop_columns=["name"], allow_reader_upgrade=True)
     assert table.snapshot().properties["delta.dataSkippingStatsColumns"] == "key,amount"
+
+
+@pytest.mark.parametrize(
+    ("asked", "listed"),
+    [
+        ({"rename_columns": {"id": "the.key"}}, "`the.key`,s.x,s.y"),
+        ({"rename_columns": {"id": "a,b"}}, "`a,b`,s.x,s.y"),
+        ({"rename_columns": {"S": "t", "s.x": "n.m"}}, "id,t.`n.m`,t.y"),
+        ({"drop_columns": ["s"]}, "id"),
+    ],
+    ids=str,
+)
+def test_statistics_follow_members_of_structs_and_names_with_dots(
+    tmp_path: Path, asked: dict[str, Any], listed: str
+) -> None:
+    properties = {"delta.dataSkippingStatsColumns": "id,s.x,s.y"}
+    table = make_table(tmp_path / "t", pa.Table.from_pylist([NESTED_ROW], NESTED), properties=properties)
+    altered(table, allow_reader_upgrade=True, **asked)
+    assert table.snapshot().properties["delta.dataSkippingStatsColumns"] == listed
+    append(table, table.to_arrow())
+    counts = {
+        json.dumps(json.loads(each)["nullCount"]) for each in table.snapshot().files().column("stats").to_pylist()
+    }
+    assert len(counts) == (2 if "drop_columns" in asked else 1), "new files have statistics of the same columns"
 
 
 REFUSED_COLUMNS: dict[str, dict[str, Any]] = {
@@ -353,6 +397,35 @@ def test_a_column_that_a_constraint_reads_stays(tmp_path: Path, asked: dict[str,
     assert error["type"] == "SchemaMismatch"
     assert "'a'" in error["message"]
     altered(table, allow_reader_upgrade=True, drop_constraints=["A"], **asked)
+
+
+@pytest.mark.parametrize("member", ["s.x", "s.inner.z"])
+@pytest.mark.parametrize("rule", ["s IS NOT NULL", "to_json(s) <> ''", "s.inner.z > 0 AND s.x > 0", "(s).y > 0"])
+def test_a_member_of_a_struct_that_a_constraint_reads_as_a_whole_stays(tmp_path: Path, member: str, rule: str) -> None:
+    table = struct_table(tmp_path, rule)
+    for asked in ({"drop_columns": [member]}, {"rename_columns": {member: "n"}}, {"change_types": {member: "BIGINT"}}):
+        error = error_of(alter(table, allow_reader_upgrade=True, **asked))
+        assert (error["type"], "'a'" in error["message"]) == ("SchemaMismatch", True)
+
+
+@pytest.mark.parametrize("rule", ["s.y > x", "s . `inner`.w > 0", "s.inner.w > x AND z > 0"])
+def test_a_member_beside_those_that_a_constraint_reads_is_renamed(tmp_path: Path, rule: str) -> None:
+    altered(struct_table(tmp_path, rule), rename_columns={"s.inner.z": "n", "s.x": "m"}, allow_reader_upgrade=True)
+
+
+def test_an_element_of_a_list_that_a_constraint_reads_stays(tmp_path: Path) -> None:
+    schema = pa.schema([("items", pa.list_(pa.struct([("price", pa.int32()), ("n", pa.int32())])))])
+    table = make_table(tmp_path / "t", schema=schema, properties={"delta.constraints.a": "items.price[0] > 0"})
+    error = error_of(alter(table, rename_columns={"items.element.price": "cost"}, allow_reader_upgrade=True))
+    assert error["type"] == "SchemaMismatch"
+
+
+def struct_table(tmp_path: Path, rule: str) -> Table:
+    number = pa.int32()
+    inner = pa.struct([("z", number), ("w", number)])
+    kind = pa.struct([("x", number), ("y", number), ("inner", inner)])
+    schema = pa.schema([("id", pa.int64()), ("x", number), ("z", number), ("s", kind)])
+    return make_table(tmp_path / "t", schema=schema, properties={"delta.constraints.a": rule})
 
 
 @pytest.mark.parametrize(
