@@ -241,9 +241,13 @@ def _input(table: Path) -> Path:
     return folder
 
 
+def by_spark(column: str) -> str:
+    """Return a condition on a whole number from 0 to 999,999,999 that only Spark evaluates."""
+    return f"pmod({column}, 1000000000) = :id"
+
+
 def _spec(work: str, table: Table, number: int) -> JobSpec:
-    # What a job without Spark could find it would find so.
-    arguments: dict[str, Any] = {"predicate": "id + 0 = :id", "parameters": {"id": number}}
+    arguments: dict[str, Any] = {"predicate": by_spark("id"), "parameters": {"id": number}}
     if work in ("checkpoint", "optimize"):
         for each in range(_FILES):
             append(table, [{"id": -1, "n": each}])
@@ -266,7 +270,7 @@ def _spec(work: str, table: Table, number: int) -> JobSpec:
             application=ApplicationTransaction(app_id=uuid.uuid4().hex, version=1),
         )
     if work == "rewrite":
-        work, arguments = "delete", {"predicate": "customer_id + 0 = :id", "parameters": {"id": number}}
+        work, arguments = "delete", {"predicate": by_spark("customer_id"), "parameters": {"id": number}}
     if work == "merge":
         folder = Path(table.uri.removeprefix("file://"))
         source = {"format": "parquet", "path": str(_corrections(folder, number))}

@@ -10,9 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.contract.operations.records import looks_plain
+from tests.benchmarks.heavy_cases import EVERY_ROW
 from tests.benchmarks.places import NO_SERVER, has_server
 from tests.benchmarks.statement_cases import equal_sides
 from tests.benchmarks.statements import LINEITEM, STATEMENTS, generator
+from tests.benchmarks.task_cases import by_spark
 from tests.helpers.delta_spark import jars
 from tests.helpers.depth import by_hand
 from tests.helpers.paths import ROOT
@@ -67,6 +70,11 @@ def test_statements_leave_the_same_rows_in_every_engine(tmp_path: Path, monkeypa
     cases = [case for case, statement in STATEMENTS.items() if statement.shape is not LINEITEM or generator()]
     lines = run_benchmarks(tmp_path, *cases, rounds=0)
     assert [(line["case"], line["peer"]) for line in lines] == [(case, "deltalake") for case in cases]
+
+
+@pytest.mark.parametrize("condition", [EVERY_ROW, by_spark("id")])
+def test_conditions_of_cases_that_measure_spark_are_not_plain(condition: str) -> None:
+    assert not looks_plain(condition)
 
 
 def test_a_side_that_leaves_other_rows_ends_the_run() -> None:
