@@ -253,8 +253,11 @@ def may_be_true(leaf: Expression, bounds: ColumnBounds) -> pa.BooleanArray:
     """Return False for files without a row that can satisfy the leaf; never null, in the order of the bounds."""
     only_nulls = _proven(pc.and_(pc.equal(bounds.null_count, bounds.num_records), pc.greater(bounds.num_records, 0)))
     match leaf:
-        case Call("is null"):
+        case Call("is null", (Column(),)):
             return pc.invert(_proven(pc.equal(bounds.null_count, 0)))
+        case Call("is null"):
+            # A function may be null for a value: `nullif(trim(name), name)`.
+            return _everywhere(len(bounds.num_records))
         case Call("not", (Call("is null"),)):
             return pc.invert(only_nulls)
     return pc.and_not(_value_in_reach(leaf, bounds), only_nulls)

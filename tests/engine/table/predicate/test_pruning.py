@@ -198,6 +198,10 @@ ON_STATISTICS = [
     ("i IS DISTINCT FROM 5", [True, False, True, True, True]),
     ("i = 11 OR i IS NULL", [True, False, True, True, True]),
     ("i = id", [True, True, True, True, True]),
+    # A function of a value may be null.
+    ("nullif(i, i) IS NULL", [True, True, True, True, True]),
+    ("nullif(i, i) IS DISTINCT FROM 5", [True, True, True, True, True]),
+    ("nullif(i, i) IS NOT NULL", [True, True, False, True, True]),
 ]
 
 
