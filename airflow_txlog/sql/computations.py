@@ -289,6 +289,8 @@ def in_case(of_ascii: Callable[[Value], Value], change: Callable[[Value], Value]
         _check(
             pc.invert(pc.match_substring_regex(others, _OF_OTHER_CASE)), "letters of which Java may know another case"
         )
+        # Arrow would read characters of too many bytes.
+        text.validate(full=True)
         return change(text)
 
     return compute

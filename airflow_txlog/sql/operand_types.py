@@ -168,6 +168,15 @@ def ordered(*operands: Typed) -> Signature | None:
     return _compared(_ORDERED, operands)
 
 
+def between(value: Typed, low: Typed, high: Typed) -> Signature | None:
+    """Return the signature of BETWEEN, whose bounds Spark compares one by one, each in a type of its own."""
+    found, bounds = ordered(value, low, high), (ordered(value, low), ordered(value, high))
+    if found is None or None in bounds:
+        return None
+    is_alike = is_exact(found.operands[0]) or all(each and each.operands[0] == found.operands[0] for each in bounds)
+    return found if is_alike else None
+
+
 def equated(*operands: Typed) -> Signature | None:
     """Return the signature of an equality."""
     return _compared(_EQUATED, operands)
@@ -295,14 +304,10 @@ def cases(*operands: Typed) -> Signature | None:
         return None
     tests, values = operands[:-1:2], [*operands[1::2], operands[-1]]
     kind = common_type(values, by_value=False)
-    if kind is None or any(each.type not in (BOOL, VOID) for each in tests):
+    # With ANSI mode Spark refuses NULL as a condition.
+    if kind is None or any(each.type != BOOL for each in tests):
         return None
     return Signature((BOOL, kind) * len(tests) + (kind,), kind)
-
-
-def one_case(*operands: Typed) -> Signature | None:
-    """if()."""
-    return cases(*operands) if len(operands) == 3 else None
 
 
 def null_if(value: Typed, other: Typed) -> Signature | None:
@@ -349,7 +354,9 @@ def castable(kind: pa.DataType, given: pa.DataType) -> bool:
         return True
     if given in INTEGER_DIGITS or is_decimal(given) or given == DOUBLE:
         if kind in INTEGER_DIGITS:
-            return True
+            # With ANSI mode Spark makes a double of a decimal on its way to an int, and only there.
+            is_doubled = is_decimal(given) and given.scale > 0 and kind != INT64
+            return not is_doubled or given.precision <= EXACT_DIGITS
         if kind == TEXT:
             return given in INTEGER_DIGITS
         return is_decimal(kind) and given != DOUBLE

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_txlog.engine.table.predicate import may_hold_match, plain_condition, rows_matching
 from airflow_txlog.engine.table.predicate.reading import read_predicate
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.sql.evaluation import KNOWN, Known, passing, values_of
@@ -104,9 +105,11 @@ def test_a_list_of_many_values_is_bound_in_time_that_grows_with_its_length() -> 
         "substr(name, 1, 1)",
         "left(name, 1)",
         "right(name, 1)",
+        "upper(name)",
+        "lower(name)",
     ],
 )
-@pytest.mark.parametrize("value", [b"\x80\x80a", b"\xe9a", b"a\xff", b"\xed\xa0\x80"])
+@pytest.mark.parametrize("value", [b"\x80\x80a", b"\xe9a", b"a\xff", b"\xed\xa0\x80", b"\xc0\x80"])
 def test_the_characters_of_a_text_that_is_not_utf_8_are_counted_by_spark(sql: str, value: bytes) -> None:
     condition = plain_condition(f"{sql} = {1 if 'length' in sql else repr('a')}", SCHEMA, {})
     assert not isinstance(condition, str)
@@ -115,3 +118,42 @@ def test_the_characters_of_a_text_that_is_not_utf_8_are_counted_by_spark(sql: st
     with pytest.raises(InvalidInput, match="only Spark evaluates"):
         passing(condition, rows)
     assert passing(condition, rows.slice(0, 1)).to_pylist() == [False]
+
+
+OF_EVERY_KIND = StructType(
+    (
+        StructField("d", Primitive.DATE),
+        StructField("i", Primitive.INTEGER),
+        StructField("lng", Primitive.LONG),
+        StructField("long decimal", DecimalType(18, 10)),
+        StructField("short decimal", DecimalType(15, 10)),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_plain"),
+    [
+        # In doubles, 9007199254740992 would be between them.
+        ("lng BETWEEN 9007199254740993 AND 1e300", False),
+        ("lng BETWEEN 1 AND 2.5", True),
+        ("CASE WHEN NULL THEN true ELSE i = 1 END", False),
+        ("CASE i WHEN NULL THEN true ELSE i = 1 END", True),
+        # Spark makes 100000000 of 99999999.9999999999.
+        ("CAST(`long decimal` AS INT) = 1", False),
+        ("CAST(`long decimal` AS BIGINT) = 1", True),
+        ("CAST(`short decimal` AS INT) = 1", True),
+    ],
+)
+def test_a_text_is_plain_only_if_its_types_leave_no_doubt(sql: str, is_plain: bool) -> None:
+    assert isinstance(plain_condition(sql, OF_EVERY_KIND, {}), str) != is_plain
+
+
+def test_a_job_that_leaves_values_to_spark_leaves_each_of_them() -> None:
+    sql = "CAST(d AS STRING) = '9999-12-31'"
+    rows = pa.table({"d": pa.array([2_932_896, 2_932_897], pa.int32()).cast(pa.date32())})
+    condition = plain_condition(sql, OF_EVERY_KIND, {})
+    assert not isinstance(condition, str)
+    with pytest.raises(InvalidInput, match="a year of five digits"):
+        passing(condition, rows)
+    assert isinstance(plain_condition(sql, OF_EVERY_KIND, {}, may_fail=False), str)

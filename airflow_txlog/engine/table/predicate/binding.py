@@ -36,7 +36,7 @@ from airflow_txlog.sql.expression import (
     columns_of,
     described,
 )
-from airflow_txlog.sql.operand_types import BOOL, TEXT, VOID, Typed, castable, holds, is_decimal
+from airflow_txlog.sql.operand_types import BOOL, DATE, TEXT, VOID, Typed, castable, holds, is_decimal
 from airflow_txlog.sql.sql_text import sql_text
 
 # A list of 25,000 values.
@@ -166,7 +166,8 @@ class ColumnBinder:
 
     def cast(self, operand: Typed, kind: pa.DataType) -> Expression:
         """Return an operand that is `castable` in another type. Raises NotPlain if it does not fit or must not fail."""
-        may_fail = not holds(kind, operand.type) and kind != TEXT
+        # Of the values that become texts, only dates may fail: those of a year that has not four digits.
+        may_fail = not holds(kind, operand.type) and (kind != TEXT or operand.type == DATE)
         if operand.is_constant:
             try:
                 return self._converted(operand, kind)
