@@ -101,6 +101,13 @@ class Store(ABC):
         PermissionError is raised. With `lazily`, one page is requested at a time, for a caller that may stop early.
         """
 
+    def links(self) -> Iterator[str]:
+        """Yield the path of every symbolic link under the root, in no order. `walk` leaves links out.
+
+        Empty for a store without links.
+        """
+        return iter(())
+
     @abstractmethod
     def stat(self, path: str) -> FileInfo | None:
         """Return the size and time of one object, or None. Raises OutsideTable as `open_input` does."""

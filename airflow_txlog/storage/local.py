@@ -65,6 +65,13 @@ class LocalStore(Store):
         for _, files in self._directories(with_files=True, on_unreadable=on_unreadable):
             yield from (info for info in files if info.path.startswith(prefix))
 
+    def links(self) -> Iterator[str]:
+        for prefix, _ in self._directories(with_files=False, on_unreadable=None):
+            with suppress(FileNotFoundError, NotADirectoryError, OutsideTable):
+                with local_files.folder(self._directory, prefix.split("/")[:-1]) as base, os.scandir(base) as entries:
+                    found = [f"{prefix}{entry.name}" for entry in entries if entry.is_symlink()]
+                yield from found
+
     def stat(self, path: str) -> FileInfo | None:
         linked = self._linked(path)
         found = local_files.stat_of(self._directory, path) if linked is None else local_files.stat_linked(linked)

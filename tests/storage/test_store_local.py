@@ -120,6 +120,14 @@ def linked(tmp_path: Path) -> Iterator[tuple[LocalStore, Path]]:
     assert (outside / "empty").is_dir()
 
 
+def test_links_are_listed_where_they_are(linked: tuple[LocalStore, Path]) -> None:
+    store, _ = linked
+    below = Path(store.root.removeprefix("file://")) / "below"
+    below.mkdir()
+    (below / "link").symlink_to("nowhere")
+    assert sorted(store.links()) == ["below/link", "dir", "file", "loop", "nothing"]
+
+
 def test_walk_follows_no_symlink(linked: tuple[LocalStore, Path]) -> None:
     store, _ = linked
     assert [info.path for info in store.walk()] == ["inside"]

@@ -39,6 +39,7 @@ from airflow_txlog.errors import (
     FolderChanged,
     InvalidJobSpec,
     InvalidProperty,
+    OutsideTable,
     PartitionMismatch,
     SchemaMismatch,
     SourceNotFound,
@@ -47,7 +48,7 @@ from airflow_txlog.errors import (
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 from airflow_txlog.jobs.source.footers import NoColumnType, NotSpark, columns_of_footer, is_in_nanoseconds, without_void
-from airflow_txlog.jobs.source.listing import SUMMARIES, SourceFile, as_deep_as_spark, files_of, table_among
+from airflow_txlog.jobs.source.listing import SUMMARIES, SourceFile, as_deep_as_spark, files_of, is_hidden, table_among
 from airflow_txlog.jobs.source.merging import merged
 from airflow_txlog.locations import PRIVATE_PREFIX, with_folders_above
 from airflow_txlog.storage.base import FileInfo
@@ -55,7 +56,8 @@ from airflow_txlog.storage.base import FileInfo
 _AT_ONCE = 8
 _MOST_KINDS = 20
 _PATHS_SHOWN = 20
-_MAGIC = b"PAR1"
+# The first bytes of a Parquet file, and of one with an encrypted footer, which is refused by name.
+_MAGIC = (b"PAR1", b"PARE")
 _PARQUET_NAMES = (".parquet", ".parq", ".pq")
 _CONSTRAINT = "delta.constraints."
 
@@ -192,9 +194,22 @@ class _Convert:
     # --- the folder -------------------------------------------------------------------------------------------------
 
     def _listed(self) -> dict[str, FileInfo]:
-        """Return the files below the folder by their path in it. Raises TableAlreadyExists for files of a table."""
+        """Return the files below the folder by their path in it.
+
+        Raises TableAlreadyExists for files of a table, OutsideTable for a link that Spark would follow.
+        """
         store, root = self._context.store, self._context.root
         found = {info.path: info for info in store.walk() if not info.path.startswith(PRIVATE_PREFIX)}
+        link = next((path for path in store.links() if not is_hidden(path.split("/"))), None)
+        if link is not None:
+            raise OutsideTable(
+                f"{root} cannot be converted: {link} in it is a symbolic link. Spark reads the files behind it, and a "
+                "table has no files behind links. Nothing was committed. Put the folder or file itself in the place of "
+                "the link, or delete the link.",
+                table=root,
+                path=link,
+                link=link,
+            )
         mark = f"/{LOG_DIRECTORY}/"
         inner = next((path for path in found if mark in f"/{path}"), None)
         if inner is not None:
@@ -233,7 +248,7 @@ class _Convert:
             return True
         try:
             with self._context.store.open_input(self._relative(file)) as source:
-                return bool(source.read(len(_MAGIC)) == _MAGIC)
+                return source.read(4) in _MAGIC
         except FileNotFoundError as error:
             raise self._changed(self._relative(file), "vanished") from error
 

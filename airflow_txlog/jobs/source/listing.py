@@ -396,11 +396,16 @@ def files_of(
     for path in paths:
         parts = path[len(folder) + 1 :].split("/")
         shown = parts[:-1] if parts[-1] in SUMMARIES else parts
-        if any(_HIDDEN.fullmatch(part) for part in shown):
+        if is_hidden(shown):
             continue
         inner = "/".join(filter(None, [above, *parts[:-1]]))
         values = () if recurses else _values_in(inner)
         yield SourceFile(path=path, size_bytes=sizes[path], values=values), len(parts) == 1
+
+
+def is_hidden(parts: Iterable[str]) -> bool:
+    """Return whether Spark skips a path with these parts below the folder that it reads."""
+    return any(_HIDDEN.fullmatch(part) for part in parts)
 
 
 def _values_in(folder: str) -> Values:

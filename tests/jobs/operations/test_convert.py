@@ -188,6 +188,26 @@ def test_a_file_that_cannot_be_in_the_table_is_named(tmp_path: Path, bad: str) -
     assert not Table.exists(tmp_path / "t")
 
 
+@pytest.mark.parametrize("link", ["linked.parquet", "day=2024-01-09", "day=2024-01-01/linked.parquet"])
+def test_a_link_that_spark_would_follow_is_refused_by_name(tmp_path: Path, link: str) -> None:
+    folder = by_days(tmp_path / "t")
+    target = put(tmp_path / "elsewhere" / "a.parquet")
+    (folder / link).symlink_to(target if link.endswith(".parquet") else target.parent)
+    error = error_of(convert(folder, **DAY))
+    assert (error["type"], error["facts"]["path"]) == ("OutsideTable", link)
+    assert not Table.exists(folder)
+    (folder / link).rename(folder / "_linked")
+    committed(convert(folder, **DAY))
+    assert ids(Table.open(folder)) == list(range(6))
+
+
+def test_an_encrypted_file_without_a_parquet_name_is_refused_by_name(tmp_path: Path) -> None:
+    put(tmp_path / "t" / "a.parquet")
+    (tmp_path / "t" / "part-1").write_bytes(b"PARE" + bytes(20) + b"PARE")
+    error = error_of(convert(tmp_path / "t"))
+    assert (error["type"], "part-1" in error["message"]) == ("UnsupportedFeature", True)
+
+
 # --- partitions -------------------------------------------------------------------------------------------------------
 
 
