@@ -22,9 +22,11 @@ from urllib3.exceptions import ProtocolError
 
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
-from airflow_txlog.datafiles.parquet.reading import DataFile
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.rewriting import copy_options, copy_schema, copy_without, open_for_copy
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
+from airflow_txlog.datafiles.tasks.plans import planned_files
+from airflow_txlog.datafiles.tasks.small_files import in_runs
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
 from airflow_txlog.errors import InvalidInput, LimitExceeded, UnsupportedStore
@@ -33,6 +35,7 @@ from airflow_txlog.storage import PLAIN, Access, Store, StoreReference, bucket, 
 from airflow_txlog.storage.clouds import Connection, EmptyRange, NameTaken, NotAnswered, answer_error
 from airflow_txlog.storage.objects import ObjectStore, Upload
 from tests.helpers import azure
+from tests.helpers.files import plan_of_files
 from tests.helpers.rows import append
 
 ABFSS = "abfss://box@lake.dfs.core.windows.net/t"
@@ -274,6 +277,30 @@ def test_a_file_that_is_read_again_is_fetched_once_and_then_forgotten(
     assert (requests("x", is_read_again=True), requests("y", is_read_again=True)) == (1, 1)
     assert (requests("y"), requests("x")) == (1, 0), "there is room for one"
     assert (requests("y", is_read_again=True), object_store.let_go(), requests("y")) == (1, 10, 1)
+
+
+def test_small_files_in_which_rows_are_found_are_fetched_once_until_the_rewrite(
+    object_store: Store, requests_sent: list[str]
+) -> None:
+    object_store.keeps_files = True
+    rows = pa.table({"number": [1, 2, 3]})
+    for number in range(25):
+        with object_store.open_new(f"{number:02}.parquet") as output:
+            pq.write_table(rows, output.sink)
+    plan = plan_of_files(*({"path": each.path, "size_bytes": each.size_bytes} for each in object_store.walk()))
+    files = list(planned_files(plan, object_store))
+    requests_sent.clear()
+    joined = 0
+    for run in in_runs(files, rows.schema, is_read_again=True):
+        if run.rows is None:
+            with open_data_file(run.files[0].file, is_read_again=True):
+                pass
+        else:
+            joined += len(run.files)
+    for planned in files:
+        with open_data_file(planned.file, reads_all=True):
+            pass
+    assert (joined, len(requests_sent)) == (8, 25)
 
 
 def test_an_unfinished_file_is_given_up_at_once_where_the_server_is_out_of_reach(requests_sent: list[str]) -> None:

@@ -50,17 +50,17 @@ class Run:
     rows: pa.RecordBatch | None = None
 
 
-def in_runs(files: Iterable[PlannedFile], schema: pa.Schema) -> Iterator[Run]:
+def in_runs(files: Iterable[PlannedFile], schema: pa.Schema, *, is_read_again: bool = False) -> Iterator[Run]:
     """Yield all files in order, with the rows of small neighbours of one partition where they can be read together.
 
-    `schema` has the wanted columns of the table.
+    `schema` has the wanted columns of the table. `is_read_again`: as of `open_data_file`.
     """
     reader: _Rows | None = None
     waiting: list[tuple[PlannedFile, pa.Table]] = []
     rows = size_bytes = 0
     for planned in files:
         if reader is None:
-            reader = _Rows([field for field in schema if field.name not in planned.constants])
+            reader = _Rows([field for field in schema if field.name not in planned.constants], is_read_again)
         found = reader.read(planned.file) if planned.deleted is None and planned.parts == 1 else None
         if waiting and (found is None or _is_full(waiting[-1], planned, found, rows, size_bytes)):
             yield _joined(waiting)
@@ -105,7 +105,9 @@ class KnownFile(Generic[T]):
 class KnownForms(Generic[T]):
     """Facts about files by the forms of their footers. Several threads may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_read_again: bool = False) -> None:
+        """`is_read_again`: as of `open_data_file`."""
+        self._is_read_again = is_read_again
         self._known: list[tuple[FooterForm, T]] = []
         self._misses = self._tries = 0
 
@@ -121,7 +123,8 @@ class KnownForms(Generic[T]):
 
     def _find(self, file: DataFile) -> KnownFile[T] | None:
         try:
-            with file.store.open_whole(file.path, file.size_bytes or 0) as source:
+            size_bytes = file.size_bytes or 0
+            with file.store.open_whole(file.path, size_bytes, is_read_again=self._is_read_again) as source:
                 data = source.read()
         except (TxlogError, ValueError, OSError, pa.ArrowException):
             return None
@@ -147,9 +150,9 @@ class KnownForms(Generic[T]):
 class _Rows:
     """Reads the wanted columns of small files."""
 
-    def __init__(self, fields: Sequence[pa.Field]) -> None:
-        self._fields = fields
-        self._forms: KnownForms[list[str]] = KnownForms()
+    def __init__(self, fields: Sequence[pa.Field], is_read_again: bool) -> None:
+        self._fields, self._is_read_again = fields, is_read_again
+        self._forms: KnownForms[list[str]] = KnownForms(is_read_again=is_read_again)
         """The names of the wanted columns in files of a form."""
 
     def read(self, file: DataFile) -> pa.Table | None:
@@ -170,7 +173,7 @@ class _Rows:
         return None
 
     def _learn(self, file: DataFile) -> None:
-        with open_data_file(file) as parquet:
+        with open_data_file(file, is_read_again=self._is_read_again) as parquet:
             names = names_in_file(file, parquet.schema_arrow, self._fields)
             is_plain = bool(names) and not calendar_of(parquet).is_legacy
             self._forms.learn(parquet, names if is_plain else None)
