@@ -28,12 +28,15 @@ with DAG(
     @task
     def make_files() -> int:
         """Files as another team might have left them: one folder for each day."""
+        import shutil
+
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        shutil.rmtree(EVENTS, ignore_errors=True)
         for day in (1, 2):
             folder = Path(EVENTS) / f"day=2024-01-0{day}"
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True)
             pq.write_table(pa.table({"id": [day, day + 10], "name": ["a", None]}), folder / "part-0.parquet")
         return 4
 

@@ -47,6 +47,20 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
+@contextmanager
+def refusing_proxy() -> Iterator[tuple[int, list[bytes]]]:
+    """The port of a proxy that refuses every request, and the heads of the requests."""
+    heads: list[bytes] = []
+
+    def refuse(connection: socket.socket) -> None:
+        with connection:
+            heads.append(connection.recv(16_384))
+            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+
+    with listening(refuse) as port:
+        yield port, heads
+
+
 def at(port: int, tls: str = "") -> dict[str, tuple[str, dict[str, Any]]]:
     connection = f"DefaultEndpointsProtocol=http{tls};AccountName=acct;AccountKey=a2V5;"
     return {
@@ -176,15 +190,8 @@ PROXY_WORD = base64.b64encode(f"us@er:{SECRET}/ü".encode())
 def test_a_proxy_that_refuses_is_asked_once_and_with_its_password(
     scheme: str, user: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heads: list[bytes] = []
-
-    def refuse(connection: socket.socket) -> None:
-        with connection:
-            heads.append(connection.recv(16_384))
-            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-
     caplog.set_level("DEBUG")
-    with listening(refuse) as port:
+    with refusing_proxy() as (port, heads):
         monkeypatch.setenv(f"{scheme}_proxy", f"http://{user}127.0.0.1:{port}")
         # A client is kept for its options, with its proxy.
         options = {"anon": True, "endpoint_url": f"{scheme}://g.example:{port}"}
@@ -212,15 +219,8 @@ def test_a_proxy_that_refuses_is_asked_once_and_with_its_password(
 def test_every_client_is_refused_once_by_a_proxy(
     cloud: str, scheme: str, user: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heads: list[bytes] = []
-
-    def refuse(connection: socket.socket) -> None:
-        with connection:
-            heads.append(connection.recv(16_384))
-            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-
     caplog.set_level("DEBUG")
-    with listening(refuse) as port:
+    with refusing_proxy() as (port, heads):
         monkeypatch.setenv(f"{scheme}_proxy", f"http://{user}127.0.0.1:{port}")
         uri, options = at(port, tls=scheme.removeprefix("http"))[cloud]
         given = {name: text.replace("127.0.0.1", f"{cloud}.example") for name, text in options.items()}
@@ -236,15 +236,8 @@ def test_every_client_is_refused_once_by_a_proxy(
 
 @pytest.mark.long("the tries of Azure's own client")
 def test_a_proxy_that_refuses_a_request_for_a_token_of_azure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    heads: list[bytes] = []
-
-    def refuse(connection: socket.socket) -> None:
-        with connection:
-            heads.append(connection.recv(16_384))
-            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-
     options = {"client_id": "c", "tenant_id": "11111111-1111-1111-1111-111111111111", "client_secret": SECRET}
-    with listening(refuse) as port:
+    with refusing_proxy() as (port, heads):
         monkeypatch.setenv("https_proxy", f"http://us:{SECRET}@127.0.0.1:{port}")
         store = open_store(AZURE, Access(storage_options=options))
         with pytest.raises(PermissionError, match=r"refused \(407\): the proxy of") as caught:
@@ -256,16 +249,9 @@ def test_a_proxy_that_refuses_a_request_for_a_token_of_azure_is_named(monkeypatc
 def test_a_proxy_that_refuses_a_request_for_a_token_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heads: list[bytes] = []
-
-    def refuse(connection: socket.socket) -> None:
-        with connection:
-            heads.append(connection.recv(16_384))
-            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-
     key = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
     (tmp_path / "key.json").write_text(json.dumps(key))
-    with listening(refuse) as port:
+    with refusing_proxy() as (port, heads):
         monkeypatch.setenv("https_proxy", f"http://{PROXY_USER}@127.0.0.1:{port}")
         store = open_store("gs://b/t", Access(storage_options={"token": str(tmp_path / "key.json")}))
         store._deadline_s = 1.0  # type: ignore[attr-defined]

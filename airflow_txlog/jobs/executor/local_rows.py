@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import abc
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnySource, RowsInProcess
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.scan_and_write import Task
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.rules import RowRules, keeps_as_they_are
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
@@ -28,10 +29,47 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FoundHere:
-    """A source of Parquet files, or one of our tables. See `FoundSource`."""
+class _PlainRows(abc.ABC):
+    """Rows that this process reads, of whichever origin. See `FoundSource`."""
 
     _context: JobContext
+
+    @property
+    @abc.abstractmethod
+    def reads_target(self) -> bool:
+        """Whether they may be rows of the target."""
+
+    @property
+    @abc.abstractmethod
+    def columns(self) -> StructType:
+        """The source's columns."""
+
+    @abc.abstractmethod
+    def _scan(self, *, in_one: bool) -> FileScan:
+        """Return the scan of all rows, for one task if `in_one`."""
+
+    @property
+    def described(self) -> SchemaJson:
+        described: SchemaJson = json.loads(schema_to_json(self.columns))
+        return described
+
+    def materialize(self, parameters: Collection[str]) -> MaterializedSource:
+        scan = self._scan(in_one=False)
+        return materialize_scan(self._context, scan, self.columns, parameters, reads_target=self.reads_target)
+
+    def stage(self, rules: PlainRules, layout: Layout, inside: str | None) -> list[StagedFile]:
+        """Write the rows as they are. Raises NeedsSpark."""
+        context = self._context
+        context.executor.foresee(lambda: why_not_as_they_are(rules, self.columns, inside))
+        # A single task writes one file per partition; several tasks would each write a file per partition.
+        scan = self._scan(in_one=bool(layout.partition_columns))
+        return stage(context, layout, [(TaskRows(Task(source=scan)), None)])
+
+
+@dataclass(frozen=True)
+class FoundHere(_PlainRows):
+    """A source of Parquet files, or one of our tables."""
+
     _found: RowsHere
 
     @property
@@ -42,61 +80,34 @@ class FoundHere:
     def columns(self) -> StructType:
         return self._found.columns
 
-    @property
-    def described(self) -> SchemaJson:
-        described: SchemaJson = json.loads(schema_to_json(self.columns))
-        return described
-
     def values_of(self, name: str, what: str) -> pa.ChunkedArray:
-        scan = self._found.scan(self._context)
+        scan = self._scan(in_one=False)
         only = replace(scan, schema=pa.schema([scan.schema.field(name)]))
         return self._context.executor.run([Task(source=only)], only.output_schema, what).column(0)
 
-    def materialize(self, parameters: Collection[str]) -> MaterializedSource:
-        context, found = self._context, self._found
-        scan = found.scan(context)
-        return materialize_scan(context, scan, found.columns, parameters, reads_target=found.reads_target)
-
-    def stage(self, rules: PlainRules, layout: Layout, inside: str | None) -> list[StagedFile]:
-        """Copy the files' rows. Raises NeedsSpark."""
-        context = self._context
-        context.executor.foresee(lambda: why_not_as_they_are(rules, self.columns, inside))
-        # A single task writes one file per partition; several tasks would each write a file per partition.
-        scan = self._found.scan(context, in_one=bool(layout.partition_columns))
-        return stage(context, layout, [(TaskRows(Task(source=scan)), None)])
+    def _scan(self, *, in_one: bool) -> FileScan:
+        return self._found.scan(self._context, in_one=in_one)
 
 
 @dataclass(frozen=True)
-class FoundInProcess:
-    """Rows that the caller of the job holds. See `FoundSource`."""
+class FoundInProcess(_PlainRows):
+    """Rows that the caller of the job holds."""
 
-    _context: JobContext
     _found: GivenRows
-    reads_target: ClassVar[bool] = False
+
+    @property
+    def reads_target(self) -> bool:
+        return False
 
     @property
     def columns(self) -> StructType:
         return self._found.columns
 
-    @property
-    def described(self) -> SchemaJson:
-        described: SchemaJson = json.loads(schema_to_json(self.columns))
-        return described
-
     def values_of(self, name: str, what: str) -> pa.ChunkedArray:
         return self._found.values_of(name)
 
-    def materialize(self, parameters: Collection[str]) -> MaterializedSource:
-        context = self._context
-        return materialize_scan(context, self._found.scan(context, context.parallelism), self.columns, parameters)
-
-    def stage(self, rules: PlainRules, layout: Layout, inside: str | None) -> list[StagedFile]:
-        """Write the rows as they come. Raises NeedsSpark."""
-        context = self._context
-        context.executor.foresee(lambda: why_not_as_they_are(rules, self.columns, inside))
-        # A single task writes one file per partition; several tasks would each write a file per partition.
-        scan = self._found.scan(context, 1 if layout.partition_columns else context.parallelism)
-        return stage(context, layout, [(TaskRows(Task(source=scan)), None)])
+    def _scan(self, *, in_one: bool) -> FileScan:
+        return self._found.scan(self._context, 1 if in_one else self._context.parallelism)
 
 
 def why_not_as_they_are(rules: PlainRules, given: StructType, inside: str | None) -> str | None:
