@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,14 @@ import pyarrow as pa
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import Upkeep
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.hooks.upkeep import run_upkeep
 from airflow_txlog.operators import DeltaUpkeepOperator
+from airflow_txlog.runners.in_process import InProcessRunner
 from airflow_txlog.storage import LocalStore
 from tests.helpers.rows import make_table
 
@@ -126,6 +133,21 @@ def test_a_budget_of_bytes_holds_for_all_tables_together(lake: Path) -> None:
 def test_tables_are_left_when_the_minutes_are_over(lake: Path) -> None:
     report = execute(str(lake), max_minutes=1e-9)
     assert report["left"] == [f"{lake}/raw/orders", f"{lake}/users"]
+
+
+def test_each_table_gets_the_minutes_that_are_left(lake: Path) -> None:
+    given: list[float] = []
+
+    def make_spec(table: str, limits: Mapping[str, Any]) -> JobSpec:
+        given.append(limits["max_minutes"])
+        return JobSpec(operation=Upkeep(), table_uri=table)
+
+    def run(spec: JobSpec) -> JobResult:
+        time.sleep(0.02)
+        return InProcessRunner().run(spec, log=print)
+
+    run_upkeep(TxlogHook(), [str(lake)], make_spec, run, print, max_minutes=5)
+    assert 4 < given[1] <= given[0] - 0.02 / 60 < 5
 
 
 def test_names_are_those_of_the_connection_and_its_base_is_the_default(

@@ -27,6 +27,18 @@ if TYPE_CHECKING:
 
     from tests.helpers.delta_spark import DeltaSpark
 
+# Of the log alone.
+LOG_CASES = (
+    "open",
+    "commit",
+    "convert",
+    "list-partition",
+    "list-pruned",
+    "prune",
+    "refresh",
+    "commit-large",
+    "checkpoint",
+)
 CASES = (
     "delete",
     "update",
@@ -43,15 +55,7 @@ CASES = (
     "merge-partition",
     "optimize",
     "z-order",
-    "open",
-    "commit",
-    "convert",
-    "list-partition",
-    "list-pruned",
-    "prune",
-    "refresh",
-    "commit-large",
-    "checkpoint",
+    *LOG_CASES,
     "memory",
     "ten-million",
     "plan",

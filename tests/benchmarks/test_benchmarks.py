@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.contract.operations.records import looks_plain
+from tests.benchmarks.__main__ import LOG_CASES
 from tests.benchmarks.heavy_cases import EVERY_ROW
 from tests.benchmarks.places import NO_SERVER, has_server
 from tests.benchmarks.statement_cases import equal_sides
@@ -33,18 +34,7 @@ def run_benchmarks(folder: Path, *cases: str, rounds: int = 1) -> list[dict[str,
 
 @pytest.mark.long("eight benchmarks")
 def test_log_benchmarks_print_one_line_a_peer_and_find_the_same_files_on_every_side(tmp_path: Path) -> None:
-    cases = [
-        "open",
-        "commit",
-        "convert",
-        "list-partition",
-        "list-pruned",
-        "prune",
-        "refresh",
-        "commit-large",
-        "checkpoint",
-    ]
-    lines = run_benchmarks(tmp_path, *cases)
+    lines = run_benchmarks(tmp_path, *LOG_CASES)
     assert [(line["case"], line["peer"]) for line in lines] == [
         ("open", "deltalake"),
         ("commit", "deltalake"),

@@ -148,7 +148,7 @@ class ZOrdered:
     def _ordered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         place = batch.schema.get_field_index(ADDRESS_COLUMN)
         addresses = batch.column(place)
-        # A batch never crosses from one file to another.
+        # A batch never crosses from one partition to another, nor, with row ids, from one file to another.
         file = addresses[0].as_py() >> POSITION_BITS
         group = self.groups[file].as_py()
         z = self.order.values(batch)

@@ -315,12 +315,24 @@ def test_what_a_footer_does_not_prove_is_left_out(tmp_path: Path, options: dict[
     assert (found["numRecords"], found["minValues"], found["maxValues"]) == (2, {}, {})
 
 
-def test_a_column_that_a_file_lacks_is_null_there(tmp_path: Path) -> None:
-    put(tmp_path / "t" / "a.parquet", pa.table({"a": [1, 2]}))
-    put(tmp_path / "t" / "b.parquet", pa.table({"b": ["x"], "a": [3]}))
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_a_column_that_a_file_lacks_is_null_there(tmp_path: Path, store_schema: bool) -> None:
+    put(tmp_path / "t" / "a.parquet", pa.table({"a": [1, 2]}), store_schema=store_schema)
+    put(tmp_path / "t" / "b.parquet", pa.table({"b": ["x"], "a": [3]}), store_schema=store_schema)
     committed(convert(tmp_path / "t"))
     rows = Table.open(tmp_path / "t").to_arrow().sort_by("a")
     assert rows.to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": None}, {"a": 3, "b": "x"}]
+
+
+def test_dates_of_the_old_calendar_get_no_bounds_beside_files_of_the_same_columns(tmp_path: Path) -> None:
+    rows = pa.table({"d": [dt.date(2024, 1, 1)]})
+    old = rows.replace_schema_metadata({"org.apache.spark.version": "2.4.8"})
+    put(tmp_path / "t" / "a.parquet", rows)
+    put(tmp_path / "t" / "b.parquet", old)
+    committed(convert(tmp_path / "t"))
+    files = Table.open(tmp_path / "t").snapshot().files()
+    found = zip(files.column("path").to_pylist(), map(json.loads, files.column("stats").to_pylist()), strict=True)
+    assert {path: stats["minValues"] for path, stats in found} == {"a.parquet": {"d": "2024-01-01"}, "b.parquet": {}}
 
 
 def test_statistics_are_taken_as_the_properties_and_the_author_say(tmp_path: Path) -> None:

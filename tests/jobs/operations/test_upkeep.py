@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.operations.upkeep import upkeep
 from tests.conftest import ManualClock
 from tests.helpers.depth import depth
-from tests.helpers.jobs import begin_job, committed, run, set_property
+from tests.helpers.jobs import begin_job, committed, error_of, run, set_property
 from tests.helpers.racing import killed_before_commit
 from tests.helpers.rows import append, make_table
 from tests.helpers.specs import job_spec
@@ -72,6 +73,22 @@ def test_more_than_two_small_files_of_a_partition_are_joined(
     assert steps(table) == []
 
 
+def test_one_file_with_many_deleted_rows_is_rewritten_alone(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(0, 10), properties=CALM | {"delta.enableDeletionVectors": "true"})
+    committed(run(None, "delete", table, predicate="id = 5"))
+    assert steps(table, purge_above=None) == [("compact", True)]
+    assert steps(table, purge_above=None) == []
+
+
+def test_a_table_that_may_not_be_written_here_is_refused_and_a_dry_run_reads_it(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", 3)
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["anythingNew"]}
+    commit = f"{table.latest_version() + 1:020}.json"
+    (tmp_path / "t" / "_delta_log" / commit).write_text(json.dumps({"protocol": protocol}))
+    assert steps(table, dry_run=True) == [("compact", False)]
+    assert error_of(run(None, "upkeep", table, compact=False))["type"] == "UnsupportedFeature"
+
+
 @pytest.mark.parametrize(("above", "is_due"), [(0.05, True), (0.25, True), (0.75, False), (None, False)])
 def test_deleted_rows_above_the_share_are_purged(tmp_path: Path, above: float | None, is_due: bool) -> None:
     table = make_table(tmp_path / "t", rows(0, 10), properties=CALM | {"delta.enableDeletionVectors": "true"})
@@ -100,8 +117,11 @@ def test_the_log_before_its_retention_is_cleaned_and_the_table_is_read_as_before
         os.utime(path, (long_ago_s, long_ago_s))
     assert steps(table, compact=False) == []
     set_property(table, "delta.enableExpiredLogCleanup", "true")
+    old = tmp_path / "t" / "_delta_log" / f"{3:020}.json"
+    assert steps(table, compact=False, dry_run=True) == []
+    assert old.exists()
     assert steps(table, compact=False) == [("clean_log", True)]
-    assert not (tmp_path / "t" / "_delta_log" / f"{3:020}.json").exists()
+    assert not old.exists()
     assert ids(table) == list(range(6))
     assert steps(table, compact=False) == []
 

@@ -16,7 +16,7 @@ from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.changes.versions import changes_since
 from tests.helpers.jobs import committed, insert, read_alike, run, update
-from tests.helpers.rows import make_table
+from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,6 +114,36 @@ def test_a_merge_keeps_ids_and_numbers_the_rows_that_it_inserts(tmp_path: Path, 
     assert len(inserted) == 2
     assert all(6 < row_id <= mark for row_id in inserted)
     assert preserved(table) == "true"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"zorder_by": ["id"]}], ids=["compacted", "sorted"])
+def test_an_optimize_keeps_the_ids_and_versions_of_all_rows(table: Table, arguments: dict[str, Any]) -> None:
+    for row in range(20, 50):  # enough for files to be read together
+        append(table, pa.table({"id": [row], "name": ["c"]}, schema=SCHEMA))
+    committed(run(None, "delete", table, predicate="id IN (1, 10)"))
+    before = row_ids(table)
+    assert committed(run(None, "optimize", table, **arguments)).metrics["numAddedFiles"] == 1
+    assert row_ids(table) == before
+    assert preserved(table) == "true"
+
+
+@pytest.mark.parametrize("work", ["delete", "update", "optimize"])
+def test_the_rows_of_a_file_are_numbered_through_its_row_groups(table: Table, work: str) -> None:
+    rows = pa.table({"id": range(20, 27), "name": ["c"] * 7}, schema=SCHEMA)
+    path = Path(table.uri.removeprefix("file://"), "groups.parquet")
+    pq.write_table(rows, path, row_group_size=2)
+    tx = table.begin()
+    tx.add(path=path.name, size=path.stat().st_size, stats=json.dumps({"numRecords": 7}))
+    tx.commit("WRITE")
+    before = row_ids(table)
+    assert [before[row][0] - before[20][0] for row in range(20, 27)] == list(range(7))
+    more: dict[str, Any] = {} if work == "optimize" else {"predicate": "id IN (22, 26)"}
+    version = committed(
+        run(None, work, table, **more, **({"set": {"name": "'x'"}} if work == "update" else {}))
+    ).version
+    changed = {} if work == "optimize" else {row: (before[row][0], version) for row in (22, 26)}
+    after = before | changed if work != "delete" else {row: ids for row, ids in before.items() if row not in changed}
+    assert row_ids(table) == after
 
 
 def mark_of(table: Table) -> int:

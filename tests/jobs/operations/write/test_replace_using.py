@@ -22,6 +22,7 @@ from airflow_txlog.errors import (
     SchemaMismatch,
     UnknownColumn,
 )
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.depth import depth
 from tests.helpers.jobs import application, committed, run, set_property, tried_without_spark
 from tests.helpers.racing import before_commit, killed_before_commit, winning
@@ -177,6 +178,13 @@ def test_a_column_that_the_source_lacks_is_null(tmp_path: Path, source: Source) 
     table = make(tmp_path, A)
     committed(replace(table, source(pa.table({"shop": pa.array([1], pa.int32()), "id": [9]})), ["shop"]))
     assert rows_of(table) == Counter({A[1]: 1, A[4]: 1, (9, None, 1, None): 1})  # type: ignore[dict-item]
+
+
+def test_values_that_no_task_holds_are_looked_up_by_spark(tmp_path: Path, source: Source) -> None:
+    table = make(tmp_path, A)
+    result = replace(table, source(A), ["id"], limits=Limits(merge_key_bytes=1))
+    assert result.error["facts"]["needs_spark"]
+    assert rows_of(table) == Counter(A)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception]]] = {
