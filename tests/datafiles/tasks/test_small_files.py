@@ -99,11 +99,12 @@ def test_a_column_that_some_files_lack_or_hold_narrower_is_read_as_from_each_alo
 
 
 def test_files_of_other_partitions_or_with_deleted_rows_keep_their_own_values(folder: Path) -> None:
-    parts = pa.array([f"p{number // 7}" for number in range(FILES)])
+    # Files without a row, every seventh, have a form of their own: a run may end there anyway.
+    parts = pa.array([f"p{number // 5}" for number in range(FILES)])
     plan = plan_of(folder).append_column(CONSTANT_PREFIX + "text", parts)
     assert read(folder, plan) == read(folder, plan, AloneScan)
     counts = joined_counts(folder, plan)
-    assert 1 < max(counts) <= 7
+    assert 1 < max(counts) <= 5
     deleted = [pack([0, 2]) if number == 101 else None for number in range(FILES)]
     plan = plan_of(folder, deleted=deleted)
     assert read(folder, plan).num_rows == sum(n % 7 for n in range(FILES)) - 2
@@ -145,8 +146,26 @@ def test_a_bad_file_among_small_ones_is_named_as_if_it_were_read_alone(
 def test_a_file_of_another_size_or_row_count_than_its_action_says_is_refused(folder: Path) -> None:
     counts = [number % 7 for number in range(FILES)]
     assert read(folder, plan_of(folder, num_records=counts)).num_rows == sum(counts)
+    changed = 110
+    assert 0 < counts[changed] < 6, "one of those that are read together"
     with pytest.raises(TaskFailed, match="its statistics say 9 rows"):
-        read(folder, plan_of(folder, num_records=[*counts[:-1], 9]))
+        read(folder, plan_of(folder, num_records=[9 if n == changed else count for n, count in enumerate(counts)]))
+    sizes = plan_of(folder).column("size_bytes").to_pylist()
+    wrong = plan_of(folder, size_bytes=[size + (n == changed) for n, size in enumerate(sizes)])
+    with pytest.raises(TaskFailed, match=r"110\.parquet") as joined:
+        read(folder, wrong)
+    with pytest.raises(TaskFailed) as alone:
+        read(folder, wrong, AloneScan)
+    assert str(joined.value) == str(alone.value)
+
+
+def test_a_date_of_the_old_calendar_is_refused_in_a_small_file_too(tmp_path: Path) -> None:
+    schema = pa.schema([("d", pa.date32())], metadata={"org.apache.spark.version": "2.4.8"})
+    for number in range(60):
+        rows = pa.table({"d": pa.array([-200_000 if number == 50 else 0], pa.date32())}, schema=schema)
+        pq.write_table(rows, tmp_path / f"{number:03}.parquet")
+    with pytest.raises(TaskFailed, match=r"050\.parquet.*Julian calendar"):
+        read(tmp_path, plan_of(tmp_path), schema=schema)
 
 
 def test_a_small_file_whose_rows_would_take_much_memory_is_left_alone(tmp_path: Path) -> None:
