@@ -76,6 +76,8 @@ class VacuumResult:
     deleted_directories: int
     dry_run: bool
     mode: VacuumMode = "full"
+    through: int = -1
+    """The last version whose removed files are all among `files` or gone; -1 if none is known."""
 
 
 def vacuum_table(
@@ -140,6 +142,7 @@ def vacuum(
         deleted_directories=directories,
         dry_run=request.dry_run,
         mode=request.mode,
+        through=through,
     )
 
 
@@ -200,8 +203,6 @@ class _Run:
         plan = plan_vacuum(files, named, self.orphan_before_ms, filter(is_visible, directories), occupied)
         if inventory is not None:
             return self._looked_up(plan, named), -1
-        if self.request.dry_run:
-            return plan, -1
         # A remove that a writer with a fast clock stamped later than its commit waits for the next full vacuum.
         before_ms = self.delete_before_ms - _CLOCK_SLACK_MS
         return plan, last_version_before(list_commits(store), self.state.version, before_ms)

@@ -19,8 +19,9 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.checkpointing import clean_log
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.table.snapshot.files import stated_count, vectors_of
+from airflow_txlog.engine.upkeep.removed_files import write_last_vacuum
 from airflow_txlog.engine.upkeep.vacuum import vacuum_table
-from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState, milliseconds
+from airflow_txlog.engine.upkeep.vacuum_plan import VacuumMode, VacuumRequest, milliseconds
 from airflow_txlog.errors import CannotVacuumLite
 from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.operations.maintenance import checkpoint, vacuum
@@ -46,8 +47,11 @@ def is_worth_it(bins: Sequence[Bin]) -> bool:
 def deleted_share(snapshot: Snapshot) -> float:
     """Return the share of rows that deletion vectors delete, in the live files whose rows are counted."""
     files = snapshot.files()
+    vectors = vectors_of(files)
+    if not vectors:
+        return 0.0
     counts = [stated_count(stats) for stats in files.column("stats").to_pylist()]
-    deleted = sum(vector.cardinality for row, vector in vectors_of(files).items() if counts[row])
+    deleted = sum(vector.cardinality for row, vector in vectors.items() if counts[row])
     return deleted / max(1, sum(count or 0 for count in counts))
 
 
@@ -74,7 +78,7 @@ class _Upkeep:
             self._clean_log(table.snapshot())
         self._vacuum()
         result = context.result(
-            is_committed=bool(self._results),
+            is_committed=any(result.status == "committed" for result in self._results),
             version=table.snapshot().version,
             read_version=first,
             metrics=_sums(result.metrics for result in self._results),
@@ -108,7 +112,7 @@ class _Upkeep:
             "files": sum(each.files.num_rows for each in bins),
             "bytes": sum(each.size_bytes for each in bins),
         }
-        if not self._begins(step, why, facts, needs_budget=True):
+        if not self._begins(step, why, facts, fits=bool(self._budget.chosen(list(bins)))):
             return
         batch_bytes = _TIMED_BATCH_BYTES if self._budget.until_ms is not None else 32 * 1024**3
         operation = Optimize(purge=purge, target_bytes=self._described.target_bytes, batch_bytes=batch_bytes)
@@ -147,7 +151,11 @@ class _Upkeep:
         described, table = self._described, self._context.table
         if described.vacuum is None:
             return
-        hours, mode = described.retention_hours, described.vacuum
+        shares_folder = table.snapshot().table_properties.shares_folder
+        hours = described.retention_hours
+        mode: VacuumMode = "lite" if shares_folder else described.vacuum
+        if mode != described.vacuum:
+            self._context.log("vacuumed by the log alone: the folder has files of others")
         request = VacuumRequest(
             retention_ms=None if hours is None else milliseconds(hours), dry_run=True, check_retention=True, mode=mode
         )
@@ -155,12 +163,15 @@ class _Upkeep:
             try:
                 found = vacuum_table(table, request)
             except CannotVacuumLite:
-                if VacuumState.of(table.snapshot()).shares_folder:
+                if shares_folder:
                     self._context.log("not vacuumed: the log does not reach back, and the folder has files of others")
                     return
                 mode = "full"
                 found = vacuum_table(table, dataclasses.replace(request, mode=mode))
         if not found.files:
+            if not described.dry_run:
+                # The next lite vacuum need not read these commits again, and the log may be cleaned of them.
+                write_last_vacuum(table.store, found.through)
             return
         facts = {"files": len(found.files), "bytes": found.size_bytes, "mode": mode}
         if self._begins("vacuum", f"no kept version needs {plural(len(found.files), 'file')}", facts):
@@ -169,15 +180,15 @@ class _Upkeep:
 
     # --- the report -------------------------------------------------------------------------------------------------
 
-    def _begins(self, step: str, why: str, facts: dict[str, Any], *, needs_budget: bool = False) -> bool:
-        """Add a step that is due to the report; return whether it is done now."""
+    def _begins(self, step: str, why: str, facts: dict[str, Any], *, fits: bool = True) -> bool:
+        """Add a step that is due to the report; return whether it is done now, as far as it `fits` into the budget."""
         left = None
         if self._described.dry_run:
             left = "dry run"
         elif self._budget.is_over:
             left = "the time is over"
-        elif needs_budget and self._budget.bytes_left == 0:
-            left = "the bytes are used up"
+        elif not fits:
+            left = "no bin fits into the bytes that are left"
         self._report.append({"step": step, "why": why, "done": left is None, **facts})
         size = f" ({size_text(facts['bytes'])})" if "bytes" in facts else ""
         self._context.log(f"{step} is due: {why}{size}{'' if left is None else f'; left undone: {left}'}")

@@ -17,8 +17,10 @@ import pytest
 from airflow_txlog.contract.operations import Upkeep
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.segment import list_segment
+from airflow_txlog.engine.upkeep.removed_files import read_last_vacuum
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.operations.upkeep import upkeep
+from airflow_txlog.storage import LocalStore
 from tests.conftest import ManualClock
 from tests.helpers.depth import depth
 from tests.helpers.jobs import begin_job, committed, error_of, run, set_property
@@ -141,6 +143,32 @@ def test_a_lite_vacuum_becomes_full_where_the_log_does_not_reach_back_but_not_be
         assert ids(table) == [1, 2, 3, 4, 5]
 
 
+def test_a_vacuum_without_a_file_is_remembered_so_that_a_cleaned_log_needs_no_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make(tmp_path / "t", 6, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"})
+    assert steps(table, compact=False, dry_run=True) == []
+    assert read_last_vacuum(table.store) is None
+    assert steps(table, compact=False) == []
+    assert read_last_vacuum(table.store) == table.latest_version()
+    table.checkpoint()
+    for version in range(3):
+        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+    monkeypatch.setattr(LocalStore, "walk", lambda *_, **__: pytest.fail("the files are listed"))
+    assert steps(table, compact=False) == []
+
+
+def test_a_full_vacuum_beside_files_of_others_goes_by_the_log_alone(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", 3, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"})
+    set_property(table, "txlog.sharedFolder", "true")
+    other = tmp_path / "t" / "of-others.parquet"
+    other.write_bytes(b"1")
+    os.utime(other, (0, 0))
+    assert steps(table, vacuum="full") == [("compact", True), ("vacuum", True)]
+    assert other.exists()
+    assert steps(table, vacuum="full") == []
+
+
 @pytest.mark.parametrize("mode", ["lite", "full"])
 def test_files_that_no_kept_version_needs_are_vacuumed(tmp_path: Path, mode: str) -> None:
     table = make(tmp_path / "t", 3, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"})
@@ -167,8 +195,10 @@ def test_the_bytes_of_a_budget_are_spent_on_the_smallest_files_and_the_rest_is_l
     small = [rows(number, day="mon") for number in range(4)]
     large = [rows(100 * number, 20_000, day="tue") for number in range(1, 4)]
     table = make_table(tmp_path / "t", *small, *large, partition_by=["day"], properties=CALM)
-    assert steps(table, max_bytes=1) == [("compact", True)]
-    assert num_files(table) == 7, "nothing fits"
+    nothing_fits = run(None, "upkeep", table, max_bytes=1)
+    assert nothing_fits.status == "nothing_to_do"
+    assert [(step["step"], step["done"]) for step in nothing_fits.details.upkeep] == [("compact", False)]
+    assert num_files(table) == 7
     assert steps(table, max_bytes=20_000) == [("compact", True)]
     assert num_files(table) == 4
     assert steps(table) == [("compact", True)]
