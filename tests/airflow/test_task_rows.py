@@ -222,12 +222,17 @@ FITS = [
     (pa.int64(), pa.decimal128(10, 2), [7, -99999999, None]),
     (pa.int8(), pa.decimal128(38, 37), [9]),
     (pa.decimal128(6, 1), pa.decimal128(8, 3), [None]),
+    (pa.uint64(), pa.int64(), [2**63 - 1, None]),
+    (pa.uint64(), pa.decimal128(20, 0), [2**64 - 1]),
+    (pa.decimal128(38, 0), pa.int32(), [7, None]),
     (pa.float32(), pa.float64(), [0.5]),
     (pa.null(), pa.string(), [None]),
     (pa.timestamp("ns"), UTC_TIME, [pd.Timestamp("2024-01-01 10:00:00.000001")]),
     (pa.timestamp("s", tz="Europe/Berlin"), pa.timestamp("us"), [0]),
     (pa.date32(), pa.timestamp("us"), [0]),
     (pa.list_(pa.int64()), pa.list_(pa.int16()), [[1], None]),
+    (pa.list_view(pa.int64()), pa.list_(pa.int16()), [[1, 2], None, [], [3]]),
+    (pa.large_list_view(pa.int64()), pa.list_(pa.int64()), [None, [1]]),
     (pa.struct([("x", pa.int64())]), pa.struct([("x", pa.int32()), ("y", pa.string())]), [{"x": 1}]),
     (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int32()), [[("k", 1)]]),
 ]
@@ -236,10 +241,13 @@ REFUSED = [
     (pa.string(), pa.int64(), ["1"]),
     (pa.int64(), pa.string(), [1]),
     (pa.decimal128(6, 3), pa.decimal128(8, 2), [None]),
+    (pa.decimal128(6, 1), pa.int64(), [None]),
     (UTC_TIME, pa.date32(), [0]),
     (pa.struct([("x", pa.int32()), ("z", pa.int32())]), pa.struct([("x", pa.int32())]), [{"x": 1, "z": 2}]),
     # Of a type that fits, one value does not.
     (pa.int64(), pa.int32(), [2**40]),
+    (pa.uint64(), pa.int64(), [2**63]),
+    (pa.decimal128(38, 0), pa.int64(), [10**30]),
     (pa.int64(), pa.float64(), [2**53 + 1]),
     (pa.int64(), pa.decimal128(10, 2), [10**8]),
     (pa.timestamp("ns"), UTC_TIME, [1]),
@@ -262,6 +270,16 @@ def test_a_column_takes_the_type_of_the_table_if_no_value_changes(
         # An upsert stores the same: its rows are written down first.
         task.run(lambda hook: hook.upsert(table, rows, keys="id"))
         assert Table.open(table).to_arrow()["c"].null_count == rows["C"].null_count
+
+
+def test_lists_and_repeated_values_are_stored_in_whatever_form_they_come(task: Task, table: str) -> None:
+    values, lengths = pa.array([7, 8, 9], pa.int64()), pa.array([2, 1, 0], pa.int32())
+    views = pa.ListViewArray.from_arrays(pa.array([1, 0, 0], pa.int32()), lengths, values)
+    repeated = pc.run_end_encode(pa.array(["x", "x", None]))
+    rows = pa.table({"views": views, "repeated": repeated})
+    task.run(lambda hook: hook.append(table, rows))
+    read = Table.open(table).to_arrow().to_pydict()
+    assert read == {"views": [[8, 9], [7], []], "repeated": ["x", "x", None]}
 
 
 @pytest.mark.parametrize(("given", "wanted", "values"), REFUSED, ids=lambda value: str(value)[:40])

@@ -92,6 +92,8 @@ def convert_array(array: pa.Array, wanted: pa.DataType, column: str, source: Val
         return array
     if pa.types.is_dictionary(array.type):
         return convert_array(array.dictionary_decode(), wanted, column, source)
+    if pa.types.is_run_end_encoded(array.type):
+        return convert_array(pc.run_end_decode(array), wanted, column, source)
     if isinstance(array, pa.ExtensionArray):
         return convert_array(array.storage, wanted, column, source)
     if pa.types.is_null(array.type):
@@ -144,10 +146,11 @@ def _check_variant(found: pa.StructType, members: FileFields, column: str, is_wh
 
 def _list(array: pa.Array, wanted: pa.ListType, column: str, source: ValueSource) -> pa.Array:
     kind = array.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+    is_view = pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
+    if not (is_view or pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         raise ColumnMismatch(column, kind, wanted, "it is no list")
-    if pa.types.is_fixed_size_list(kind) and array.null_count:
-        # Values lie under a null too, and offsets alone would give them to the list before it.
+    if is_view or (pa.types.is_fixed_size_list(kind) and array.null_count):
+        # Values lie under a null too, and offsets alone would give them to the list before it. Views lie in any order.
         lengths = pc.fill_null(pc.list_value_length(array), 0)
         ends = pc.cumulative_sum(lengths).cast(pa.int32())
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
@@ -204,7 +207,7 @@ def _keeps_values(kind: pa.DataType, wanted: pa.DataType) -> bool:
     if is_a.is_floating(kind):
         return bool(is_a.is_floating(wanted) and kind.bit_width <= wanted.bit_width)
     if is_a.is_decimal(kind):
-        return bool(is_a.is_decimal(wanted))
+        return bool(is_a.is_decimal(wanted) or (kind.scale == 0 and is_a.is_integer(wanted)))
     if is_a.is_date(kind):
         return bool(is_a.is_date(wanted) or (is_a.is_timestamp(wanted) and wanted.tz is None))
     if _is_text(kind):
@@ -228,9 +231,10 @@ def _is_widened(kind: pa.DataType, wanted: pa.DataType) -> bool:
         return bool(is_a.is_float64(wanted) and kind.bit_width <= 32)
     if is_a.is_integer(kind) and is_a.is_decimal(wanted):
         return bool(wanted.precision - wanted.scale >= (20 if kind.bit_width > 32 else 10))
-    if is_a.is_decimal(kind) and is_a.is_decimal(wanted):
+    if is_a.is_decimal(kind):
         whole_digits = kind.precision - kind.scale
-        return bool(wanted.scale >= kind.scale and wanted.precision - wanted.scale >= whole_digits)
+        is_wider = is_a.is_decimal(wanted) and wanted.scale >= kind.scale
+        return bool(is_wider and wanted.precision - wanted.scale >= whole_digits)
     return _keeps_values(kind, wanted)
 
 

@@ -268,6 +268,9 @@ def _can_become(found: DataType, wanted: DataType, *, is_whole: bool) -> bool:
             )
         case (DecimalType(), DecimalType()):
             return found.scale <= wanted.scale
+        case (DecimalType(scale=0), _):
+            # Unsigned 64-bit integers, and sums of DuckDB.
+            return wanted in INTEGERS
     if found in INTEGERS:
         return wanted in INTEGERS or wanted in _FLOATS or isinstance(wanted, DecimalType)
     is_time = found in _TIMES and wanted in _TIMES
