@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -166,6 +167,29 @@ def test_a_date_of_the_old_calendar_is_refused_in_a_small_file_too(tmp_path: Pat
         pq.write_table(rows, tmp_path / f"{number:03}.parquet")
     with pytest.raises(TaskFailed, match=r"050\.parquet.*Julian calendar"):
         read(tmp_path, plan_of(tmp_path), schema=schema)
+
+
+class _Opened(io.BytesIO):
+    """A file of which no byte is read."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise AssertionError("it was read before its size was compared")
+
+
+class _Replaced(LocalStore):
+    """A store in which a large file has taken the place of a small one."""
+
+    def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> Any:
+        if path != "119.parquet":
+            return super().open_whole(path, size_bytes)
+        return pa.PythonFile(_Opened(bytes(size_bytes + 1)), mode="r")
+
+
+def test_a_file_of_another_size_is_not_read(folder: Path) -> None:
+    """It may be larger than memory."""
+    found = list(in_runs(planned_files(plan_of(folder), _Replaced(str(folder))), SCHEMA))
+    assert [(len(run.files), run.rows) for run in found[-1:]] == [(1, None)]
+    assert max(len(run.files) for run in found) > 1
 
 
 def test_a_small_file_whose_rows_would_take_much_memory_is_left_alone(tmp_path: Path) -> None:
