@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_txlog.engine.table.schema.column_paths import parse_paths, path_text
+
 if TYPE_CHECKING:
     from argparse import Namespace
 
@@ -25,7 +27,7 @@ def alteration_of(args: Namespace) -> dict[str, Any]:
         if pairs:
             found[name] = {key: None if name == "set_comments" and not value else value for key, value in pairs}
     if args.cluster_by is not None:
-        found["cluster_by"] = [name.strip() for name in args.cluster_by.split(",") if name.strip()]
+        found["cluster_by"] = [path_text(path) for path in parse_paths(args.cluster_by)]
     if not found:
         raise ValueError("alter needs something to change, such as --set-property NAME=VALUE.")
     return found | ({"allow_reader_upgrade": True} if args.allow_reader_upgrade else {})

@@ -47,6 +47,7 @@ def _broken(rule: Rule, batch: pa.RecordBatch) -> int:
     nulls = values.is_null()
     for name in rule.path[1:]:
         has_members = values.is_valid()
-        values = pc.struct_field(values, name)
+        # A text that begins with a dot would be taken for a path, and lead to another member.
+        values = pc.struct_field(values, [name])
         nulls = pc.and_(has_members, values.is_null())
     return int(nulls.true_count)

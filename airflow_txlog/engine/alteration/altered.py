@@ -77,7 +77,7 @@ _WORDS = {
 class Alteration:
     """The changes, in the order in which they are made. Columns are named by their paths (`column_changes`).
 
-    `cluster_by` empty: the table is not clustered any more; None: its clustering stays.
+    An empty `cluster_by` ends the clustering; None keeps it.
     """
 
     drop_constraints: Sequence[str] = ()
@@ -125,10 +125,10 @@ class Altered:
 
 
 def altered(snapshot: Snapshot, alteration: Alteration, unique_id: Callable[[], str]) -> Altered:
-    """Return the table's state after the alteration.
+    """Return the table's state after the alteration. Nothing is written.
 
-    Raises, before anything is written: InvalidProperty, SchemaMismatch, PartitionMismatch and UnsupportedFeature for
-    what cannot be changed so; InvalidJobSpec if readers would be shut out and `allow_reader_upgrade` is not set.
+    Raises InvalidProperty, SchemaMismatch, PartitionMismatch or UnsupportedFeature for a change that the table does not
+    allow, and InvalidJobSpec if readers would be shut out and `allow_reader_upgrade` is not set.
     """
     work = _Alteration(snapshot, alteration, unique_id)
     work.change_properties()
@@ -264,7 +264,7 @@ class _Alteration:
         )
 
     def result(self) -> Altered:
-        """Drop features, complete the protocol, and give live files the row ids that it asks for."""
+        """Drop features, complete the protocol, and give live files the row ids that it requires."""
         snapshot, asked, before = self._snapshot, self._asked, self._before
         leaving, configuration = dropped(
             asked.drop_features, snapshot.protocol, self._configuration, self._live_domains.keys(), self._table

@@ -51,7 +51,7 @@ _WHY_NOT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """The first versions of engines that read tables with a feature; of `deltalake`, what the tested version does."""
+    """The first versions of engines that read tables with a feature; of `deltalake`, the tested version."""
 
     delta_lake: str
     databricks: str
@@ -76,7 +76,7 @@ def feature_named(name: str, table: str) -> str:
     found = known.get(name.lower())
     if found is None:
         raise UnsupportedFeature(
-            f'{table}: the feature "{name}" cannot be added: this engine could not write the table any more.'
+            f'{table}: the feature "{name}" cannot be added: this engine could not write the table afterwards.'
             f"{did_you_mean(name, WRITABLE)} It adds {sorted(WRITABLE)}. Nothing was changed.",
             table=table,
             feature=name,
@@ -106,7 +106,7 @@ def dropped(
             what = f"is not a feature of the table: it has {sorted(listed.values())}"
             raise _not_dropped(table, name, what + did_you_mean(name, list(listed.values())))
         if feature not in _DROPPABLE:
-            why = _WHY_NOT.get(feature.removesuffix("-preview"), "the protocol does not say how")
+            why = _WHY_NOT.get(feature.removesuffix("-preview"), "the protocol has no steps for that")
             raise _not_dropped(table, feature, f"cannot be dropped here: {why}. Droppable: {sorted(_DROPPABLE)}")
         leaving.append(feature)
     for feature, users in (

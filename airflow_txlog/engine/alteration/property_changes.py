@@ -89,7 +89,7 @@ def changed_properties(
     left = {name: value for name, value in given.items() if name not in features and name != "comment"}
     configuration = {name: value for name, value in before.items() if name not in left}
     configuration |= {name: value for name, value in left.items() if value is not None}
-    # In any case of another writer, an old spelling would stay beside the new one.
+    # Another writer may have spelled a name in another case: it would stay, and engines would read either of the two.
     for name in [name for name in configuration if name not in left and _NAMES.get(name.lower()) in left]:
         del configuration[name]
     TableProperties({name: value for name, value in left.items() if value is not None}, table).validate()

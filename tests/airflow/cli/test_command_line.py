@@ -373,6 +373,15 @@ def test_an_alter_changes_the_table_once_for_each_call(txlog: Any, folder: Path)
     assert txlog("alter", folder, "--rename-column", "note=text").code == 1
 
 
+def test_a_clustering_column_may_have_a_comma_in_backquotes(txlog: Any, tmp_path: Path) -> None:
+    mapped = {"delta.columnMapping.mode": "name"}
+    table = make_table(tmp_path / "c", pa.table({"a,b": [1], "c": [1]}), properties=mapped)
+    assert txlog("alter", tmp_path / "c", "--cluster-by", "c, `a,b`").code == 0
+    names = {field.name: field.physical_name for field in table.snapshot().delta_schema}
+    found = json.loads(table.snapshot().state.domains["delta.clustering"].configuration)["clusteringColumns"]
+    assert found == [[names["c"]], [names["a,b"]]]
+
+
 def test_a_restore_makes_an_earlier_version_the_latest(txlog: Any, folder: Path) -> None:
     before = sorted_rows(Table.open(str(folder)).to_arrow(version=1))
     assert txlog("restore", folder, "--version", 1, "--json").document == {
@@ -476,6 +485,7 @@ def test_a_name_with_a_line_break_is_one_line_of_a_vacuum(txlog: Any, folder: Pa
         ["restore", "t"],
         ["alter", "t"],
         ["alter", "t", "--set-property", "a"],
+        ["alter", "t", "--cluster-by", "a,`b"],
         ["alter", "t", "--add-column", "a=INT", "--add-column", "A=INT"],
         ["restore", "t", "--version", "1", "--timestamp", "2026-01-01"],
         ["files", "t", "--param", "nothing", "--where", "id = :nothing"],

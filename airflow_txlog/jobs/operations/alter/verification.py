@@ -117,7 +117,7 @@ class _Rows:
         known.update(keys.to_pylist())
 
     def _may_break(self, snapshot: Snapshot, found: Altered) -> pa.Table:
-        """Return the files that may hold a row which breaks a rule: statistics prove where no null is."""
+        """Return the files that may hold a row which breaks a rule: statistics prove that the others have no null."""
         if found.constraints or any(len(path) > 1 for path in found.not_null):
             return snapshot.files()
         return snapshot.files(" OR ".join(f"{quoted(path[0])} IS NULL" for path in found.not_null))

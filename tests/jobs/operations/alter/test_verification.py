@@ -70,6 +70,14 @@ def test_rows_are_compared_with_a_plain_rule_without_spark(tmp_path: Path, name:
     assert error["facts"]["constraint"] == ("a" if "add_constraints" in arguments else "NOT NULL")
 
 
+def test_null_is_found_in_a_member_whose_name_begins_with_a_dot(tmp_path: Path) -> None:
+    schema = pa.schema([("s", pa.struct([("x", pa.int32()), (".x", pa.int32())]))])
+    properties = {"delta.columnMapping.mode": "name"}
+    table = make_table(tmp_path / "t", pa.Table.from_pylist([{"s": {"x": 1}}], schema), properties=properties)
+    error = error_of(run(None, "alter", table, set_not_null=["s.`.x`"]))
+    assert (error["type"], table.snapshot().version) == ("ConstraintViolation", 1)
+
+
 def test_a_deleted_row_breaks_no_rule(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(4), properties={"delta.enableDeletionVectors": "true"})
     mask(table, {0: [0]})
