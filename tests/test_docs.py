@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import re
 import shutil
@@ -13,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from airflow_txlog import operators
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema import features
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import UnsupportedFeature
 from airflow_txlog.get_provider_info import get_provider_info
+from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.storage import limits
 from tests.helpers.paths import ROOT
 
@@ -180,6 +184,31 @@ def test_the_first_table_is_loaded_from_its_csv_and_read_behind_its_sensor_witho
 
 # The variables by which processes of ours find each other.
 INTERNAL = {"TXLOG_CONNECT", "TXLOG_CREDENTIALS_FOLDER", "TXLOG_CREDENTIALS_TOKEN", "TXLOG_CREDENTIALS_URL"}
+
+
+def arguments_of(function: Callable[..., object]) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "kwargs", "others")]
+
+
+def not_named(names: list[str], *pages: str) -> list[str]:
+    """Those that the pages show neither in backquotes nor as `name=`."""
+    text = "".join((ROOT / "docs" / page).read_text() for page in pages)
+    return [name for name in names if re.search(rf"`{name}`|\b{name}=", text) is None]
+
+
+def test_the_pages_have_every_argument_of_the_operators() -> None:
+    found = [getattr(operators, name) for name in operators.__all__]
+    classes = [each for each in found if inspect.isclass(each) and issubclass(each, TxlogOperator)]
+    assert len(classes) > 10
+    for each in (*classes, TxlogOperator):
+        assert not_named(arguments_of(each.__init__), "operators.md", "bring-your-tables.md") == [], each.__name__
+
+
+@pytest.mark.parametrize("method", ["append", "overwrite", "upsert", "delete", "_write"])
+def test_the_page_on_rows_has_every_argument_of_the_hook(method: str) -> None:
+    inner = ("method", "arguments")
+    names = [name for name in arguments_of(getattr(TxlogHook, method)) if name not in inner]
+    assert not_named(names, "python-rows.md") == []
 
 
 def test_the_settings_page_has_every_option_field_and_variable() -> None:
