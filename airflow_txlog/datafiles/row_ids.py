@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# The column in which the id of a row travels through Spark, which needs no name of the table's properties.
+KEPT_ID_COLUMN = "_txlog_kept_id"
 # Columns of a plan that apply to all rows of a file: the file's facts of row tracking.
 BASE_ROW_ID_CONSTANT = "_txlog_base_row_id"
 ROW_VERSION_CONSTANT = "_txlog_row_version"
@@ -67,3 +69,13 @@ class RowIds:
         self.fill(columns, rows.schema, facts[BASE_ROW_ID_CONSTANT], facts[ROW_VERSION_CONSTANT], numbers)
         columns[rows.schema.get_field_index(self.row_version)] = pa.nulls(rows.num_rows, pa.int64())
         return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+    def read_by(self, schema: pa.Schema) -> pa.Schema:
+        """Return a scan's schema with the columns from which `as_one_column` makes the ids of rows."""
+        return pa.schema([*schema, self.fields[0], pa.field(BASE_ROW_ID_CONSTANT, pa.int64())])
+
+    def as_one_column(self, rows: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
+        """Return rows with KEPT_ID_COLUMN instead of the columns of `read_by`; `numbers` are their ordinals."""
+        in_file, base = (rows.column(name) for name in (self.row_id, BASE_ROW_ID_CONSTANT))
+        ids = pc.coalesce(in_file, pc.add(numbers, base))
+        return rows.drop_columns([self.row_id, BASE_ROW_ID_CONSTANT]).append_column(KEPT_ID_COLUMN, ids)

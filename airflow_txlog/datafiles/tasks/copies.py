@@ -30,6 +30,7 @@ from airflow_txlog.datafiles.parquet.rewriting import (
     open_for_copy,
 )
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
+from airflow_txlog.datafiles.row_ids import RowIds
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE, StagedFile
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.row_values import NewImages
@@ -261,8 +262,7 @@ class ImageTask(CopyTask):
         """Return the rows with their ids, if rows keep them."""
         if self.layout.row_ids is None:
             return rows
-        numbers = pc.bit_wise_and(rows.column(ADDRESS_COLUMN), (1 << POSITION_BITS) - 1)
-        numbered = self.layout.row_ids.of_changed(planned.constants, numbers, rows)
+        numbered = self.layout.row_ids.of_changed(planned.constants, _ordinals(rows), rows)
         has_addresses = isinstance(self.values, SentColumns) or self.values.source is not None
         return numbered if has_addresses else numbered.drop_columns([ADDRESS_COLUMN])
 
@@ -271,6 +271,18 @@ def _computed(values: NewImages, beside: _MakeImages | None, rows: pa.RecordBatc
     """Yield the images of the rows; `beside` adds the columns of the source rows that they met."""
     for joined in (rows,) if beside is None else beside(rows):
         yield from values.of(joined)
+
+
+def kept_ids(ids: RowIds, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows, read with the columns of `RowIds.read_by` and their addresses, with KEPT_ID_COLUMN instead of those;
+    a step of a task.
+    """
+    return (ids.as_one_column(batch, _ordinals(batch)).drop_columns([ADDRESS_COLUMN]) for batch in rows)
+
+
+def _ordinals(rows: pa.RecordBatch) -> pa.Array:
+    """Return the ordinals of the rows in their files."""
+    return pc.bit_wise_and(rows.column(ADDRESS_COLUMN), (1 << POSITION_BITS) - 1)
 
 
 def leaving_task(bins: Bins, layout: Layout, updates: frozenset[int] = frozenset()) -> Task:

@@ -12,8 +12,8 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.row_ids import KEPT_ID_COLUMN, RowIds
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN, StagedFile
-from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns, out_of_order
+from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns, kept_ids, out_of_order
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, FileScan, Step, Task, WriteTask
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
@@ -69,6 +70,14 @@ _UNKNOWN_BYTES = 2**62
 def scan_frame(context: JobContext, scan: FileScan) -> DataFrame:
     """Return the rows that the scan reads."""
     return _compared_as_char(over_bins(context.spark, Task(source=scan), scan.output_schema), scan)
+
+
+def scan_frame_with_ids(context: JobContext, scan: FileScan, ids: RowIds) -> DataFrame:
+    """Return the same rows with KEPT_ID_COLUMN. The plan has the facts of row tracking; `scan` has no addresses."""
+    read = replace(scan, schema=ids.read_by(scan.schema), with_address=True)
+    task = Task(source=read, steps=(partial(kept_ids, ids),))
+    schema = scan.output_schema.append(pa.field(KEPT_ID_COLUMN, pa.int64()))
+    return _compared_as_char(over_bins(context.spark, task, schema), scan)
 
 
 def held_frame(context: JobContext, scan: FileScan, what: str) -> DataFrame | None:
@@ -124,7 +133,9 @@ def union_of(frames: Iterable[DataFrame]) -> DataFrame:
 
 @dataclass(frozen=True)
 class FrameRows:
-    """A frame of whole rows: the table's columns and types, SEGMENT_COLUMN if they have one. See `NewRows`."""
+    """A frame of whole rows: the table's columns and types, SEGMENT_COLUMN and KEPT_ID_COLUMN if they have them. See
+    `NewRows`.
+    """
 
     rows: DataFrame
     copies_files: ClassVar[bool] = False
@@ -132,8 +143,12 @@ class FrameRows:
     def add_to(self, work: Work, change_type: str | None) -> None:
         from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
 
-        typed = self.rows if change_type is None else self.rows.withColumn(CHANGE_TYPE_COLUMN, F.lit(change_type))
-        work.rows.append(typed)
+        rows, ids = self.rows, work.layout.row_ids
+        if ids is not None:
+            # All frames of one work have the same columns.
+            kept = rows[KEPT_ID_COLUMN] if KEPT_ID_COLUMN in rows.columns else F.lit(None).cast("long")
+            rows = rows.withColumn(ids.row_id, kept).drop(KEPT_ID_COLUMN)
+        work.rows.append(rows if change_type is None else rows.withColumn(CHANGE_TYPE_COLUMN, F.lit(change_type)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ from airflow_txlog.jobs.files.scan import FilePlan
 
 ROW_ID_PROPERTY = "delta.rowTracking.materializedRowIdColumnName"
 ROW_VERSION_PROPERTY = "delta.rowTracking.materializedRowCommitVersionColumnName"
+# The fingerprint of a segment whose rows have their ids in it.
+CARRIES_IDS = "carries row ids"
 
 
 def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:

@@ -10,15 +10,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
+from airflow_txlog.datafiles.row_ids import RowIds
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.table.snapshot.files import vectors_of
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.kept_ids import carried_ids
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import NewRows
 from airflow_txlog.jobs.resume.memory import Memory
@@ -44,6 +47,11 @@ class Prepared:
     candidates: pa.Table
     whole: pa.Table = field(default_factory=FILES.empty_table)
     updates: frozenset[int] = frozenset()
+
+    @cached_property
+    def row_ids(self) -> RowIds | None:
+        """The columns in which rows that move keep their ids of row tracking; None if they do not keep them."""
+        return carried_ids(self.snapshot, self.candidates)
 
 
 @dataclass(frozen=True, kw_only=True)

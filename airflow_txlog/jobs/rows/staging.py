@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.staged_files import INSERT, UPDATE_POSTIMAGE, Stage
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.kept_ids import carried_ids, with_base_ids, with_ids
+from airflow_txlog.jobs.files.kept_ids import CARRIES_IDS, with_base_ids, with_ids
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of, plan_files
 from airflow_txlog.jobs.files.stage import NewRows, layout_of, stage
 from airflow_txlog.jobs.files.staged import unstage
@@ -102,7 +102,9 @@ class _Staging(Generic[P]):
         self._rows = sorted(found.removed.positions)
         """The touched files, as rows of the plan."""
         self._touched = prepared.candidates.take(pa.array(self._rows, pa.int64()))
-        self._row_ids = carried_ids(prepared.snapshot, prepared.candidates)
+        self._row_ids = prepared.row_ids
+        # Files that were staged for a table whose rows kept no ids are staged again.
+        self._carries = "" if self._row_ids is None else CARRIES_IDS
         self._keys = dict(zip(self._rows, file_keys(self._touched, context.root).to_pylist(), strict=True))
 
     def run(self) -> StagedWork:
@@ -146,8 +148,8 @@ class _Staging(Generic[P]):
     def _missing(self) -> _Missing:
         prepared, found, memory, keys = self._prepared, self._found, self._memory, self._keys
         copies = [] if uses_deletion_vectors(prepared.snapshot) else found.removed.partly(found.plan)
-        copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}))
-        imaged = _inputs(memory.keep(IMAGES, {keys[row] for row in found.updated.positions}))
+        copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}, {self._carries}))
+        imaged = _inputs(memory.keep(IMAGES, {keys[row] for row in found.updated.positions}, {self._carries}))
         wanted = self._operation.inserts_wanted(prepared, found.matches)
         leaving = None
         if self._needs_change_rows(copies_rows=bool(copies), inserts_rows=bool(wanted)):
@@ -286,14 +288,22 @@ class _Staging(Generic[P]):
                 new.setdefault(file.segment or 0, []).append(file)
         leaving = {} if missing.leaving is None else dict(enumerate(missing.leaving.keys))
         groups = (
-            *((IMAGES, self._keys, *each) for each in enumerate(missing.images, missing.first_image)),
-            *((CHANGES, leaving, *each) for each in enumerate(missing.changes, missing.first_change)),
+            *((COPY, self._carries, self._keys, [row], files) for row, files in copies.items()),
+            *(
+                (IMAGES, self._carries, self._keys, group, new.get(number, ()))
+                for number, group in enumerate(missing.images, missing.first_image)
+            ),
+            *(
+                (CHANGES, "", leaving, group, new.get(number, ()))
+                for number, group in enumerate(missing.changes, missing.first_change)
+            ),
         )
         return [
-            *(Segment(kind=COPY, inputs=frozenset({self._keys[row]}), files=tuple(of)) for row, of in copies.items()),
             *(
-                Segment(kind=kind, inputs=frozenset(keys[row] for row in group), files=tuple(new.get(number, ())))
-                for kind, keys, number, group in groups
+                Segment(
+                    kind=kind, inputs=frozenset(keys[row] for row in group), fingerprint=carries, files=tuple(files)
+                )
+                for kind, carries, keys, group, files in groups
             ),
             *(
                 Segment(kind=INSERTS, inputs=frozenset(), fingerprint=fingerprint, files=tuple(new.get(bucket, ())))

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.changes.versions import changes_since
 from tests.helpers.jobs import committed, insert, read_alike, run, update
+from tests.helpers.racing import before_commit
 from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
@@ -100,6 +102,27 @@ def test_values_that_spark_computes_come_with_the_ids_of_their_rows(spark: Spark
     assert row_ids(table) == BEFORE | {row: (BEFORE[row][0], version) for row in (2, 10)}
 
 
+@pytest.mark.spark
+def test_a_merge_by_spark_keeps_the_ids_of_the_rows_that_it_updates(
+    spark: SparkSession, tmp_path: Path, table: Table
+) -> None:
+    (tmp_path / "in").mkdir()
+    new = pa.table({"id": [3, 30, 11, 31], "name": ["merged"] * 4}, schema=SCHEMA)
+    pq.write_table(new, tmp_path / "in" / "1.parquet")
+    source = {"format": "parquet", "path": str(tmp_path / "in")}
+    clauses = [
+        update({"name": "reverse(s.name)"}),
+        insert({"id": "s.id", "name": "reverse(s.name)"}),
+        {"when": "not_matched_by_source", "then": "update", "set": {"name": "reverse('x')"}, "condition": "t.id = 12"},
+    ]
+    result = committed(run(spark, "merge", table, source=source, on="t.id = s.id", clauses=clauses))
+    after, mark = row_ids(table), mark_of(table)
+    assert {row: after.pop(row)[1] for row in (30, 31)} == {30: result.version, 31: result.version}
+    assert after == BEFORE | {row: (BEFORE[row][0], result.version) for row in (3, 11, 12)}
+    assert all(6 < row_ids(table)[row][0] <= mark for row in (30, 31))
+    assert preserved(table) == "true"
+
+
 def test_a_merge_keeps_ids_and_numbers_the_rows_that_it_inserts(tmp_path: Path, table: Table) -> None:
     (tmp_path / "in").mkdir()
     new = pa.table({"id": [3, 30, 11, 31], "name": ["merged"] * 4}, schema=SCHEMA)
@@ -144,6 +167,28 @@ def test_the_rows_of_a_file_are_numbered_through_its_row_groups(table: Table, wo
     changed = {} if work == "optimize" else {row: (before[row][0], version) for row in (22, 26)}
     after = before | changed if work != "delete" else {row: ids for row, ids in before.items() if row not in changed}
     assert row_ids(table) == after
+
+
+def test_files_that_were_staged_without_ids_are_staged_again(tmp_path: Path, table: Table) -> None:
+    """While one file of the table has no ids, as no writer may leave it, no moved row keeps its own."""
+    version = table.snapshot().version
+    pq.write_table(pa.table({"id": [20], "name": ["c"]}, schema=SCHEMA), tmp_path / "t" / "without.parquet")
+    size, stats = (tmp_path / "t" / "without.parquet").stat().st_size, json.dumps({"numRecords": 1})
+    add = {"path": "without.parquet", "partitionValues": {}, "size": size, "modificationTime": 1, "dataChange": True}
+    add["stats"] = stats
+    (tmp_path / "t" / commit_name(version + 1)).write_text(json.dumps({"add": add}))
+
+    def remove(_: Transaction) -> None:
+        tx = table.begin()
+        files = tx.read("id = 20")
+        tx.remove(files.filter(pc.equal(files.column("path"), "without.parquet")))
+        tx.commit("DELETE")
+
+    with before_commit(remove):
+        result = committed(run(None, "update", table, predicate="id IN (2, 10)", set={"name": "'x'"}))
+    assert result.attempts == 2
+    assert row_ids(table) == BEFORE | {row: (BEFORE[row][0], result.version) for row in (2, 10)}
+    assert preserved(table) == "true"
 
 
 def mark_of(table: Table) -> int:

@@ -20,13 +20,14 @@ from pyspark.sql.types import StructType
 
 from airflow_txlog.contract.operations import Merge
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
+from airflow_txlog.datafiles.row_ids import KEPT_ID_COLUMN, RowIds
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, FileScan
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.frames import FrameImages, FrameRows, scan_frame, through
+from airflow_txlog.jobs.files.frames import FrameImages, FrameRows, scan_frame, scan_frame_with_ids, through
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, bins_by_segment, bins_for
 from airflow_txlog.jobs.files.stage import NewRows
 from airflow_txlog.jobs.operations.merge.clause_sql import (
@@ -65,10 +66,13 @@ class _Judged:
         rows.createOrReplaceTempView(view)
         return f"{quoted(view)} AS {quoted(alias)}"
 
-    def target_rows(self, updated: FilePlan, needed: frozenset[str], bins: Bins, *, with_pairs: bool) -> str:
+    def target_rows(
+        self, updated: FilePlan, needed: frozenset[str], bins: Bins, *, with_pairs: bool, ids: RowIds | None = None
+    ) -> str:
         """Return a FROM clause of the rows at the plan's positions, with these columns.
 
-        The rows have their source row, clause and segment (`with_pairs`), or their address.
+        The rows have their source row, clause and segment (`with_pairs`), or their address; with `ids` also
+        KEPT_ID_COLUMN.
         """
         read = pa.schema([field for field in updated.schema if field.name in needed])
         scan = FileScan(
@@ -80,7 +84,8 @@ class _Judged:
             with_clause=with_pairs,
             with_segment=with_pairs,
         )
-        return self.view(scan_frame(self.context, scan), self.sides.target_alias)
+        rows = scan_frame(self.context, scan) if ids is None else scan_frame_with_ids(self.context, scan, ids)
+        return self.view(rows, self.sides.target_alias)
 
     def typed(self, rows: DataFrame) -> DataFrame:
         """Return the rows with a type for columns that are only NULL: a union or a shuffle requires a type.
@@ -189,11 +194,11 @@ class JudgedMerge(_Judged):
         )
         return Matches.of_packed(collect(through(self.gate.run(query), pairs_packed, PAIRS_SCHEMA), MATCHING))
 
-    def images(self, updated: FilePlan, schema: delta.StructType) -> FrameRows:
-        """Return new images of the rows at the plan's positions, of a table with this schema."""
+    def images(self, updated: FilePlan, schema: delta.StructType, ids: RowIds | None) -> FrameRows:
+        """Return new images of the rows at the plan's positions, of a table with this schema, with `ids` their ids."""
         context, sides, clauses = self.context, self.sides, self.clauses
         needed = columns_for_images(clauses.updates, schema, sides.source_alias, frozenset(schema.names))
-        target = self.target_rows(updated, needed, bins_for(context, updated), with_pairs=True)
+        target = self.target_rows(updated, needed, bins_for(context, updated), with_pairs=True, ids=ids)
         matched, by_source = (
             [clause for clause in of if clause.action == "update"]
             for of in (clauses.matched, clauses.not_matched_by_source)
@@ -203,18 +208,21 @@ class JudgedMerge(_Judged):
         if by_source:
             numbers = ", ".join(str(clause.number) for clause in by_source)
             where = f"WHERE {clause_of_row(sides.target_alias)} IN ({numbers})"
-            frames.append(self._images(by_source, f"{target} {where}", ""))
+            frames.append(self._images(by_source, f"{target} {where}", "", ids))
         if matched:
             s, t = quoted(sides.source_alias), quoted(sides.target_alias)
             hint = join_hint(context, self.source.memory_bytes([ROW_ID_COLUMN, *self.source.names]), s)
             on = f"{t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
-            frames.append(self._images(matched, f"{target} JOIN {self.source_rows()} ON {on}", f"/*+ {hint} */"))
+            joined = f"{target} JOIN {self.source_rows()} ON {on}"
+            frames.append(self._images(matched, joined, f"/*+ {hint} */", ids))
         return FrameRows(frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1]))
 
-    def _images(self, clauses: Sequence[Clause], relation: str, hint: str) -> DataFrame:
+    def _images(self, clauses: Sequence[Clause], relation: str, hint: str, ids: RowIds | None) -> DataFrame:
         number = clause_of_row(self.sides.target_alias)
         columns = image_sql(self.sides, clauses, number, is_update=True)
-        columns += [f"{quoted(self.sides.target_alias)}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
+        t = quoted(self.sides.target_alias)
+        columns += [f"{t}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
+        columns += [] if ids is None else [f"{t}.{KEPT_ID_COLUMN}"]
         frame = self.gate.run(f"SELECT {hint} {', '.join(columns)} FROM {relation}")
         return self._as_rows_of_table(frame, clauses, are_inserts=False)
 
@@ -232,7 +240,7 @@ class JudgedMerge(_Judged):
     def _as_rows_of_table(self, frame: DataFrame, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:
         """Return the new rows typed, with generated columns that their clause leaves out, and the rules enforced.
 
-        `frame` has the table's columns, SEGMENT_COLUMN, which stays, and CLAUSE_COLUMN, which goes.
+        `frame` has the table's columns, CLAUSE_COLUMN, which goes, and columns of this package that stay.
         """
         rules = self.sides.rules
         lacking = {

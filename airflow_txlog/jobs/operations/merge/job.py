@@ -294,7 +294,7 @@ class MergeRows(RowOperation[PreparedMerge]):
     def images(self, prepared: PreparedMerge, updated: FilePlan) -> NewRows:
         if prepared.plain.updates is not None:
             return plain_images(self._context, updated, prepared.source, prepared.plain.updates)
-        return prepared.judged(TOO_MANY_ROWS).images(updated, prepared.snapshot.delta_schema)
+        return prepared.judged(TOO_MANY_ROWS).images(updated, prepared.snapshot.delta_schema, prepared.row_ids)
 
     def inserts_wanted(self, prepared: PreparedMerge, matches: Matches) -> Mapping[int, str]:
         """Return fingerprints of the matched rows, from which the inserted rows of a bucket follow."""

@@ -31,6 +31,7 @@ from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, ve
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.executor.base import NeedsSpark
+from airflow_txlog.jobs.files.kept_ids import CARRIES_IDS
 from airflow_txlog.jobs.operations.optimize.bins import (
     Bin,
     batches_of,
@@ -39,7 +40,7 @@ from airflow_txlog.jobs.operations.optimize.bins import (
     purge_bins,
     size_metrics,
 )
-from airflow_txlog.jobs.operations.optimize.staging import CARRIES_IDS, stage_bins, zorder_parameter
+from airflow_txlog.jobs.operations.optimize.staging import stage_bins, zorder_parameter
 from airflow_txlog.jobs.resume.attempts import Change, predicate_parameter, run_attempts
 from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment, rules_at
 from airflow_txlog.jobs.sql.columns import missing_column

@@ -30,7 +30,7 @@ from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import collect_records, over_bins, records_of
-from airflow_txlog.jobs.files.kept_ids import carried_ids, with_base_ids, with_ids
+from airflow_txlog.jobs.files.kept_ids import CARRIES_IDS, carried_ids, with_base_ids, with_ids
 from airflow_txlog.jobs.files.scan import FilePlan, TooManyRows, bins_for, plan_files, run_here, sent_bins, work_of
 from airflow_txlog.jobs.files.stage import layout_of, staged_of
 from airflow_txlog.jobs.files.staged import unstage
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 # Bins of this many bytes together are enough work for a task.
 _TASK_BYTES = 64 * 1024 * 1024
-# The fingerprint of a segment whose rows have their ids in it.
-CARRIES_IDS = "carries row ids"
 # The size of the sample from which the boundaries of a Z-order are computed.
 SAMPLE_ROWS = 100_000
 # A Z-order in this process holds all rows, and holds them twice while sorting. They may take this multiple of a small
