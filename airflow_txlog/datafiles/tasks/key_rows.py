@@ -107,8 +107,10 @@ def pairs_of_keys(
 
 def _found(keys: pa.Table, clauses: Acting, rows: pa.Table) -> Iterator[pa.RecordBatch]:
     names = keys.column_names[: keys.column_names.index(ROW_ID_COLUMN)]
-    read = [name for name in rows.column_names if name in clauses.columns_read]
-    columns = [*rows.columns[: len(names)], rows.columns[-1], *(rows.column(name) for name in read)]
+    # By number: Arrow would take a name that begins with a dot for a path.
+    named = (name for name in rows.column_names if name in clauses.columns_read)
+    read = {f"{RESERVED_PREFIX}read{number}": name for number, name in enumerate(named)}
+    columns = [*rows.columns[: len(names)], rows.columns[-1], *map(rows.column, read.values())]
     rows = pa.Table.from_arrays(columns, names=[*names, ADDRESS_COLUMN, *read])
     # The smaller side becomes the table in which the other is looked up.
     few, many = sorted((keys, rows), key=lambda side: int(side.num_rows))
@@ -121,7 +123,7 @@ def _found(keys: pa.Table, clauses: Acting, rows: pa.Table) -> Iterator[pa.Recor
     join = Declaration("hashjoin", HashJoinNodeOptions(kind, names, names, *outputs), inputs=sides)
     # Pairs are yielded as they are found: for a key that occurs often, all pairs together may be too many to hold.
     for found in join.to_reader(use_threads=False):
-        yield from _acted_on(clauses, found)
+        yield from _acted_on(clauses, found.rename_columns([read.get(name, name) for name in found.schema.names]))
 
 
 def _acted_on(clauses: Acting, found: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

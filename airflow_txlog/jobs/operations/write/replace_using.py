@@ -130,10 +130,12 @@ class ReplaceUsing(MergeRows):
 def distinct_rows(context: JobContext, source: MaterializedSource, columns: list[str]) -> pa.Table | None:
     """Return the distinct values of these columns in rows without a null; None if they are too many for a task."""
     scan, found = scan_of(context, source, columns), None
+    # By number: Arrow would take a name that begins with a dot for a path.
+    numbered = [f"c{number}" for number in range(len(columns))]
     for batch in scan.all_rows():
-        rows = pa.Table.from_batches([batch]).select(columns).drop_null()
-        rows = rows.group_by(columns).aggregate([])
-        found = rows if found is None else pa.concat_tables([found, rows]).group_by(columns).aggregate([])
+        rows = pa.Table.from_batches([batch]).select(columns).rename_columns(numbered).drop_null()
+        rows = rows.group_by(numbered).aggregate([])
+        found = rows if found is None else pa.concat_tables([found, rows]).group_by(numbered).aggregate([])
         if found.nbytes > context.limits.merge_key_bytes:
             return None
-    return found
+    return None if found is None else found.select(numbered).rename_columns(columns)

@@ -178,6 +178,13 @@ def test_conditions_and_values_compute_with_columns_of_both_sides(tmp_path: Path
     assert bag(table.to_arrow()) == bag(table_of([OLD[0], OLD[2], OLD[3], LATER[2], *new, *inserted]))
 
 
+def test_conditions_read_columns_whose_names_begin_with_a_dot(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"k": [1, 2], ".n": [1, 2], "n": [7, 7]}))
+    clause = update({"n": "s.`.n`"}, "t.`.n` > s.`.n`")
+    committed(merge(table, pa.table({"k": [1, 2], ".n": [1, 1]}), clause))
+    assert bag(table.to_arrow()) == bag(pa.table({"k": [1, 2], ".n": [1, 2], "n": [7, 1]}))
+
+
 def test_only_rows_that_no_earlier_clause_takes_can_make_a_condition_fail(tmp_path: Path) -> None:
     """Spark alone raises the error of a sum that is too large: where a row has one, the job continues with it."""
     table = target_in(tmp_path / "t")

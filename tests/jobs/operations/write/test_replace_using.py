@@ -174,6 +174,12 @@ def test_a_missing_table_is_created_and_a_partition_predicate_bounds_what_leaves
     assert isinstance(error_of(outside), PartitionMismatch)
 
 
+def test_a_column_may_have_a_name_that_begins_with_a_dot(tmp_path: Path, source: Source) -> None:
+    table = make_table(tmp_path / "t", pa.table({".k": [1, 2], "v": ["old"] * 2}))
+    committed(replace(table, source(pa.table({".k": [2], "v": ["new"]})), [".k"]))
+    assert sorted(table.to_arrow().column("v").to_pylist()) == ["new", "old"]
+
+
 def test_a_column_that_the_source_lacks_is_null(tmp_path: Path, source: Source) -> None:
     table = make(tmp_path, A)
     committed(replace(table, source(pa.table({"shop": pa.array([1], pa.int32()), "id": [9]})), ["shop"]))
