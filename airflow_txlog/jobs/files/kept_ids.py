@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.parquet.physical import is_found_by_id
+from airflow_txlog.datafiles.parquet.physical import is_found_by_id, physical_name
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.row_ids import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT, RowIds
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX
+from airflow_txlog.datafiles.tasks.scan_and_write import RESERVED_PREFIX
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.jobs.files.scan import FilePlan
 
@@ -23,7 +25,8 @@ CARRIES_IDS = "carries row ids"
 def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
     """Return the columns in which rows of these files (a table `FILES`) keep their ids; None if ids are not kept.
 
-    They are kept if the table tracks rows, names both columns and finds columns by name, and every file has its ids.
+    They are kept if the table tracks rows, names both columns as no other column, and finds columns by name, and every
+    file has its ids.
     """
     names = [snapshot.properties.get(name) for name in (ROW_ID_PROPERTY, ROW_VERSION_PROPERTY)]
     if not snapshot.table_properties.row_tracking or any(map(is_found_by_id, snapshot.schema)):
@@ -31,8 +34,12 @@ def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
     if any(files.column(name).null_count for name in ("base_row_id", "default_row_commit_version")):
         return None
     row_id, row_version = names
-    taken = {name.lower() for name in snapshot.schema.names}
-    if row_id is None or row_version is None or {row_id.lower(), row_version.lower()} & taken:
+    if row_id is None or row_version is None:
+        return None
+    # The two names are properties of the table, so any of its writers may have chosen them.
+    taken = {name.lower() for field in snapshot.schema for name in (field.name, physical_name(field))}
+    own = {row_id.lower(), row_version.lower()}
+    if len(own) < 2 or own & {*taken, CHANGE_TYPE_COLUMN} or any(name.startswith(RESERVED_PREFIX) for name in own):
         return None
     return RowIds(row_id=row_id, row_version=row_version)
 

@@ -221,6 +221,29 @@ def test_readers_and_change_rows_have_no_columns_of_ids(table: Table) -> None:
     assert all({ROW_ID, ROW_VERSION}.isdisjoint(each.get("nullCount", {})) for each in stats[-1:])
 
 
+@pytest.mark.parametrize(
+    ("row_id", "row_version"), [("x", "X"), ("ids", "p-name"), ("_change_type", "x"), ("_txlog_segment", "x")]
+)
+def test_names_of_other_columns_hold_no_ids(tmp_path: Path, row_id: str, row_version: str) -> None:
+    """The names are properties of the table, which someone else may have set: no other column gets the ids."""
+    properties = {
+        "delta.enableRowTracking": "true",
+        "delta.enableChangeDataFeed": "true",
+        "delta.columnMapping.mode": "name",
+        "delta.rowTracking.materializedRowIdColumnName": row_id,
+        "delta.rowTracking.materializedRowCommitVersionColumnName": row_version,
+    }
+    table = make_table(tmp_path / "t", pa.table({"id": [0, 1, 2], "name": ["a"] * 3}), properties=properties)
+    log = tmp_path / "t" / commit_name(0)
+    fields = json.loads(table.snapshot().metadata.schema_string or "")["fields"]
+    [held] = [field["metadata"] for field in fields if field["name"] == "name"]
+    log.write_text(log.read_text().replace("p-name", held["delta.columnMapping.physicalName"]))
+    table = Table.open(table.uri)
+    committed(run(None, "update", table, predicate="id = 0", set={"name": "'x'"}))
+    assert table.to_arrow().sort_by("id").to_pydict() == {"id": [0, 1, 2], "name": ["x", "a", "a"]}
+    assert preserved(table) == "false"
+
+
 def test_a_table_that_finds_columns_by_id_numbers_moved_rows_anew(tmp_path: Path) -> None:
     """Its files have no place for ids that other engines would find."""
     properties = {"delta.enableRowTracking": "true", "delta.columnMapping.mode": "id"}
