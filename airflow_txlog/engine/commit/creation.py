@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_txlog.clock import Clock
 from airflow_txlog.datafiles.staged_files import is_staged_name
-from airflow_txlog.engine.commit.content.metadata import check_change_names
+from airflow_txlog.engine.commit.content.metadata import check_reserved_names
 from airflow_txlog.engine.commit.content.row_tracking import materialized_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.paths import Visibility
@@ -79,7 +79,7 @@ def new_table(
     protocol = protocol_for(delta_schema, asked)
     check_writable(protocol, metadata, delta_schema, uri)
     check_files_writable(protocol, delta_schema, metadata.partition_columns, uri)
-    check_change_names(metadata, uri)
+    check_reserved_names(metadata, uri)
     return protocol, metadata
 
 

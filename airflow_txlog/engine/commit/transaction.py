@@ -25,7 +25,7 @@ from airflow_txlog.engine.commit.content.attempt import (
 from airflow_txlog.engine.commit.content.clustering import check_clustered_files, check_clustering, clustering_columns
 from airflow_txlog.engine.commit.content.info import commit_info, with_in_commit_timestamp
 from airflow_txlog.engine.commit.content.metadata import (
-    check_change_names,
+    check_reserved_names,
     check_rows_are_none,
     completed,
     evolve,
@@ -242,7 +242,7 @@ class Transaction:
         assert current is not None
         metadata, evolution = evolve(current, self.snapshot.protocol, given, self._store.root, fixed, name)
         if not evolution.changes_nothing:
-            check_change_names(metadata, self._store.root)
+            check_reserved_names(metadata, self._store.root)
             self._metadata = metadata
         return evolution
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import msgspec
 
+from airflow_txlog.engine.commit.content.row_tracking import MATERIALIZED_COLUMNS
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import (
     MAX_ID_PROPERTY,
@@ -193,11 +194,22 @@ def _stricter(old: DataType, new: DataType, path: Path) -> Iterator[str]:
                 yield f"the type {new} of column {'.'.join(path)!r}"
 
 
-def check_change_names(metadata: Metadata | None, table: str) -> None:
-    """Raise SchemaMismatch if new metadata has the change feed on and a column with one of the feed's names."""
-    if metadata is None or not TableProperties(metadata.configuration, table).change_data_feed:
+def check_reserved_names(metadata: Metadata | None, table: str) -> None:
+    """Raise SchemaMismatch if new metadata has a column with a name of the change feed or of row tracking, if on."""
+    if metadata is None:
         return
-    taken = [name for name in parse_schema(metadata.schema_string or "").names if name.lower() in RESERVED_NAMES]
+    properties, names = TableProperties(metadata.configuration, table), parse_schema(metadata.schema_string or "").names
+    # Files in which rows keep their ids have these columns.
+    of_ids = {metadata.configuration.get(name, "").lower() for name in MATERIALIZED_COLUMNS}
+    taken = [name for name in names if name.lower() in of_ids] if properties.row_tracking else []
+    if taken:
+        raise SchemaMismatch(
+            f"{table}: the columns {taken} have names under which files of this table keep the ids of row tracking. "
+            "Rename the columns. Nothing was committed.",
+            table=table,
+            columns=taken,
+        )
+    taken = [name for name in names if name.lower() in RESERVED_NAMES] if properties.change_data_feed else []
     if taken:
         raise SchemaMismatch(
             f"{table}: the columns {taken} bear names of the change data feed ({sorted(RESERVED_NAMES)}), "

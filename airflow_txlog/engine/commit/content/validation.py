@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from airflow_txlog.datafiles.staged_files import CHANGE_DIRECTORY
 from airflow_txlog.engine.commit.content.attempt import Attempt
-from airflow_txlog.engine.commit.content.metadata import check_change_names, lowered_facts
+from airflow_txlog.engine.commit.content.metadata import check_reserved_names, lowered_facts
 from airflow_txlog.engine.log.actions import Add, Cdc, Commit, Metadata, Remove
 from airflow_txlog.engine.log.names import MAX_VERSION
 from airflow_txlog.engine.table.schema.column_mapping import (
@@ -50,7 +50,7 @@ def validate(attempt: Attempt) -> None:
     _check_metadata(attempt)
     _check_column_mapping(attempt)
     _check_furthest(attempt)
-    check_change_names(attempt.new_metadata, attempt.table)
+    check_reserved_names(attempt.new_metadata, attempt.table)
     _check_duplicates(attempt)
     _check_vectors(attempt)
     _check_transactions(attempt)

@@ -385,3 +385,14 @@ def test_a_table_with_a_protected_checkpoint_is_written_and_its_log_is_left_as_i
     begun(table, "d").commit("WRITE")
     table.checkpoint()
     assert [name for name in range(4) if table.store.stat(commit_name(name)) is None] == []
+
+
+@pytest.mark.parametrize("name", ["_row-id-col-1", "_ROW-COMMIT-VERSION-COL-1"])
+def test_no_column_gets_the_name_under_which_files_keep_ids(table: Table, name: str) -> None:
+    """Such a column would show the ids of the rows that have moved."""
+    tx = table.begin()
+    with pytest.raises(errors.SchemaMismatch) as raised:
+        tx.evolve_schema(pa.schema([*SCHEMA, (name, pa.int64())]))
+    assert raised.value.columns == [name]
+    with pytest.raises(errors.SchemaMismatch):
+        Table(MemoryStore(table.uri + "-2")).begin_create(pa.schema([(name, pa.int64())]), properties=ENABLED)
