@@ -58,9 +58,14 @@ class HookCall:
     number: int
 
     @classmethod
-    def next_in(cls, context: Mapping[str, Any], table_uri: str, method: str) -> HookCall:
-        """Return the next such call of this try. Every use counts, whether the call succeeds or not."""
+    def next_in(cls, context: Mapping[str, Any], table_uri: str, method: str, key: str | None = None) -> HookCall:
+        """Return the next such call of this try. Every use counts, whether the call succeeds or not.
+
+        Calls with an author's `key` are counted by themselves: their number and order may change between two tries.
+        """
         ti = context["ti"]
+        if key is not None:
+            method = f"{method}-{hashlib.sha256(str(key).encode(errors='surrogatepass')).hexdigest()[:12]}"
         # A task that is resumed after a deferral is another process with the same try, and counts from 1 again.
         resumed = getattr(getattr(ti, "_ti_context_from_server", None), "next_method", None)
         method = f"{resumed}-{method}" if resumed else method

@@ -166,7 +166,8 @@ class RowWritingHook(BaseHook):
 
         table_uri, context = self.table_uri(table), _context_of_task()
         # Counted first: a call that fails must not shift the numbers of those after it.
-        call = None if context is None else HookCall.next_in(context, self.followed(table_uri).table.uri, method)
+        uri = self.followed(table_uri).table.uri
+        call = None if context is None else HookCall.next_in(context, uri, method, idempotency_key)
         bound = {"parameters": encode_parameters(parameters)} if parameters else {}
         given = {**arguments, "partition_predicate": partition_predicate, **bound}
         spec = JobSpec(

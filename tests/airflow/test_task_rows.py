@@ -432,6 +432,16 @@ def test_a_key_of_the_author_is_done_once_and_needs_no_task(task: Task, table: s
     assert len(rows_of(table)) == 3
 
 
+def test_calls_with_a_key_may_change_in_number_and_order_between_two_tries(task: Task, table: str) -> None:
+    def work(hook: TxlogHook, pages: str) -> list[str]:
+        done = [hook.append(table, pa.table({"page": [page]}), idempotency_key=f"r/{page}") for page in pages]
+        return [each.status for each in [*done, hook.append(table, pa.table({"page": ["sum"]}))]]
+
+    assert task.run(lambda hook: work(hook, "ab")) == ["committed"] * 3
+    assert task.retry(lambda hook: work(hook, "cba")) == ["committed", "already_done", "already_done", "already_done"]
+    assert sorted(row["page"] for row in rows_of(table)) == ["a", "b", "c", "sum"]
+
+
 @pytest.mark.parametrize("when", ["while it reads", "after its commit"])
 def test_a_task_that_is_killed_and_retried_has_each_row_once(task: Task, table: str, when: str) -> None:
     """The first try is a process of its own, which SIGKILL ends in its second call."""
