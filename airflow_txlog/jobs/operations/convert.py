@@ -34,6 +34,7 @@ from airflow_txlog.engine.table.schema.ddl import type_of_ddl
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.schema import to_arrow
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
+from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
 from airflow_txlog.errors import (
     CorruptDataFile,
     FolderChanged,
@@ -87,6 +88,11 @@ class _Kind:
 
     def is_of(self, parquet: pq.ParquetFile) -> bool:
         return self.metadata == _metadata_of(parquet) and bool(self.schema.equals(parquet.schema))
+
+
+def _shown(path: str) -> str:
+    """Return a path as messages and results may have it: bytes that are not UTF-8 are escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _metadata_of(parquet: pq.ParquetFile) -> object:
@@ -199,8 +205,13 @@ class _Convert:
         Raises TableAlreadyExists for files of a table, OutsideTable for a link that Spark would follow.
         """
         store, root = self._context.store, self._context.root
-        found = {info.path: info for info in store.walk() if not info.path.startswith(PRIVATE_PREFIX)}
-        link = next((path for path in store.links() if not is_hidden(path.split("/"))), None)
+        # A conversion that was killed may have left a commit under a temporary name.
+        found = {
+            info.path: info
+            for info in store.walk()
+            if not info.path.startswith(PRIVATE_PREFIX) and not is_leftover(info.path)
+        }
+        link = next((_shown(path) for path in store.links() if not is_hidden(path.split("/"))), None)
         if link is not None:
             raise OutsideTable(
                 f"{root} cannot be converted: {link} in it is a symbolic link. Spark reads the files behind it, and a "
@@ -213,7 +224,7 @@ class _Convert:
         mark = f"/{LOG_DIRECTORY}/"
         inner = next((path for path in found if mark in f"/{path}"), None)
         if inner is not None:
-            raise self._is_a_table(f"{root}/{f'/{inner}'.partition(mark)[0]}".rstrip("/"))
+            raise self._is_a_table(_shown(f"{root}/{f'/{inner}'.partition(mark)[0]}".rstrip("/")))
         _, *above = with_folders_above(root)
         around = table_among(above, dataclasses.replace(store.access, allow_absolute_paths=True))
         if around is not None:
@@ -228,7 +239,10 @@ class _Convert:
         found = [file for file in chosen if file.size_bytes and file.name not in SUMMARIES]
         # The order in which Spark merges schemas.
         files = sorted(filter(self._is_parquet, found), key=lambda file: file.path.encode("utf-16-be", "surrogatepass"))
-        self.left_out = sorted(listed.keys() - {self._relative(file) for file in files})
+        for path in map(self._relative, files):
+            if _shown(path) != path:
+                raise self._refused(_shown(path), "a name that is not UTF-8", "a name in UTF-8")
+        self.left_out = sorted(map(_shown, listed.keys() - {self._relative(file) for file in files}))
         if self.left_out:
             more = ", …" if len(self.left_out) > _PATHS_SHOWN else ""
             context.log(
@@ -264,7 +278,7 @@ class _Convert:
         return file.path[len(self._context.root) + 1 :]
 
     def _changed(self, path: str, what: str) -> FolderChanged:
-        root = self._context.root
+        root, path = self._context.root, _shown(path)
         return FolderChanged(
             f"The file {path} {what} while {root} was converted to a table. Nothing was committed. Let the writer of "
             "the folder finish or stop it, and run the task again.",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import shutil
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +21,7 @@ from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.jobs.operations import convert as job
+from airflow_txlog.storage.base import temporary_path
 from tests.helpers.jobs import application, committed, error_of, ids, run
 from tests.helpers.racing import Killed
 from tests.helpers.readers import rows_by_delta_rs
@@ -199,6 +202,30 @@ def test_a_link_that_spark_would_follow_is_refused_by_name(tmp_path: Path, link:
     (folder / link).rename(folder / "_linked")
     committed(convert(folder, **DAY))
     assert ids(Table.open(folder)) == list(range(6))
+
+
+def test_a_file_whose_name_is_not_utf_8_is_refused_by_name(tmp_path: Path) -> None:
+    put(tmp_path / "t" / "a.parquet")
+    shutil.copy(tmp_path / "t" / "a.parquet", tmp_path / "t" / os.fsdecode(b"p\xff.parquet"))
+    error = error_of(convert(tmp_path / "t"))
+    assert (error["type"], r"p\udcff.parquet" in error["message"]) == ("SchemaMismatch", True)
+    assert not Table.exists(tmp_path / "t")
+
+
+def test_a_file_that_is_left_out_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    put(tmp_path / "t" / "a.parquet")
+    (tmp_path / "t" / os.fsdecode(b"p\xff.txt")).write_text("x")
+    result = convert(tmp_path / "t")
+    assert committed(result).details.files == [r"p\udcff.txt"]
+    assert msgspec.json.encode(result)
+
+
+def test_the_temporary_commit_of_a_killed_convert_makes_no_table(tmp_path: Path) -> None:
+    folder = by_days(tmp_path / "t")
+    commit = temporary_path("_delta_log/00000000000000000000.json")
+    (folder / "_delta_log").mkdir()
+    (folder / commit).write_text("{")
+    committed(convert(folder, **DAY))
 
 
 def test_an_encrypted_file_without_a_parquet_name_is_refused_by_name(tmp_path: Path) -> None:
