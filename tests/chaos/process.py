@@ -216,20 +216,24 @@ class Jobs:
         return result.status, result.version
 
     def _described(self, piece: Piece) -> tuple[str, dict[str, Any]]:
+        # Spark alone computes pmod and greatest.
         bucket, by = piece["bucket"], piece["by"]
         values = ", ".join(f"({each}L)" for each in piece["ids"])
         query = f"SELECT id, 0L AS n, {bucket} AS bucket FROM VALUES {values} AS t(id)"
         if piece["kind"] == "write":
             return "write", {"source": {"sql": query}}
         if piece["kind"] == "delete rows":
-            return "delete", {"predicate": f"bucket = {bucket} AND id % {by} = 0"}
+            return "delete", {"predicate": f"bucket = {bucket} AND pmod(id, {by}) = 0"}
         if piece["kind"] == "update rows":
-            return "update", {"predicate": f"bucket = {bucket} AND id % {by} = 1", "set": {"n": "n + 100"}}
+            return "update", {
+                "predicate": f"bucket = {bucket} AND pmod(id, {by}) = 1",
+                "set": {"n": "greatest(n, n) + 100"},
+            }
         if piece["kind"] == "merge":
             clauses = [
-                {"when": "matched", "then": "update", "set": {"n": "t.n + 10000"}},
+                {"when": "matched", "then": "update", "set": {"n": "greatest(t.n, t.n) + 10000"}},
                 {"when": "not_matched", "then": "insert", "values": {"id": "s.id", "n": "7L", "bucket": "s.bucket"}},
             ]
-            on = f"t.bucket = {bucket} AND t.id % {IDS_OF_A_PIECE} = s.id % {IDS_OF_A_PIECE}"
+            on = f"t.bucket = {bucket} AND pmod(t.id, {IDS_OF_A_PIECE}) = pmod(s.id, {IDS_OF_A_PIECE})"
             return "merge", {"source": {"sql": query}, "on": on, "clauses": clauses}
         return "optimize", {"partition_predicate": f"bucket BETWEEN {bucket} AND {bucket + BUCKETS_OF_AN_OPTIMIZE - 1}"}

@@ -86,10 +86,10 @@ def test_an_executor_that_is_killed_costs_no_row_and_leaves_no_orphan_in_the_log
     arguments = {
         # A condition that Spark joins by, with a shuffle, and new values that it computes.
         "source": {"sql": "SELECT id * 2 AS id, concat('s', id) AS name FROM range(12)"},
-        "on": "t.id = s.id AND t.name <> s.name",
+        "on": "t.id = s.id AND reverse(t.name) <> s.name",
         "clauses": [
-            delete(condition="t.id % 4 = 0"),
-            update({"name": "concat(s.name, '!')"}),
+            delete(condition="pmod(t.id, 4) = 0"),
+            update({"name": "reverse(concat('!', reverse(s.name)))"}),
             insert({"id": "s.id", "name": "s.name"}),
         ],
     }
