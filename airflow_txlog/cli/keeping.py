@@ -1,4 +1,4 @@
-"""The command `airflow txlog upkeep`: what is due of one table, or of all tables of a folder."""
+"""The command `airflow txlog upkeep`: the due maintenance of one table, or of all tables of a folder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The upkeep of many tables: which tables a folder has, one job for each, a budget over all, and a report.
+"""The upkeep of many tables: the tables of a folder, one job for each within one budget, and a report.
 
-The invariant: the failure of one table stops no other; the caller learns of all of them at the end.
+The invariant: the failure of one table stops no other; the report names all failures at the end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """New values of columns, and conditions of clauses: expressions over a row of the table and the source row that it met.
 
 The driver reads them from plain texts (`jobs/sql/plain_values`). The invariants: a value is the one that Spark computes
-from the author's text, and no row makes the computation fail. A source row is found by its number alone, which the
-driver has matched. Memory is bounded by the source rows that a task holds at once.
+from the author's text, and a row for which that is not certain fails the task with `left_to_spark`. A source row is
+found by its number alone, which the driver has matched. Memory is bounded by the source rows that a task holds at once.
 """
 
 from __future__ import annotations

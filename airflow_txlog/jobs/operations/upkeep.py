@@ -1,8 +1,8 @@
-"""UPKEEP: the maintenance that one table needs now, and no other, through the jobs of OPTIMIZE, CHECKPOINT and VACUUM.
+"""UPKEEP: only the maintenance that a table needs now, by the jobs of OPTIMIZE, CHECKPOINT and VACUUM.
 
-What is due follows from the latest version and its log alone. So a step that was done is no longer due: a killed job
+The due steps follow from the latest version and its log alone. So a step that was done is no longer due: a killed job
 that runs again does the rest, and no application transaction is needed. The invariant: each step is the existing job,
-with its checks and its commits; this module only decides whether it runs, and on how much. Source: soundness B5.
+with its checks and its commits; this module only decides whether it runs, and on how many files. Source: soundness B5.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""DELETE: by a condition, and by a list of keys."""
+"""ALTER: the change of a table's metadata, and the comparison of its rows with new rules."""
