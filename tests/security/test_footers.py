@@ -17,8 +17,10 @@ import pytest
 
 from airflow_txlog.datafiles.parquet import footers
 from airflow_txlog.datafiles.parquet.footers import Compact, check_footer
+from airflow_txlog.datafiles.parquet.reading import open_data_file
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptDataFile
+from tests.helpers.files import data_file
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table
 
@@ -89,6 +91,9 @@ def test_a_data_file_whose_footer_would_end_the_process_is_damaged(tmp_path: Pat
     file.write_bytes(with_long_histogram(written()))
     with pytest.raises(CorruptDataFile):
         table.to_arrow()
+    # Its size shows that already. The footer alone does too.
+    with pytest.raises(CorruptDataFile, match="histogram"), open_data_file(data_file(file)):
+        pass
 
 
 def test_a_checkpoint_whose_footer_would_end_the_process_is_passed_over(tmp_path: Path) -> None:

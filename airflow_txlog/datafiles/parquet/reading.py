@@ -228,10 +228,10 @@ def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile | Unsupp
 
 @contextlib.contextmanager
 def _reading(file: DataFile) -> Iterator[None]:
-    """Turn the errors of pyarrow for bad bytes into ours."""
+    """Turn the errors of pyarrow and of `check_footer` for bad bytes into ours."""
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise _missing(file) from error  # an object store opens a file by reading of it
         if not is_about_bytes(error):

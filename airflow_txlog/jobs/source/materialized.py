@@ -8,8 +8,9 @@ files on any machine, and detects a file that the job has not written. Source: s
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,9 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
+from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat, columns_of_leaf
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan, not_as_written, row_id_bounds
@@ -34,7 +37,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
 )
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, walk_fields
-from airflow_txlog.errors import TxlogError
+from airflow_txlog.errors import CorruptDataFile, TxlogError
 from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, run_here, work_of
 from airflow_txlog.jobs.files.stage import load, staged_of
@@ -100,9 +103,21 @@ class MaterializedSource:
     def _footers(self) -> list[pq.FileMetaData]:
         footers = []
         for file in self.files:
-            with self.store.open_input(file.store_path) as source:
-                footers.append(pq.read_metadata(source))
+            with self._opened(file) as parquet:
+                footers.append(parquet.metadata)
         return footers
+
+    @contextlib.contextmanager
+    def _opened(self, file: StagedFile) -> Iterator[OpenParquet]:
+        """Yield an open file. Raises JobError, retryable, if it is not as the job has written it."""
+        opened = DataFile(
+            store=self.store, path=file.store_path, size_bytes=file.size_bytes, num_records=file.num_records
+        )
+        try:
+            with open_data_file(opened) as parquet:
+                yield parquet
+        except CorruptDataFile as error:
+            raise not_as_written(opened.name, is_missing=error.is_missing) from error
 
     @cached_property
     def _numbers(self) -> list[tuple[int, int]]:
@@ -124,8 +139,7 @@ class MaterializedSource:
         """
         found, are_all = pa.array([], pa.null()), True
         for file in self.files:
-            with self.store.open_input(file.store_path) as source:
-                parquet = pq.ParquetFile(source)
+            with self._opened(file) as parquet:
                 for group in range(parquet.num_row_groups):
                     read = parquet.read_row_group(group, columns=[column], use_threads=False).column(column)
                     found = pc.unique(pa.concat_arrays([found.cast(read.type), *read.chunks]))

@@ -34,10 +34,15 @@ NEW = "SELECT 8L AS `the.id`, '0' AS `day.of`, 800D AS `a.b`, named_struct('b', 
 
 
 def test_a_column_with_a_dot_in_its_name_has_its_bytes_counted(tmp_path: Path) -> None:
-    location = str(tmp_path / "f.parquet")
+    location = tmp_path / "f.parquet"
     pq.write_table(pa.table({"a.b": list(range(1000)), "a": [{"b": 1}] * 1000}), location)
     file = StagedFile(
-        path="f.parquet", partition_values={}, size_bytes=0, modification_time_ms=0, num_records=1000, stats="{}"
+        path="f.parquet",
+        partition_values={},
+        size_bytes=location.stat().st_size,
+        modification_time_ms=0,
+        num_records=1000,
+        stats="{}",
     )
     source = MaterializedSource(files=(file,), store=LocalStore(str(tmp_path)), described={}, stored=pa.schema([]))
     assert source.bytes_of(["A.B"]) > 1000
