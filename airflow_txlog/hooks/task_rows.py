@@ -168,6 +168,8 @@ class RowWritingHook(BaseHook):
         # Counted first: a call that fails must not shift the numbers of those after it.
         uri = self.followed(table_uri).table.uri
         call = None if context is None else HookCall.next_in(context, uri, method, idempotency_key)
+        if rows is None and "source" in arguments:
+            raise InvalidJobSpec(f"{method} needs rows; found None. Nothing was read.", argument="rows")
         bound = {"parameters": encode_parameters(parameters)} if parameters else {}
         given = {**arguments, "partition_predicate": partition_predicate, **bound}
         spec = JobSpec(

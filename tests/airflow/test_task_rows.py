@@ -320,6 +320,7 @@ def test_new_columns_need_schema_evolution(task: Task, table: str) -> None:
 
 
 UNFIT = {
+    "nothing": None,
     "a list": [{"id": 1}],
     "a dict": {"id": [1]},
     "a text": "/in/rows.parquet",
@@ -337,6 +338,8 @@ def test_what_no_table_can_hold_is_refused_before_the_folder_exists(task: Task, 
     with pytest.raises((InvalidJobSpec, SchemaMismatch)) as caught:
         task.run(lambda hook: hook.append(table, rows))
     assert "'x'" not in str(caught.value), "no value of a row"
+    assert "operator" not in str(caught.value)
+    assert getattr(caught.value, "argument", "rows") == "rows"
     assert not Path(table).exists()
 
 

@@ -299,14 +299,14 @@ def _stream_of(data: object) -> tuple[pa.Schema, Callable[[], Iterator[pa.Record
                 f"The rows must be {_WHAT}; found {kind.__name__}. A list of dicts becomes one by "
                 "pyarrow.Table.from_pylist(rows, schema), a generator of batches by "
                 "pyarrow.RecordBatchReader.from_batches(schema, batches). Nothing was read.",
-                argument="data",
+                argument="rows",
             )
         try:
             reader = pa.RecordBatchReader.from_stream(data)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InvalidJobSpec(
                 f"The rows must be {_WHAT}; the {kind.__name__} gives a stream that has no columns. Nothing was read.",
-                argument="data",
+                argument="rows",
             ) from error
     return reader.schema, lambda: iter(reader)
 
