@@ -39,7 +39,8 @@ def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
     # The two names are properties of the table, so any of its writers may have chosen them.
     taken = {name.lower() for field in snapshot.schema for name in (field.name, physical_name(field))}
     own = {row_id.lower(), row_version.lower()}
-    if len(own) < 2 or own & {*taken, CHANGE_TYPE_COLUMN} or any(name.startswith(RESERVED_PREFIX) for name in own):
+    has_reserved = any(name.startswith(RESERVED_PREFIX) for name in own | taken)
+    if has_reserved or len(own) < 2 or own & {*taken, CHANGE_TYPE_COLUMN}:
         return None
     return RowIds(row_id=row_id, row_version=row_version)
 

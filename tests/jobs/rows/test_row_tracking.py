@@ -244,6 +244,15 @@ def test_names_of_other_columns_hold_no_ids(tmp_path: Path, row_id: str, row_ver
     assert preserved(table) == "false"
 
 
+def test_a_column_with_a_name_of_a_task_keeps_its_values(tmp_path: Path) -> None:
+    rows = pa.table({"_txlog_base_row_id": [7, 8]})
+    table = make_table(tmp_path / "t", rows, properties={"delta.enableRowTracking": "true"})
+    append(table, rows)
+    committed(run(None, "optimize", table))
+    assert sorted(table.to_arrow().column(0).to_pylist()) == [7, 7, 8, 8]
+    assert preserved(table) == "false"
+
+
 def test_a_table_that_finds_columns_by_id_numbers_moved_rows_anew(tmp_path: Path) -> None:
     """Its files have no place for ids that other engines would find."""
     properties = {"delta.enableRowTracking": "true", "delta.columnMapping.mode": "id"}
