@@ -167,7 +167,8 @@ def _num_records(add: Add, table: str) -> int:
     if records is None:
         raise RowCountMissing(
             f"RowCountMissing: {add.path} cannot be added to {table}: row tracking numbers its rows, so its statistics "
-            "must hold numRecords. Nothing was committed. State how many rows the data file has.",
+            "must hold numRecords. Nothing was committed. State how many rows the data file has; an OPTIMIZE with "
+            "zorder_by does, for files that others have written.",
             table=table,
             path=add.path,
         )

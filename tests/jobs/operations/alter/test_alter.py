@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,18 @@ def test_rows_of_a_file_without_a_count_are_not_numbered(table: Table) -> None:
     tx.commit("WRITE")
     error = error_of(alter(table, add_features=["rowTracking"]))
     assert (error["type"], table.snapshot().version) == ("RowCountMissing", 3)
+
+
+def test_a_z_order_counts_the_rows_of_files_without_a_count(tmp_path: Path, table: Table) -> None:
+    written = next((tmp_path / "t").glob("*.parquet"))
+    shutil.copy(written, tmp_path / "t" / "x.parquet")
+    tx = table.begin()
+    tx.add(path="x.parquet", size=written.stat().st_size)
+    tx.commit("WRITE")
+    assert "zorder_by" in error_of(alter(table, add_features=["rowTracking"]))["message"]
+    committed(run_job(job_spec(operation="optimize", table_uri=table.uri, arguments={"zorder_by": ["id"]}), None))
+    altered(table, add_features=["rowTracking"])
+    assert table.snapshot().files().column("base_row_id").to_pylist() == [0]
 
 
 def test_in_commit_timestamps_say_since_when(table: Table) -> None:
