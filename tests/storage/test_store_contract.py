@@ -42,6 +42,16 @@ def test_what_is_put_is_read(store: Store) -> None:
         assert file.read() == b"ne"
 
 
+@pytest.mark.parametrize("size_bytes", [2, 3, 4])
+def test_a_small_file_is_opened_whole_if_it_has_the_size_that_it_should_have(store: Store, size_bytes: int) -> None:
+    store.put("a/x", b"123")
+    with store.open_whole("a/x", size_bytes) as file:
+        assert not store.is_remote or isinstance(file, pa.BufferReader) == (size_bytes == 3)
+        assert (file.size(), file.read()) == (3, b"123")
+    with pytest.raises(FileNotFoundError):
+        store.open_whole("a/y", size_bytes)
+
+
 def test_files_that_are_asked_for_at_once_come_in_their_order(store: Store) -> None:
     for number in range(9):
         store.put(f"log/{number}", b"x" * number)
