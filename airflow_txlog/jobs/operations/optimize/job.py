@@ -43,7 +43,7 @@ from airflow_txlog.jobs.operations.optimize.bins import (
 from airflow_txlog.jobs.operations.optimize.staging import stage_bins, zorder_parameter
 from airflow_txlog.jobs.resume.attempts import Change, predicate_parameter, run_attempts
 from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment, rules_at
-from airflow_txlog.jobs.sql.columns import missing_column
+from airflow_txlog.jobs.sql.columns import check_names_are_free, missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
 
@@ -186,8 +186,13 @@ class _Optimizing:
         return scope.files_inside(snapshot.files(scope.read))
 
     def _ordering_columns(self, snapshot: Snapshot) -> tuple[ColumnPath, ...]:
-        """Return the columns of the Z-order. Raises UnsupportedFeature for a clustered table."""
+        """Return the columns of the Z-order. Raises UnsupportedFeature for a clustered table, and as
+        `check_names_are_free`.
+        """
         found = ordering_columns(snapshot, self._optimize.zorder_by or ())
+        if found:
+            # The rows are sorted with columns of such names.
+            check_names_are_free(snapshot.schema.names, f"Table {snapshot.uri}")
         if found and clustering_columns(snapshot.state.domains.values(), snapshot.uri):
             raise UnsupportedFeature(
                 f"{snapshot.uri} is a clustered table, whose files one engine sorts by the columns that the table "

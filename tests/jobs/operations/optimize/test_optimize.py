@@ -417,6 +417,11 @@ def test_a_job_that_fails_has_done_the_batches_that_it_committed_and_leaves_no_f
 
 
 @pytest.mark.usefixtures("each_place")
+def test_a_zorder_refuses_columns_with_names_of_its_own(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"id": [1], "_txlog_z": [2]}))
+    assert error_of(run(None, "optimize", table, zorder_by=["id"]))["type"] == "SchemaMismatch"
+
+
 @pytest.mark.parametrize("arguments", [{}, {"zorder_by": ["id"]}], ids=["compact", "z-order"])
 def test_rows_keep_their_ids_and_versions(tmp_path: Path, spark: SparkSession, arguments: dict[str, Any]) -> None:
     table = make_table(tmp_path / "t", rows(4), rows(4, start=10), properties={"delta.enableRowTracking": "true"})
