@@ -189,6 +189,16 @@ def file_metrics(context: JobContext, work: StagedWork) -> dict[str, int]:
     }
 
 
+def overwrite_metrics(context: JobContext, found: Found, work: StagedWork) -> dict[str, int]:
+    """Return the operationMetrics of an overwrite that reads the rows that leave."""
+    return file_metrics(context, work) | {
+        "numFiles": len(work.files),
+        "numOutputRows": work.num_inserted,
+        "numOutputBytes": work.num_bytes,
+        "numDeletedRows": found.removed.num_rows,
+    }
+
+
 def vector_metrics(prefix: str, work: StagedWork) -> dict[str, int]:
     """Return the numbers of files with a new vector, of files whose vector left, and of files that are both."""
     return {

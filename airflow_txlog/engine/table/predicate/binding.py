@@ -20,7 +20,13 @@ from airflow_txlog.engine.table.predicate import constants
 from airflow_txlog.engine.table.predicate.coercion import is_plain_pattern
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar, is_canonical
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type, codec, delta_type
-from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import (
+    MAX_DECIMAL_PRECISION,
+    DecimalType,
+    Primitive,
+    StructField,
+    StructType,
+)
 from airflow_txlog.sql.computations import ForSpark
 from airflow_txlog.sql.evaluation import Known, known_as
 from airflow_txlog.sql.expression import (
@@ -138,14 +144,8 @@ class ColumnBinder:
     def _constant(self, node: Literal | Parameter) -> Constant:
         try:
             match node:
-                case Literal("null"):
-                    return constants.NULL
-                case Literal("boolean", text):
-                    return Constant(Primitive.BOOLEAN, text == "true")
-                case Literal("number", text):
-                    return constants.number(text.removeprefix("-"), text.startswith("-"))
-                case Literal(_, text):
-                    return Constant(Primitive.STRING, text)
+                case Literal():
+                    return constants.literal(node)
                 case Parameter(name) if name in self.parameters:
                     return constants.bound(name, self.parameters[name], f":{name}")
         except OutsideGrammar as found:
@@ -300,6 +300,6 @@ def _type_named(name: str) -> Primitive | DecimalType:
     digits = name.removeprefix("numeric(").removeprefix("dec(").removeprefix(_DECIMAL).removesuffix(")").split(",")
     if name.startswith(("numeric(", "dec(", _DECIMAL)) and len(digits) == 2 and all(map(str.isdecimal, digits)):
         precision, scale = map(int, digits)
-        if 1 <= precision <= pa.decimal128(1).bit_width and precision <= 38 and scale <= precision:
+        if 1 <= precision <= MAX_DECIMAL_PRECISION and scale <= precision:
             return DecimalType(precision, scale)
     raise NotPlain(f"a cast to {name}")

@@ -26,6 +26,7 @@ from airflow_txlog.engine.table.columns.partitions import fixed_zone
 from airflow_txlog.engine.table.schema.schema import INTEGERS, codec
 from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DataType, DecimalType, Primitive
 from airflow_txlog.errors import InvalidPredicate
+from airflow_txlog.sql.expression import Literal
 
 
 class OutsideGrammar(Exception):
@@ -69,6 +70,20 @@ _SHORT_DATE_TEXT = re.compile(r"\d{4,7}(?:-\d{1,2})?", re.ASCII)
 
 
 _GREATEST_FLOAT = Decimal((2 - 2**-23) * 2.0**127)
+
+
+def literal(node: Literal) -> Constant:
+    """Return the value of a literal. Raises OutsideGrammar, also for a string that two parsers may read differently."""
+    if node.doubt is not None:
+        raise OutsideGrammar(node.doubt)
+    match node.kind:
+        case "null":
+            return NULL
+        case "boolean":
+            return Constant(Primitive.BOOLEAN, node.text == "true")
+        case "number":
+            return number(node.text.removeprefix("-"), node.text.startswith("-"))
+    return Constant(Primitive.STRING, node.text)
 
 
 def number(text: str, negative: bool = False) -> Constant:

@@ -100,16 +100,8 @@ class _LeafReader:
 
     def _constant(self, node: Expression) -> Constant:
         match node:
-            case Literal("null"):
-                return constants.NULL
-            case Literal("boolean", text):
-                return Constant(Primitive.BOOLEAN, text == "true")
-            case Literal("number", text):
-                return constants.number(text.removeprefix("-"), text.startswith("-"))
-            case Literal("string", text):
-                if node.doubt is not None:
-                    raise OutsideGrammar(node.doubt)
-                return Constant(Primitive.STRING, text)
+            case Literal():
+                return constants.literal(node)
             case Parameter(name):
                 if name not in self.parameters:
                     raise OutsideGrammar("a parameter that is not bound")

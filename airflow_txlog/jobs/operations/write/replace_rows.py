@@ -24,7 +24,7 @@ from airflow_txlog.jobs.files.stage import NewRows
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.matches import Matches
-from airflow_txlog.jobs.rows.operation import Found, StagedWork, file_metrics
+from airflow_txlog.jobs.rows.operation import Found, StagedWork, overwrite_metrics
 from airflow_txlog.jobs.rows.staging import without_change_rows
 from airflow_txlog.jobs.source.frames import Source, build_source
 from airflow_txlog.jobs.sql.columns import evolved_by_source
@@ -113,9 +113,4 @@ class ReplaceRows(ByCondition[_Prepared]):
         return {"mode": "Overwrite", "partitionBy": partition_by, "predicate": predicate}
 
     def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
-        return file_metrics(self._context, work) | {
-            "numFiles": len(work.files),
-            "numOutputRows": work.num_inserted,
-            "numOutputBytes": work.num_bytes,
-            "numDeletedRows": found.removed.num_rows,
-        }
+        return overwrite_metrics(self._context, found, work)

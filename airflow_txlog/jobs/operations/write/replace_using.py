@@ -30,7 +30,7 @@ from airflow_txlog.jobs.operations.merge.clauses import plain_inserts
 from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, MergeRows, PreparedMerge
 from airflow_txlog.jobs.operations.merge.keys import MATCHING, key_columns
 from airflow_txlog.jobs.rows.matches import Matches
-from airflow_txlog.jobs.rows.operation import Found, StagedWork, file_metrics
+from airflow_txlog.jobs.rows.operation import Found, StagedWork, overwrite_metrics
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of
 from airflow_txlog.jobs.sql.columns import check_fits_by_name, check_has_columns
 from airflow_txlog.jobs.sql.gate import quoted
@@ -119,12 +119,7 @@ class ReplaceUsing(MergeRows):
         }
 
     def metrics(self, prepared: PreparedMerge, found: Found, work: StagedWork) -> dict[str, int]:
-        return file_metrics(self._context, work) | {
-            "numFiles": len(work.files),
-            "numOutputRows": work.num_inserted,
-            "numOutputBytes": work.num_bytes,
-            "numDeletedRows": found.removed.num_rows,
-        }
+        return overwrite_metrics(self._context, found, work)
 
 
 def distinct_rows(context: JobContext, source: MaterializedSource, columns: list[str]) -> pa.Table | None:
