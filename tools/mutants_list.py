@@ -45,6 +45,14 @@ ATTEMPTS = "tests/jobs/resume/test_attempts_by_the_log.py"
 LOG_JOBS = "tests/jobs/operations/test_log_jobs.py"
 RETRY_POLICY = "tests/airflow/policies/test_retry_policy.py"
 CLOUDS = "tests/storage/test_clouds.py"
+KEPT_IDS = "tests/jobs/rows/test_row_tracking.py"
+CLAUSES = "tests/jobs/operations/merge/test_clauses.py"
+REPLACE_USING = "tests/jobs/operations/write/test_replace_using.py"
+CONVERT = "tests/jobs/operations/test_convert.py"
+UPKEEP = "tests/jobs/operations/test_upkeep.py"
+VERIFICATION = "tests/jobs/operations/alter/test_verification.py"
+TASK_ROWS = "tests/airflow/test_task_rows.py"
+SMALL_FILES = "tests/datafiles/tasks/test_small_files.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
 MERGES_WITHOUT_SPARK = "tests/jobs/test_merges_without_spark.py"
@@ -581,5 +589,152 @@ FAULTS = (
         old="    if csv.null and _any(",
         new="    if not csv.null and _any(",
         tests=("tests/datafiles/test_csv_rows.py",),
+    ),
+    # --- row ids ----------------------------------------------------------------------------------------------------
+    Fault(
+        name="copied-rows-numbered-anew",
+        breaks="a row that moves to another file loses the id that it has there",
+        file="airflow_txlog/datafiles/row_ids.py",
+        old="columns[ids] = pc.coalesce(columns[ids], pc.add(numbers, base))",
+        new="columns[ids] = pc.add(numbers, base)",
+        tests=(KEPT_IDS,),
+    ),
+    Fault(
+        name="row-ids-begin-again-in-each-batch",
+        breaks="two rows of one file get the same id as they are copied",
+        file="airflow_txlog/datafiles/row_ids.py",
+        old="pa.array(range(start, start + rows.num_rows), pa.int64())",
+        new="pa.array(range(rows.num_rows), pa.int64())",
+        tests=(KEPT_IDS,),
+    ),
+    Fault(
+        name="ids-of-rows-lost-as-tiny-files-are-joined",
+        breaks="the new files of a change are joined without the ids of their rows",
+        file="airflow_txlog/jobs/rows/tiny_files.py",
+        old=' or "rowTracking" in writer_features(snapshot.protocol)',
+        new="",
+        tests=(KEPT_IDS,),
+    ),
+    # --- jobs without Spark -----------------------------------------------------------------------------------------
+    Fault(
+        name="deleted-rows-copied-with-the-updated-ones",
+        breaks="a merge that updates and deletes rows of one file keeps the deleted ones",
+        file="airflow_txlog/datafiles/tasks/copies.py",
+        old='planned.leaving or planned.positions or b""',
+        new='planned.positions or b""',
+        tests=(CLAUSES,),
+    ),
+    Fault(
+        name="sum-that-wraps-around",
+        breaks="a sum that does not fit in its type is a wrong number, where Spark raises an error",
+        file="airflow_txlog/sql/computations.py",
+        old="    return pc.add_checked(left, right)\n",
+        new="    return pc.add(left, right)\n",
+        tests=(CLAUSES,),
+    ),
+    Fault(
+        name="null-replaces-rows",
+        breaks="a source row with a null in a column of replace_using removes every row with a null there",
+        file="airflow_txlog/jobs/operations/write/job.py",
+        old="for values in dict.fromkeys(tuples) if using is None or all(values)]",
+        new="for values in dict.fromkeys(tuples)]",
+        tests=(REPLACE_USING,),
+    ),
+    Fault(
+        name="rules-compared-by-spark-alone",
+        breaks="a constraint is added that rows of the table break",
+        file="airflow_txlog/jobs/operations/alter/verification.py",
+        old="        self._refuse_broken(found, self._counted(plan, frozenset(columns), rules))\n",
+        new="",
+        tests=(VERIFICATION,),
+    ),
+    Fault(
+        name="files-verified-under-other-columns",
+        breaks="a rule is not compared with a file that another rule was compared with",
+        file="airflow_txlog/jobs/operations/alter/verification.py",
+        old="self._verified.setdefault((found.of_rows.schema_string, *texts.items(), found.not_null), set())",
+        new="self._verified.setdefault((), set())",
+        tests=(VERIFICATION,),
+    ),
+    Fault(
+        name="changed-folder-converted",
+        breaks="a file that was written while a folder was converted is in no table",
+        file="airflow_txlog/jobs/operations/convert.py",
+        old="            self._check_unchanged(before)\n",
+        new="            pass\n",
+        tests=(CONVERT,),
+    ),
+    Fault(
+        name="converted-files-taken-for-alike",
+        breaks="a converted file has the columns of another file of its writer",
+        file="airflow_txlog/jobs/operations/convert.py",
+        old="self.metadata == _metadata_of(parquet) and bool(self.schema.equals(parquet.schema))",
+        new="self.metadata == _metadata_of(parquet)",
+        tests=(CONVERT,),
+    ),
+    Fault(
+        name="dry-upkeep-that-rewrites",
+        breaks="a dry run of an upkeep rewrites files and deletes them",
+        file="airflow_txlog/jobs/operations/upkeep.py",
+        old='        if self._described.dry_run:\n            left = "dry run"\n        elif',
+        new="        if",
+        tests=(UPKEEP,),
+    ),
+    Fault(
+        name="dry-upkeep-that-cleans-the-log",
+        breaks="a dry run of an upkeep deletes commits",
+        file="airflow_txlog/jobs/operations/upkeep.py",
+        old="if self._described.dry_run or not snapshot.table_properties.clean_expired_log or",
+        new="if not snapshot.table_properties.clean_expired_log or",
+        tests=(UPKEEP,),
+    ),
+    Fault(
+        name="calls-of-the-hook-not-counted",
+        breaks="the second call of a task counts as the first one, and its rows are not written",
+        file="airflow_txlog/hooks/identity.py",
+        old="_calls[this_try][table_uri, method] += 1",
+        new="_calls[this_try][table_uri, method] = 1",
+        tests=(TASK_ROWS,),
+    ),
+    Fault(
+        name="spellings-of-a-table-share-a-number",
+        breaks="a call on another spelling of a table counts as done, and its rows are not written",
+        file="airflow_txlog/hooks/identity.py",
+        old="{hashlib.sha256(self.table_uri.encode()).hexdigest()[:12]}-{self.number}",
+        new="{self.number}",
+        tests=(TASK_ROWS,),
+    ),
+    # --- small files ------------------------------------------------------------------------------------------------
+    Fault(
+        name="small-files-of-two-partitions-joined",
+        breaks="rows of small files get the partition values of a neighbour",
+        file="airflow_txlog/datafiles/tasks/small_files.py",
+        old=" or last[0].constants != planned.constants",
+        new="",
+        tests=(SMALL_FILES,),
+    ),
+    Fault(
+        name="deleted-rows-of-small-files-read",
+        breaks="rows that a deletion vector deletes come back",
+        file="airflow_txlog/datafiles/tasks/small_files.py",
+        old="if planned.deleted is None and planned.parts == 1 else None",
+        new="if planned.parts == 1 else None",
+        tests=(SMALL_FILES,),
+    ),
+    Fault(
+        name="old-calendar-of-small-files",
+        breaks="dates that an old Spark has written are read as other days",
+        file="airflow_txlog/datafiles/tasks/small_files.py",
+        old="is_plain = bool(names) and not calendar_of(parquet).is_legacy",
+        new="is_plain = bool(names)",
+        tests=(SMALL_FILES,),
+    ),
+    Fault(
+        name="footer-form-of-any-text",
+        breaks="a footer that no check has seen counts as checked",
+        file="airflow_txlog/datafiles/parquet/footers.py",
+        old="elif kind == _BINARY and path[:-1] == _OF_STATISTICS:",
+        new="elif kind == _BINARY:",
+        tests=(SMALL_FILES,),
     ),
 )
