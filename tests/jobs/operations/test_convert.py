@@ -342,6 +342,17 @@ def test_what_a_footer_does_not_prove_is_left_out(tmp_path: Path, options: dict[
     assert (found["numRecords"], found["minValues"], found["maxValues"]) == (2, {}, {})
 
 
+@pytest.mark.parametrize(("version", "has_bounds"), [("1.8.1", False), ("1.9.0", False), ("1.10.0", True)])
+def test_decimals_of_writers_that_compared_their_bytes_get_no_bounds(
+    tmp_path: Path, version: str, has_bounds: bool
+) -> None:
+    rows = pa.table({"m": pa.array([Decimal("1.50"), Decimal("-7.25")], pa.decimal128(30, 2))})
+    path = put(tmp_path / "t" / "a.parquet", rows)
+    ours = pq.read_metadata(path).created_by.encode()
+    path.write_bytes(path.read_bytes().replace(ours, f"parquet-mr version {version}".encode().ljust(len(ours))))
+    assert ("m" in stats_of(tmp_path / "t")["minValues"]) == has_bounds
+
+
 @pytest.mark.parametrize("store_schema", [True, False])
 def test_a_column_that_a_file_lacks_is_null_there(tmp_path: Path, store_schema: bool) -> None:
     put(tmp_path / "t" / "a.parquet", pa.table({"a": [1, 2]}), store_schema=store_schema)
