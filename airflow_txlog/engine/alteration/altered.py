@@ -204,6 +204,8 @@ class _Alteration:
             self._check_agrees("change_types", WIDENING_PROPERTY, "true")
             self._configuration[WIDENING_PROPERTY] = "true"
         columns.set_comments(asked.set_comments)
+        if _STATS_COLUMNS.lower() in self._given:
+            columns.check_there(TableProperties(self._configuration, self._table).stats_columns or ())
         self._take(columns)
         if self._mode != NO_MAPPING and added:
             last = max(self._highest_id, highest_id(self._schema))

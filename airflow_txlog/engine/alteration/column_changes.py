@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
-from airflow_txlog.engine.table.schema.column_paths import Path, parse_path
+from airflow_txlog.engine.table.schema.column_paths import Path, parse_path, path_text
 from airflow_txlog.engine.table.schema.ddl import type_of_ddl
 from airflow_txlog.engine.table.schema.evolution import is_widening
 from airflow_txlog.engine.table.schema.rules import DEFAULT_KEY, GENERATION_KEY, is_identity
@@ -215,6 +215,11 @@ class Columns:
         return tuple(self._field(path[:size]).physical_name for size in range(1, len(path) + 1))
 
     # --- paths ------------------------------------------------------------------------------------------------------
+
+    def check_there(self, paths: Iterable[Path]) -> None:
+        """Raise SchemaMismatch for a path that leads to no column."""
+        for path in paths:
+            self._found(path, path_text(path))
 
     def _field_path(self, name: str, done: str) -> Path:
         """Return the path of a column or a member, in the schema's spelling. Raises SchemaMismatch."""

@@ -353,15 +353,30 @@ def test_statistics_follow_a_renamed_column_and_forget_a_dropped_one(tmp_path: P
 def test_statistics_follow_members_of_structs_and_names_with_dots(
     tmp_path: Path, asked: dict[str, Any], listed: str
 ) -> None:
-    properties = {"delta.dataSkippingStatsColumns": "id,s.x,s.y"}
-    table = make_table(tmp_path / "t", pa.Table.from_pylist([NESTED_ROW], NESTED), properties=properties)
+    table = two_rows(tmp_path, {"delta.dataSkippingStatsColumns": "id,s.x,s.y"})
     altered(table, allow_reader_upgrade=True, **asked)
     assert table.snapshot().properties["delta.dataSkippingStatsColumns"] == listed
-    append(table, table.to_arrow())
-    counts = {
-        json.dumps(json.loads(each)["nullCount"]) for each in table.snapshot().files().column("stats").to_pylist()
-    }
-    assert len(counts) == (2 if "drop_columns" in asked else 1), "new files have statistics of the same columns"
+    expected = {"id": 0} if "drop_columns" in asked else {"id": 0, "s": {"x": 0, "y": 0}}
+    assert null_counts_of_a_new_file(table) == expected, "by physical names, which stay"
+
+
+def test_statistics_may_be_of_a_column_that_the_same_alteration_adds(tmp_path: Path) -> None:
+    table = two_rows(tmp_path)
+    altered(table, set_properties={"delta.dataSkippingStatsColumns": "S.X,`new`"}, add_columns={"new": "INT"})
+    assert null_counts_of_a_new_file(table) == {"s": {"x": 0}, "new": 2}
+
+
+def two_rows(tmp_path: Path, properties: dict[str, str] | None = None) -> Table:
+    rows = [{**NESTED_ROW, "n": number} for number in range(2)]
+    schema = pa.schema([*NESTED, ("n", pa.int32())])
+    return make_table(tmp_path / "t", pa.Table.from_pylist(rows, schema), properties=properties)
+
+
+def null_counts_of_a_new_file(table: Table) -> dict[str, Any]:
+    arguments = {"predicate": "n = 0", "set": {"n": "5"}}
+    committed(run_job(job_spec(operation="update", table_uri=table.uri, arguments=arguments), None))
+    (text,) = table.snapshot().files().column("stats").to_pylist()
+    return dict(json.loads(text)["nullCount"])
 
 
 REFUSED_COLUMNS: dict[str, dict[str, Any]] = {
@@ -388,6 +403,7 @@ REFUSED_COLUMNS: dict[str, dict[str, Any]] = {
         "add_columns": {"_change_type": "STRING"},
         "set_properties": {"delta.enableChangeDataFeed": "true"},
     },
+    "statistics of no column": {"set_properties": {"delta.dataSkippingStatsColumns": "id,s.nope"}},
     "cluster by a struct": {"cluster_by": ["s"]},
     "cluster by a list": {"cluster_by": ["items.element.price"]},
     "cluster twice": {"cluster_by": ["s.x", "`s`.`x`"]},
