@@ -53,19 +53,20 @@ class HookCall:
     A retry makes the same calls in the same order, so the number finds the work of an earlier try.
     """
 
-    table_uri: str
+    table: str
+    """The table as the caller spells it, with the connection of the hook: nothing is read to count a call."""
     method: str
     number: int
 
     @classmethod
-    def next_in(cls, context: Mapping[str, Any], table_uri: str, method: str, key: str | None = None) -> HookCall:
+    def next_in(cls, context: Mapping[str, Any], table: str, method: str, key: str | None = None) -> HookCall:
         """Return the next such call of this try. Every use counts, whether the call succeeds or not.
 
         Calls with an author's `key` are counted by themselves: their number and order may change between two tries.
         """
         ti = context["ti"]
         if key is not None:
-            method = f"{method}-{hashlib.sha256(str(key).encode(errors='surrogatepass')).hexdigest()[:12]}"
+            method = f"{method}-{_short_digest(str(key))}"
         # A task that is resumed after a deferral is another process with the same try, and counts from 1 again.
         resumed = getattr(getattr(ti, "_ti_context_from_server", None), "next_method", None)
         method = f"{resumed}-{method}" if resumed else method
@@ -74,19 +75,23 @@ class HookCall:
             # A process runs one task at a time; one that runs several one after another needs only the last.
             _calls.clear()
             _calls[this_try] = Counter()
-        _calls[this_try][table_uri, method] += 1
-        return cls(table_uri=table_uri, method=method, number=_calls[this_try][table_uri, method])
+        _calls[this_try][table, method] += 1
+        return cls(table=table, method=method, number=_calls[this_try][table, method])
 
     @property
     def name(self) -> str:
         """The last part of the call's app id. It is no map index, so no task instance has this id."""
         # Two spellings of one table are counted separately, and must not share an id.
-        return f"{self.method}-{hashlib.sha256(self.table_uri.encode()).hexdigest()[:12]}-{self.number}"
+        return f"{self.method}-{_short_digest(self.table)}-{self.number}"
 
     @property
     def slot(self) -> str:
         """The end of the key under which the state store keeps the call's number."""
         return f".{self.name}"
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 _calls: dict[tuple[Any, ...], Counter[tuple[str, str]]] = {}

@@ -46,6 +46,7 @@ class RowWritingHook(BaseHook):
     """
 
     if TYPE_CHECKING:
+        txlog_conn_id: str | None
 
         def table_uri(self, table: str) -> str: ...
         def followed(self, table: str) -> FollowedTable: ...
@@ -164,10 +165,11 @@ class RowWritingHook(BaseHook):
         # Here: it loads the jobs, which a hook that only reads does not need.
         from airflow_txlog.runners.in_process import InProcessRunner
 
-        table_uri, context = self.table_uri(table), _context_of_task()
+        context = _context_of_task()
         # Counted first: a call that fails must not shift the numbers of those after it.
-        uri = self.followed(table_uri).table.uri
-        call = None if context is None else HookCall.next_in(context, uri, method, idempotency_key)
+        spelled = f"{self.txlog_conn_id or ''} {table}"
+        call = None if context is None else HookCall.next_in(context, spelled, method, idempotency_key)
+        table_uri = self.table_uri(table)
         if rows is None and "source" in arguments:
             raise InvalidJobSpec(f"{method} needs rows; found None. Nothing was read.", argument="rows")
         bound = {"parameters": encode_parameters(parameters)} if parameters else {}

@@ -407,6 +407,31 @@ def test_a_task_that_is_resumed_after_a_deferral_goes_on_with_other_calls(task: 
     assert len(rows_of(table)) == 6
 
 
+def test_a_call_that_fails_before_the_table_is_found_counts_too(
+    task: Task, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(hook: TxlogHook) -> list[str]:
+        return [append_page(hook, page) for page in ("a", "b")]
+
+    def append_page(hook: TxlogHook, page: str) -> str:
+        try:
+            return hook.append(table, pa.table({"page": [page]})).status
+        except ConnectionError:
+            return "failed"
+
+    answers: Iterator[str | None] = iter([None])
+
+    def table_uri(hook: TxlogHook, table: str) -> str:
+        if next(answers, table) is None:
+            raise ConnectionError("Airflow does not answer")
+        return table
+
+    monkeypatch.setattr(TxlogHook, "table_uri", table_uri)
+    assert task.run(work) == ["failed", "committed"]
+    assert task.retry(work) == ["committed", "already_done"]
+    assert [row["page"] for row in rows_of(table)] == ["a", "b"]
+
+
 def test_tasks_runs_and_mapped_instances_are_different_work(task: Task, table: str) -> None:
     facts: list[dict[str, Any]] = [{}, {"map_index": 1}, {"run_id": "other"}, {"task_id": "other"}]
     for fact in facts:
