@@ -17,6 +17,7 @@ import pytest
 from airflow_txlog import operators
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema import features
+from airflow_txlog.engine.table.schema.properties import TableProperties, _Setting
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import UnsupportedFeature
 from airflow_txlog.get_provider_info import get_provider_info
@@ -184,6 +185,13 @@ def test_the_first_table_is_loaded_from_its_csv_and_read_behind_its_sensor_witho
 
 # The variables by which processes of ours find each other.
 INTERNAL = {"TXLOG_CONNECT", "TXLOG_CREDENTIALS_FOLDER", "TXLOG_CREDENTIALS_TOKEN", "TXLOG_CREDENTIALS_URL"}
+
+
+def test_the_protocol_page_names_every_property_that_the_engine_obeys() -> None:
+    names = {each._name for each in vars(TableProperties).values() if isinstance(each, _Setting)}
+    assert len(names) > 20
+    text = (ROOT / "docs" / "protocol-support.md").read_text()
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 
 
 def arguments_of(function: Callable[..., object]) -> list[str]:
