@@ -81,7 +81,9 @@ def _is_full(
     is_large = rows >= _JOINED_ROWS or size_bytes >= _JOINED_BYTES
     # As Arrow reads them: one writer's texts may be views, and another's not.
     is_alike = last[1].schema.equals(found.schema, check_metadata=True)
-    return is_large or not is_alike or last[0].constants != planned.constants
+    # A partition that two writers spell in two ways is two to an OPTIMIZE.
+    is_spelled_alike = last[0].partition_values == planned.partition_values
+    return is_large or not (is_alike and is_spelled_alike) or last[0].constants != planned.constants
 
 
 def _joined(waiting: Sequence[tuple[PlannedFile, pa.Table]]) -> Run:

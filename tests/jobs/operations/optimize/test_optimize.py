@@ -417,6 +417,23 @@ def test_a_job_that_fails_has_done_the_batches_that_it_committed_and_leaves_no_f
 
 
 @pytest.mark.usefixtures("each_place")
+def test_a_zorder_does_not_mix_small_files_whose_partition_is_spelled_in_two_ways(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    table = make_table(tmp_path / "t", schema=schema, partition_by=["p"])
+    tx = table.begin()
+    for number in range(60):  # enough for files to be read together
+        path = tmp_path / "t" / f"{number}.parquet"
+        pq.write_table(pa.table({"id": [number]}), path)
+        values = {"p": "" if number % 2 else None}
+        stats = json.dumps({"numRecords": 1})
+        tx.add(path=path.name, size=path.stat().st_size, stats=stats, partition_values=values)
+    tx.commit("WRITE")
+    committed(run(spark, "optimize", table, zorder_by=["id"]))
+    assert sorted(table.to_arrow().column("id").to_pylist()) == list(range(60))
+
+
 def test_a_zorder_refuses_columns_with_names_of_its_own(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", pa.table({"id": [1], "_txlog_z": [2]}))
     assert error_of(run(None, "optimize", table, zorder_by=["id"]))["type"] == "SchemaMismatch"
