@@ -48,6 +48,7 @@ MEANING = {
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.legacy.charVarcharAsString": "false",
     "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "false",
     "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
     "spark.sql.legacy.literal.pickMinimumPrecision": "true",
     "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",

@@ -136,6 +136,7 @@ def test_b9_the_zip_imports_where_there_is_only_pyarrow_and_fsspec(tmp_path: Pat
         ("spark.sql.caseSensitive", "true"),
         ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
         ("spark.sql.parser.escapedStringLiterals", "true"),
+        ("spark.sql.legacy.decimal.retainFractionDigitsOnTruncate", "true"),
         ("spark.sql.legacy.exponentLiteralAsDecimal.enabled", "true"),
         ("spark.sql.session.timeZone", "Asia/Tokyo"),
         ("spark.sql.variable.substitute", "true"),
