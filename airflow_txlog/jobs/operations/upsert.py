@@ -22,21 +22,24 @@ from airflow_txlog.engine.table.schema.types import DataType, Primitive
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, MergeRows, PreparedMerge
-from airflow_txlog.jobs.operations.merge.keys import key_columns
+from airflow_txlog.jobs.operations.merge.keys import (
+    SOURCE_ALIAS,
+    TARGET_ALIAS,
+    equal_columns,
+    key_columns,
+    source_values,
+)
 from airflow_txlog.jobs.resume.attempts import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.sql.columns import check_has_columns
-from airflow_txlog.jobs.sql.gate import quoted
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge
     from airflow_txlog.jobs.operations.merge.clause_sql import Sides
 
 _CHECKING = "check the keys of the source"
-# `check_names_are_free` ensures that no column has such a name: a column `s` would make `s.id` a member of it.
-_TARGET, _SOURCE = "_txlog_t", "_txlog_s"
 _EMPTY: dict[DataType, str] = {Primitive.STRING: "''", Primitive.BINARY: "X''"}
 
 
@@ -49,21 +52,17 @@ def as_merge(upsert: Upsert) -> Merge:
     """Return the merge that does what the upsert describes. Its texts are quoted names alone."""
     updated: ClauseAssignments = "*"
     if upsert.columns is not None:
-        updated = {quoted(name): f"{_SOURCE}.{quoted(name)}" for name in upsert.columns}
+        updated = source_values(upsert.columns)
     return Merge(
         source=upsert.source,
         schema_evolution=upsert.schema_evolution,
         partition_predicate=upsert.partition_predicate,
         parameters=upsert.parameters,
-        target_alias=_TARGET,
-        source_alias=_SOURCE,
-        on=_equal_keys(upsert, _TARGET, _SOURCE),
+        target_alias=TARGET_ALIAS,
+        source_alias=SOURCE_ALIAS,
+        on=equal_columns(upsert.keys),
         clauses=(UpdateClause(when="matched", set=updated), InsertClause(values="*")),
     )
-
-
-def _equal_keys(upsert: Upsert, target: str, source: str) -> str:
-    return " AND ".join(f"{target}.{quoted(key)} = {source}.{quoted(key)}" for key in upsert.keys)
 
 
 def _kept_as_null(snapshot: Snapshot) -> dict[str, str]:
@@ -127,7 +126,7 @@ class _Upsert(MergeRows):
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
         """Return the parameters of the merge, with readable aliases."""
-        described = {"predicate": predicate_parameter([_equal_keys(self._upsert, "t", "s")])}
+        described = {"predicate": predicate_parameter([equal_columns(self._upsert.keys, "t", "s")])}
         return super().parameters(prepared) | described
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:

@@ -6,7 +6,7 @@ precedences and names; an uncertain one is not returned. Source: soundness A3, A
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,6 +30,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of
+from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
 from airflow_txlog.sql.expression import (
     Call,
@@ -47,6 +48,20 @@ from airflow_txlog.sql.lexer import Token
 from airflow_txlog.sql.sql_text import sql_text
 
 MATCHING = "match source and target"
+# The aliases of a merge that follows from columns. `check_names_are_free` ensures that no column has such a name: a
+# column `s` would make `s.id` a member of it.
+TARGET_ALIAS, SOURCE_ALIAS = "_txlog_t", "_txlog_s"
+
+
+def equal_columns(names: Iterable[str], target: str = TARGET_ALIAS, source: str = SOURCE_ALIAS) -> str:
+    """Return the ON of rows that are equal in these columns."""
+    return " AND ".join(f"{target}.{quoted(name)} = {source}.{quoted(name)}" for name in names)
+
+
+def source_values(names: Iterable[str]) -> dict[str, str]:
+    """Return assignments of the source's columns to columns of the same names."""
+    return {quoted(name): f"{SOURCE_ALIAS}.{quoted(name)}" for name in names}
+
 
 # Types whose values are equal to every engine if they are the same; no key is a boolean.
 _PLAIN = PLAIN_TYPES - {Primitive.BOOLEAN}

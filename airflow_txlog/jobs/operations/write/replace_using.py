@@ -28,32 +28,31 @@ from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
 from airflow_txlog.jobs.files.stage import NewRows
 from airflow_txlog.jobs.operations.merge.clauses import plain_inserts
 from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, MergeRows, PreparedMerge
-from airflow_txlog.jobs.operations.merge.keys import MATCHING, key_columns
+from airflow_txlog.jobs.operations.merge.keys import (
+    MATCHING,
+    SOURCE_ALIAS,
+    TARGET_ALIAS,
+    equal_columns,
+    key_columns,
+    source_values,
+)
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Found, StagedWork, overwrite_metrics
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of
 from airflow_txlog.jobs.sql.columns import check_fits_by_name, check_has_columns
-from airflow_txlog.jobs.sql.gate import quoted
-
-# As the aliases of an upsert: no column may have such a name.
-_TARGET, _SOURCE = "_txlog_t", "_txlog_s"
 
 
 def as_merge(write: Write, columns: Sequence[str]) -> Merge:
     """Return the merge that does the same for a source with these columns. Its texts are quoted names alone."""
-    using = write.replace_using or ()
     return Merge(
         source=write.source,
         schema_evolution=write.schema_evolution,
         partition_predicate=write.partition_predicate,
         parameters=write.parameters,
-        target_alias=_TARGET,
-        source_alias=_SOURCE,
-        on=" AND ".join(f"{_TARGET}.{quoted(name)} = {_SOURCE}.{quoted(name)}" for name in using),
-        clauses=(
-            DeleteClause(when="matched"),
-            InsertClause(values={quoted(name): f"{_SOURCE}.{quoted(name)}" for name in columns}),
-        ),
+        target_alias=TARGET_ALIAS,
+        source_alias=SOURCE_ALIAS,
+        on=equal_columns(write.replace_using or ()),
+        clauses=(DeleteClause(when="matched"), InsertClause(values=source_values(columns))),
     )
 
 
