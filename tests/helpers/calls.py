@@ -25,3 +25,21 @@ def counted() -> Iterator[list[int]]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+
+
+@contextmanager
+def counted_steps() -> Iterator[list[int]]:
+    """Count the instructions of Python's interpreter in this thread: also those of loops that call nothing."""
+    steps = [0]
+
+    def trace(frame: Any, event: str, _argument: Any) -> Any:
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            steps[0] += 1
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield steps
+    finally:
+        sys.settrace(None)
