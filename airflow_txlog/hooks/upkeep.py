@@ -102,10 +102,12 @@ def run_upkeep(
     *,
     max_bytes: int | None = None,
     max_minutes: float | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> UpkeepReport:
     """Run the job of `make_spec` on each table, one after another, within the budget; return the report.
 
-    `make_spec` gets the table, and the fields of the record that limit the job.
+    `make_spec` gets the table, and the fields of the record that limit the job. Raises the error of a job that ends
+    after the caller `is_stopped`.
     """
     tables, report = find_tables(hook, places), UpkeepReport()
     until_s = None if max_minutes is None else SYSTEM_CLOCK.monotonic_s() + 60 * max_minutes
@@ -123,6 +125,8 @@ def run_upkeep(
         try:
             result = run(make_spec(table, limits))
         except TxlogError as error:
+            if is_stopped():
+                raise
             log(f"failed: {type(error).__name__}: {error}")
             report.errors[table] = error
             shown = {"type": type(error).__name__, "message": str(error)[:_ERROR_CHARACTERS]}

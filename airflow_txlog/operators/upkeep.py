@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import Operation, Upkeep, read_operation
-from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError
 from airflow_txlog.hooks.identity import annotations_of, job_identity
 from airflow_txlog.hooks.upkeep import run_upkeep
 from airflow_txlog.hooks.work_key import saved_work_key
@@ -78,6 +78,7 @@ class DeltaUpkeepOperator(TxlogOperator):
         self.max_minutes = max_minutes
         # Not `self.dry_run`, which is a method of every Airflow operator.
         self.is_dry_run = dry_run
+        self._is_stopped = False
         if self.deferrable:
             raise InvalidJobSpec("An upkeep runs several jobs, and is not deferrable.", argument="deferrable")
         for name, limit in (("max_bytes", max_bytes), ("max_minutes", max_minutes)):
@@ -102,6 +103,7 @@ class DeltaUpkeepOperator(TxlogOperator):
                 self.log.info,
                 max_bytes=self.max_bytes,
                 max_minutes=self.max_minutes,
+                is_stopped=lambda: self._is_stopped,
             )
             try:
                 report.check()
@@ -112,6 +114,11 @@ class DeltaUpkeepOperator(TxlogOperator):
         except TxlogError as error:
             raise_for_airflow(error)
         return report.to_dict()
+
+    def on_kill(self) -> None:
+        """Stop the job that runs, and begin no other."""
+        self._is_stopped = True
+        super().on_kill()
 
     def _lineage(self, result: JobResult | None) -> OperatorLineage[Any, Any]:
         # Here: only a process in which the listener runs is certain to have its provider.
@@ -147,6 +154,8 @@ class DeltaUpkeepOperator(TxlogOperator):
     def _run(self, context: Mapping[str, Any], spec: JobSpec) -> JobResult:
         self._running = runner = self._make_runner()
         try:
+            if self._is_stopped:
+                raise JobError("The upkeep was stopped. Run it again: what is done is no longer due.", retryable=True)
             if isinstance(runner, DurableRunner):
                 # Each table's job has a name of its own, by which a retry finds it.
                 identity = job_identity(context)

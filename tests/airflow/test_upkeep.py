@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import Upkeep
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.errors import InvalidJobSpec, JobLost, TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.upkeep import run_upkeep
 from airflow_txlog.operators import DeltaUpkeepOperator
@@ -111,6 +111,26 @@ def test_the_error_of_many_tables_names_the_first_ten(lake: Path) -> None:
     with pytest.raises((TxlogError, AirflowException), match=r"12 of 14 .*broken-09.* And 2 more\.") as caught:
         execute(str(lake), dry_run=True)
     assert "broken-10" not in str(caught.value)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_task_that_is_stopped_begins_no_other_table(lake: Path, is_late: bool) -> None:
+    """Airflow calls `on_kill` in a signal handler, and the task goes on with what it does."""
+
+    class StoppedRunner(InProcessRunner):
+        specs: ClassVar[list[JobSpec]] = []
+
+        def run(self, spec: JobSpec, *, log: Any) -> JobResult:
+            self.specs.append(spec)
+            operator.on_kill()
+            if not is_late:
+                raise JobLost("The job was stopped.", exit_code=None, has_application_transaction=False)
+            return super().run(spec, log=log)
+
+    operator = DeltaUpkeepOperator(task_id="keep", tables=str(lake), runner=StoppedRunner())
+    with pytest.raises((TxlogError, AirflowException), match="stopped"):
+        operator.execute({})
+    assert [spec.table_uri for spec in StoppedRunner.specs] == [f"{lake}/raw/orders"]
 
 
 def test_a_dry_run_says_what_is_due(lake: Path) -> None:
