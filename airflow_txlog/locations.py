@@ -94,6 +94,11 @@ def can_name_a_file(text: str) -> bool:
         return False
 
 
+def shown_path(path: str) -> str:
+    """Return a path as messages and results may have it: bytes that are not UTF-8 are escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 def local_path(text: str) -> str | None:
     """Return the path on this machine, maybe relative; None for another store or host."""
     scheme, authority, path = split(text)

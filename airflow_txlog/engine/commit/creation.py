@@ -37,7 +37,7 @@ from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_MS, Ta
 from airflow_txlog.engine.table.schema.schema import from_arrow, schema_to_json
 from airflow_txlog.engine.table.schema.types import ArrayType, MapType, StructType
 from airflow_txlog.errors import FolderNotEmpty, InvalidProperty, SchemaMismatch
-from airflow_txlog.locations import PRIVATE_PREFIX
+from airflow_txlog.locations import PRIVATE_PREFIX, shown_path
 from airflow_txlog.storage.base import Store
 
 # A table that we create forgets the application transactions of tasks after a month: thirty mapped tasks an hour would
@@ -171,6 +171,5 @@ def _files_of_others(store: Store, partition_columns: Iterable[str], now_ms: int
         # A try may stage files and die. Its retry follows within days; older files are orphans to any VACUUM, too.
         is_leftover = is_staged_name(info.path) and info.modified_ms > now_ms - ORPHAN_RETENTION_MS
         if visibility.is_visible(info.path) and not is_leftover and not info.path.startswith(PRIVATE_PREFIX):
-            # A name that is not UTF-8 must not break the log that shows it.
-            yield info.path.encode("utf-8", "backslashreplace").decode()
+            yield shown_path(info.path)
     yield from (f"{path}/" for path in unreadable if visibility.is_visible(path))

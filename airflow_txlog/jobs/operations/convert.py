@@ -51,7 +51,7 @@ from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 from airflow_txlog.jobs.source.footers import NoColumnType, NotSpark, columns_of_footer, is_in_nanoseconds, without_void
 from airflow_txlog.jobs.source.listing import SUMMARIES, SourceFile, as_deep_as_spark, files_of, is_hidden, table_among
 from airflow_txlog.jobs.source.merging import merged
-from airflow_txlog.locations import PRIVATE_PREFIX, with_folders_above
+from airflow_txlog.locations import PRIVATE_PREFIX, shown_path, with_folders_above
 from airflow_txlog.storage.base import FileInfo
 
 _AT_ONCE = 8
@@ -88,11 +88,6 @@ class _Kind:
 
     def is_of(self, parquet: pq.ParquetFile) -> bool:
         return self.metadata == _metadata_of(parquet) and bool(self.schema.equals(parquet.schema))
-
-
-def _shown(path: str) -> str:
-    """Return a path as messages and results may have it: bytes that are not UTF-8 are escaped."""
-    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _metadata_of(parquet: pq.ParquetFile) -> object:
@@ -211,12 +206,11 @@ class _Convert:
             for info in store.walk()
             if not info.path.startswith(PRIVATE_PREFIX) and not is_leftover(info.path)
         }
-        link = next((_shown(path) for path in store.links() if not is_hidden(path.split("/"))), None)
+        link = next((shown_path(path) for path in store.links() if not is_hidden(path.split("/"))), None)
         if link is not None:
             raise OutsideTable(
                 f"{root} cannot be converted: {link} in it is a symbolic link. Spark reads the files behind it, and a "
-                "table has no files behind links. Nothing was committed. Put the folder or file itself in the place of "
-                "the link, or delete the link.",
+                "table does not. Nothing was committed. Put the files themselves in its place, or delete the link.",
                 table=root,
                 path=link,
                 link=link,
@@ -224,7 +218,7 @@ class _Convert:
         mark = f"/{LOG_DIRECTORY}/"
         inner = next((path for path in found if mark in f"/{path}"), None)
         if inner is not None:
-            raise self._is_a_table(_shown(f"{root}/{f'/{inner}'.partition(mark)[0]}".rstrip("/")))
+            raise self._is_a_table(shown_path(f"{root}/{f'/{inner}'.partition(mark)[0]}".rstrip("/")))
         _, *above = with_folders_above(root)
         around = table_among(above, dataclasses.replace(store.access, allow_absolute_paths=True))
         if around is not None:
@@ -240,9 +234,9 @@ class _Convert:
         # The order in which Spark merges schemas.
         files = sorted(filter(self._is_parquet, found), key=lambda file: file.path.encode("utf-16-be", "surrogatepass"))
         for path in map(self._relative, files):
-            if _shown(path) != path:
-                raise self._refused(_shown(path), "a name that is not UTF-8", "a name in UTF-8")
-        self.left_out = sorted(map(_shown, listed.keys() - {self._relative(file) for file in files}))
+            if shown_path(path) != path:
+                raise self._refused(shown_path(path), "a name that is not UTF-8", "a name in UTF-8")
+        self.left_out = sorted(map(shown_path, listed.keys() - {self._relative(file) for file in files}))
         if self.left_out:
             more = ", …" if len(self.left_out) > _PATHS_SHOWN else ""
             context.log(
@@ -278,7 +272,7 @@ class _Convert:
         return file.path[len(self._context.root) + 1 :]
 
     def _changed(self, path: str, what: str) -> FolderChanged:
-        root, path = self._context.root, _shown(path)
+        root, path = self._context.root, shown_path(path)
         return FolderChanged(
             f"The file {path} {what} while {root} was converted to a table. Nothing was committed. Let the writer of "
             "the folder finish or stop it, and run the task again.",
@@ -314,9 +308,10 @@ class _Convert:
         )
 
     def _check_partitions(self, files: Sequence[SourceFile]) -> None:
-        """Raise PartitionMismatch for a file whose folders name other columns than `partition_schema`."""
+        """Raise PartitionMismatch for folders that name other columns than `partition_schema`, or lie apart."""
         columns = self._partitions
         wanted = sorted(columns.by_name)
+        first: dict[str, str] = {}
         for file in files:
             names = [name for name, _ in file.values]
             if sorted(name.lower() for name in names) != wanted:
@@ -329,6 +324,20 @@ class _Convert:
                     f"committed. Give all partition columns{advice}.",
                     table=self._context.root,
                 )
+            first.setdefault(self._above_partitions(file), self._relative(file))
+        if len(first) > 1:
+            raise PartitionMismatch(
+                f"{self._context.root} cannot be converted: the files {' and '.join(list(first.values())[:2])} have "
+                "their partitions in different folders, which Spark does not read together: one may hold copies of the "
+                "other's rows. Nothing was committed. Move one of these folders away.",
+                table=self._context.root,
+            )
+
+    def _above_partitions(self, file: SourceFile) -> str:
+        """Return the folder that holds the folders of a file's partition values."""
+        *folders, _ = self._relative(file).split("/")
+        end = max((number for number, name in enumerate(folders, start=1) if all(name.partition("="))), default=0)
+        return "/".join(folders[: end - len(file.values)])
 
     def _partition_values(self, files: Sequence[SourceFile], columns: StructType) -> list[tuple[str | None, ...]]:
         """Return the partition values of each file, as the log has them. Raises PartitionMismatch."""

@@ -278,6 +278,23 @@ def test_partition_columns_that_the_folders_lack_are_refused(tmp_path: Path, sch
     assert not Table.exists(tmp_path / "t")
 
 
+@pytest.mark.parametrize("copy", ["old/day=2024-01-01", "old/new/day=2024-01-01", "x=/day=2024-01-01"])
+def test_partitions_in_different_folders_are_refused_as_by_spark(tmp_path: Path, copy: str) -> None:
+    folder = by_days(tmp_path / "t")
+    put(folder / copy / "b.parquet", pa.table({"id": [9]}))
+    error = error_of(convert(folder, **DAY))
+    assert error["type"] == "PartitionMismatch"
+    assert f"{copy}/b.parquet" in error["message"]
+    assert not Table.exists(folder)
+
+
+def test_partitions_may_lie_deeper_and_hold_other_folders(tmp_path: Path) -> None:
+    put(tmp_path / "t" / "all" / "day=2024-01-01" / "part=" / "a=b.parquet")
+    put(tmp_path / "t" / "all" / "day=2024-01-02" / "b.parquet")
+    committed(convert(tmp_path / "t", **DAY))
+    assert Table.open(tmp_path / "t").snapshot().num_files == 2
+
+
 def test_a_column_of_folders_that_files_hold_too_has_the_folders_values(tmp_path: Path) -> None:
     put(tmp_path / "t" / "n=5" / "a.parquet", pa.table({"n": ["x"], "id": [1]}))
     committed(convert(tmp_path / "t", partition_schema="n INT"))
