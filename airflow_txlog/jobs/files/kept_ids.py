@@ -14,10 +14,9 @@ from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX
 from airflow_txlog.datafiles.tasks.scan_and_write import RESERVED_PREFIX
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.commit.content.row_tracking import MATERIALIZED_COLUMNS
 from airflow_txlog.jobs.files.scan import FilePlan
 
-ROW_ID_PROPERTY = "delta.rowTracking.materializedRowIdColumnName"
-ROW_VERSION_PROPERTY = "delta.rowTracking.materializedRowCommitVersionColumnName"
 # The fingerprint of a segment whose rows have their ids in it.
 CARRIES_IDS = "carries row ids"
 
@@ -28,12 +27,11 @@ def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
     They are kept if the table tracks rows, names both columns as no other column, and finds columns by name, and every
     file has its ids.
     """
-    names = [snapshot.properties.get(name) for name in (ROW_ID_PROPERTY, ROW_VERSION_PROPERTY)]
     if not snapshot.table_properties.row_tracking or any(map(is_found_by_id, snapshot.schema)):
         return None
     if any(files.column(name).null_count for name in ("base_row_id", "default_row_commit_version")):
         return None
-    row_id, row_version = names
+    row_id, row_version = (snapshot.properties.get(name) for name in MATERIALIZED_COLUMNS)
     if row_id is None or row_version is None:
         return None
     # The two names are properties of the table, so any of its writers may have chosen them.

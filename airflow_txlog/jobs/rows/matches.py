@@ -12,7 +12,6 @@ import functools
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,13 +33,6 @@ from airflow_txlog.datafiles.tasks.found_rows import FILE_COLUMN, PACKED_SCHEMA,
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, gathered
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.resume.memory import FileMatches
-
-if TYPE_CHECKING:
-    pass
-
-_DOING = "find the matching rows"
-# Estimated bytes of a value whose type does not bound its size.
-_WIDTH_OF_TEXT, _WIDTH_OF_NESTED = 16, 64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -28,9 +28,6 @@ from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors
 from airflow_txlog.jobs.rows.matches import FoundRows, Matches
 from airflow_txlog.jobs.sql.scope import PartitionScope
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)
