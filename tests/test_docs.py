@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib.util
 import inspect
 import os
@@ -16,9 +17,11 @@ import pytest
 
 from airflow_txlog import operators
 from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.table.predicate import plain_condition
 from airflow_txlog.engine.table.schema import features
 from airflow_txlog.engine.table.schema.properties import TableProperties, _Setting
 from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import UnsupportedFeature
 from airflow_txlog.get_provider_info import get_provider_info
 from airflow_txlog.hooks.txlog import TxlogHook
@@ -217,6 +220,20 @@ def test_the_page_on_rows_has_every_argument_of_the_hook(method: str) -> None:
     inner = ("method", "arguments")
     names = [name for name in arguments_of(getattr(TxlogHook, method)) if name not in inner]
     assert not_named(names, "python-rows.md") == []
+
+
+def test_the_conditions_that_the_page_on_runners_calls_plain_are_plain() -> None:
+    page = (ROOT / "docs" / "runners.md").read_text()
+    section = page.split("### Plain expressions")[1].split("###")[0]
+    texts = [text for text in re.findall(r"\(`([^`]+)`\)", section) if re.search("[=<]| LIKE ", text)]
+    assert len(texts) > 3
+    types = {"id": Primitive.LONG, "name": Primitive.STRING, "seen_at": Primitive.TIMESTAMP}
+    schema = StructType(tuple(StructField(name, kind) for name, kind in types.items()))
+    now = dt.datetime.now(dt.UTC)
+    for text in texts:
+        # A job binds the current time as a parameter.
+        bound = plain_condition(text.replace("now()", ":since"), schema, {"since": now} if "<" in text else {})
+        assert not isinstance(bound, str), (text, bound)
 
 
 def test_the_settings_page_has_every_option_field_and_variable() -> None:
