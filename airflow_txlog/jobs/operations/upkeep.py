@@ -75,8 +75,10 @@ class _Upkeep:
         self._compact(table.snapshot())
         if self._described.checkpoint:
             self._checkpoint(table.snapshot())
-            self._clean_log(table.snapshot())
+        # A lite vacuum needs the commits that the cleaning deletes.
         self._vacuum()
+        if self._described.checkpoint:
+            self._clean_log(table.snapshot())
         result = context.result(
             is_committed=any(result.status == "committed" for result in self._results),
             version=table.snapshot().version,

@@ -169,6 +169,20 @@ def test_a_full_vacuum_beside_files_of_others_goes_by_the_log_alone(tmp_path: Pa
     assert steps(table, vacuum="full") == []
 
 
+def test_the_log_is_cleaned_after_the_vacuum_that_needs_it(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", 6, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"})
+    committed(run(None, "delete", table, predicate="id = 0"))
+    # Without a full vacuum, the files that a cleaned log removed would stay for ever.
+    set_property(table, "txlog.sharedFolder", "true")
+    set_property(table, "delta.enableExpiredLogCleanup", "true")
+    table.checkpoint()
+    long_ago_s = table.clock.now_ms() / 1000 - 60 * 86_400
+    for path in (tmp_path / "t" / "_delta_log").iterdir():
+        os.utime(path, (long_ago_s, long_ago_s))
+    assert steps(table, compact=False) == [("vacuum", True), ("clean_log", True)]
+    assert ids(table) == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("mode", ["lite", "full"])
 def test_files_that_no_kept_version_needs_are_vacuumed(tmp_path: Path, mode: str) -> None:
     table = make(tmp_path / "t", 3, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"})
