@@ -57,6 +57,15 @@ def num_files(table: Table) -> int:
     return Table.open(table.uri).snapshot().num_files
 
 
+def with_old_log(table: Table, log: Path) -> Path:
+    """Make the log older than its retention; return a commit before its only checkpoint."""
+    table.checkpoint(4)
+    long_ago_s = table.clock.now_ms() / 1000 - 60 * 86_400
+    for path in log.iterdir():
+        os.utime(path, (long_ago_s, long_ago_s))
+    return log / f"{3:020}.json"
+
+
 def test_a_healthy_table_gets_no_commit(tmp_path: Path) -> None:
     table = make(tmp_path / "t", 1)
     result = run(None, "upkeep", table)
@@ -113,13 +122,9 @@ def test_a_checkpoint_is_due_beyond_the_interval_of_the_table(tmp_path: Path) ->
 
 def test_the_log_before_its_retention_is_cleaned_and_the_table_is_read_as_before(tmp_path: Path) -> None:
     table = make(tmp_path / "t", 6)
-    table.checkpoint(4)
-    long_ago_s = table.clock.now_ms() / 1000 - 60 * 86_400
-    for path in (tmp_path / "t" / "_delta_log").iterdir():
-        os.utime(path, (long_ago_s, long_ago_s))
+    old = with_old_log(table, tmp_path / "t" / "_delta_log")
     assert steps(table, compact=False) == []
     set_property(table, "delta.enableExpiredLogCleanup", "true")
-    old = tmp_path / "t" / "_delta_log" / f"{3:020}.json"
     assert steps(table, compact=False, dry_run=True) == []
     assert old.exists()
     assert steps(table, compact=False) == [("clean_log", True)]
@@ -221,6 +226,8 @@ def test_the_bytes_of_a_budget_are_spent_on_the_smallest_files_and_the_rest_is_l
 
 def test_no_step_begins_when_the_time_is_over(tmp_path: Path) -> None:
     table = make(tmp_path / "t", 4)
+    old = with_old_log(table, tmp_path / "t" / "_delta_log")
+    set_property(table, "delta.enableExpiredLogCleanup", "true")
     clock = ManualClock(table.clock.now_ms())
     spec = job_spec(operation="upkeep", table_uri=table.uri, arguments={"max_minutes": 5 / 60})
 
@@ -229,6 +236,7 @@ def test_no_step_begins_when_the_time_is_over(tmp_path: Path) -> None:
     # The line that says what is due takes ten seconds.
     assert [(step["step"], step["done"]) for step in result.details.upkeep] == [("compact", True)]
     assert num_files(table) == 4
+    assert old.exists()
     again = dataclasses.replace(spec, operation=Upkeep(max_minutes=1 / 60, purge_above=None, dry_run=False))
     clock.sleep(0)
     assert upkeep(begin_job(again, None, Table.open(table.uri)), clock).status == "committed"
