@@ -122,14 +122,15 @@ def test_other_files_are_left_out_and_a_vacuum_keeps_them(tmp_path: Path) -> Non
     put(folder / ".hidden.parquet")
     put(folder / "_temporary" / "0" / "x.parquet")
     put(folder / "sub" / "x.parquet")
+    put(folder / "_common_metadata")
     (folder / "_SUCCESS").touch()
     (folder / "empty.parquet").touch()
     (folder / "data.csv").write_text("1,2\n")
     result = committed(convert(folder))
     assert result.files["added"] == 2
-    others = [".hidden.parquet", "_SUCCESS", "_temporary/0/x.parquet", "data.csv", "empty.parquet", "sub/x.parquet"]
-    assert result.details.files == others
-    assert result.metrics["numSkippedFiles"] == 6
+    hidden = [".hidden.parquet", "_SUCCESS", "_common_metadata", "_temporary/0/x.parquet"]
+    assert result.details.files == [*hidden, "data.csv", "empty.parquet", "sub/x.parquet"]
+    assert result.metrics["numSkippedFiles"] == 7
     assert Table.open(folder).snapshot().properties["txlog.sharedFolder"] == "true"
     assert error_of(run(None, "vacuum", folder))["type"] == "FolderNotEmpty"
 
