@@ -129,7 +129,7 @@ def run_planned(
                 try:
                     return run(tried)
                 except NeedsSpark as error:
-                    say(f"Spark is asked: {error}")
+                    say(f"Spark is needed: {error}")
                     unread, for_value = error.unread or unread, error.for_value or for_value
                     last, tried = contexts[-1], None
                     if error.for_value and isinstance(last, JobContext):
