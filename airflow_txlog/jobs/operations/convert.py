@@ -311,7 +311,7 @@ class _Convert:
         """Raise PartitionMismatch for folders that name other columns than `partition_schema`, or lie apart."""
         columns = self._partitions
         wanted = sorted(columns.by_name)
-        first: dict[str, str] = {}
+        first: dict[tuple[str, ...], str] = {}
         for file in files:
             names = [name for name, _ in file.values]
             if sorted(name.lower() for name in names) != wanted:
@@ -324,12 +324,12 @@ class _Convert:
                     f"committed. Give all partition columns{advice}.",
                     table=self._context.root,
                 )
-            first.setdefault(self._above_partitions(file), self._relative(file))
+            first.setdefault((self._above_partitions(file), *map(str.lower, names)), self._relative(file))
         if len(first) > 1:
             raise PartitionMismatch(
                 f"{self._context.root} cannot be converted: the files {' and '.join(list(first.values())[:2])} have "
-                "their partitions in different folders, which Spark does not read together: one may hold copies of the "
-                "other's rows. Nothing was committed. Move one of these folders away.",
+                "their partitions in different folders or in another order, which Spark does not read together: one "
+                "may hold copies of the other's rows. Nothing was committed. Move one of them away.",
                 table=self._context.root,
             )
 

@@ -289,6 +289,12 @@ def test_partitions_in_different_folders_are_refused_as_by_spark(tmp_path: Path,
     assert not Table.exists(folder)
 
 
+def test_partition_columns_in_another_order_are_refused_as_by_spark(tmp_path: Path) -> None:
+    put(tmp_path / "t" / "a=1" / "b=2" / "x.parquet")
+    put(tmp_path / "t" / "b=2" / "a=1" / "x.parquet")
+    assert error_of(convert(tmp_path / "t", partition_schema="a INT, b INT"))["type"] == "PartitionMismatch"
+
+
 def test_partitions_may_lie_deeper_and_hold_other_folders(tmp_path: Path) -> None:
     put(tmp_path / "t" / "all" / "day=2024-01-01" / "part=" / "a=b.parquet")
     put(tmp_path / "t" / "all" / "day=2024-01-02" / "b.parquet")
