@@ -134,6 +134,7 @@ class DeltaTable:
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         *,
+        cluster_by: Sequence[str] = (),
         name: str | None = None,
         description: str | None = None,
         allow_non_empty: bool = False,
@@ -141,21 +142,30 @@ class DeltaTable:
     ) -> Transaction:
         """Return a transaction whose commit creates the table, with the rows added to the transaction.
 
-        `allow_non_empty`: also in a folder with files of no table, which SHARED_FOLDER protects from a VACUUM.
-        `holds_others`: whether it has such files, if the caller knows and allows them. Raises SchemaMismatch,
-        InvalidProperty, UnsupportedFeature, FolderNotEmpty. Its commit raises ProtocolChanged if another writer creates
-        the table first.
+        `cluster_by`: clustering columns, `a` or `a.b`, of a table without partition columns. `allow_non_empty`: also in
+        a folder with files of no table, which SHARED_FOLDER protects from a VACUUM. `holds_others`: whether it has such
+        files, if the caller knows and allows them. Raises SchemaMismatch, PartitionMismatch, InvalidProperty,
+        UnsupportedFeature, FolderNotEmpty. Its commit raises ProtocolChanged if another writer creates the table first.
         """
         if holds_others is None:
             holds_others = self.check_folder(partition_by, allow_non_empty=allow_non_empty)
         if holds_others:
             properties = {**(properties or {}), SHARED_FOLDER: "true"}
-        protocol, metadata = new_table(
-            self.uri, schema, partition_by, properties, name=name, description=description, clock=self.clock
+        protocol, metadata, domains = new_table(
+            self.uri,
+            schema,
+            partition_by,
+            properties,
+            cluster_by=cluster_by,
+            name=name,
+            description=description,
+            clock=self.clock,
         )
         tx = self._transaction(None)
         tx.set_protocol(protocol)
         tx.set_metadata(metadata)
+        for domain in domains:
+            tx.set_domain(domain.domain, domain.configuration)
         return tx
 
     def check_folder(self, partition_by: Sequence[str] = (), *, allow_non_empty: bool = False) -> bool:

@@ -71,6 +71,7 @@ class Table(DeltaTable):
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         *,
+        cluster_by: Sequence[str] = (),
         storage_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         description: str | None = None,
@@ -90,10 +91,19 @@ class Table(DeltaTable):
         if table.is_there():
             raise there
         tx = table.begin_create(
-            schema, partition_by, properties, name=name, description=description, allow_non_empty=allow_non_empty
+            schema,
+            partition_by,
+            properties,
+            cluster_by=cluster_by,
+            name=name,
+            description=description,
+            allow_non_empty=allow_non_empty,
         )
+        parameters: dict[str, Any] = {"partitionBy": list(partition_by), "properties": dict(properties or {})}
+        if cluster_by:
+            parameters["clusterBy"] = list(cluster_by)
         try:
-            tx.commit("CREATE TABLE", {"partitionBy": list(partition_by), "properties": dict(properties or {})})
+            tx.commit("CREATE TABLE", parameters)
         except ProtocolChanged as race:
             raise there from race
         return table

@@ -59,6 +59,7 @@ class RowWritingHook(BaseHook):
         *,
         create: bool = True,
         partition_by: str | Sequence[str] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
         schema_evolution: bool = False,
         **others: Any,
@@ -67,6 +68,7 @@ class RowWritingHook(BaseHook):
         arguments = {
             "create": create,
             "partition_by": _names(partition_by),
+            "cluster_by": _names(cluster_by),
             "properties": dict(properties or {}),
             "schema_evolution": schema_evolution,
         }
@@ -83,6 +85,7 @@ class RowWritingHook(BaseHook):
         on_conflict: str = "replan",
         create: bool = True,
         partition_by: str | Sequence[str] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
         schema_evolution: bool = False,
         **others: Any,
@@ -98,6 +101,7 @@ class RowWritingHook(BaseHook):
             "on_conflict": on_conflict,
             "create": create,
             "partition_by": _names(partition_by),
+            "cluster_by": _names(cluster_by),
             "properties": dict(properties or {}),
             "schema_evolution": schema_evolution,
         }

@@ -41,9 +41,9 @@ from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.executor.local import LocalExecutor
 from airflow_txlog.jobs.operations.delete.job import key_field, key_source_column
 from airflow_txlog.jobs.operations.merge.job import check_aliases
-from airflow_txlog.jobs.operations.optimize.job import ordering_columns
+from airflow_txlog.jobs.operations.optimize.order import order_of
 from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
-from airflow_txlog.jobs.operations.write.job import check_has_partitions, check_partitioning, spelled
+from airflow_txlog.jobs.operations.write.job import check_has_partitions, check_layout, spelled
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows
 from airflow_txlog.jobs.source.columns import found_with_columns
 from airflow_txlog.jobs.source.listing import check_is_there
@@ -164,8 +164,8 @@ class _Checks:
             case Alter() if not (operation.add_columns or operation.rename_columns):
                 for text in operation.add_constraints.values():
                     self._check_condition(text, [NamedRows(alias=ROWS_ALIAS, columns=self._columns)])
-            case Optimize() if self.snapshot is not None and operation.zorder_by:
-                ordering_columns(self.snapshot, operation.zorder_by)
+            case Optimize() if self.snapshot is not None:
+                order_of(self.snapshot, operation)
             case _:
                 pass
 
@@ -209,7 +209,7 @@ class _Checks:
 
     def _check_write(self, operation: Write) -> None:
         if self.snapshot is not None:
-            check_partitioning(self.context, self.snapshot.partition_columns)
+            check_layout(self.context, self.snapshot)
             if operation.mode != "append":
                 check_may_remove_rows(self.snapshot, "an overwrite")
             if operation.mode == "overwrite_partitions":

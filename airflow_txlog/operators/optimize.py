@@ -1,4 +1,4 @@
-"""DeltaOptimizeOperator: compact small files, sort rows so that readers skip files, purge deleted rows."""
+"""DeltaOptimizeOperator: compact small files, cluster or sort rows so that readers skip files, purge deleted rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from airflow_txlog.operators.base import TxlogOperator
 class DeltaOptimizeOperator(TxlogOperator):
     """Rewrite files without changing a row: small ones of a partition become one of about the target size.
 
+    A table with clustering columns is clustered instead: the files that no run has clustered yet are sorted by these
+    columns, together with clustered ones that are not much larger.
+
     :param zorder_by: columns (`a`, or `a.b` for a member of a struct) by which readers look rows up: all files in scope
         are rewritten so that rows with near values in all of these columns are in the same file. (templated)
     :param purge: rewrite only the files that have deleted rows (deletion vectors), so that a vacuum removes these rows
         from storage. Not together with `zorder_by`.
+    :param full: cluster also the files that are clustered by other columns, and join what several runs have clustered.
+        Only for tables with clustering columns.
     :param target_bytes: the target size of files; None takes the table's `delta.targetFileSize`, else 256 MiB.
     :param batch_bytes: how much is rewritten in one commit; a retry does not redo what a killed task has committed.
         None: everything in one commit.
@@ -40,6 +45,7 @@ class DeltaOptimizeOperator(TxlogOperator):
         *,
         zorder_by: str | Sequence[str] | None = None,
         purge: bool = False,
+        full: bool = False,
         target_bytes: int | None = None,
         batch_bytes: int | None = 32 * 1024**3,
         partition_predicate: str | None = None,
@@ -49,6 +55,7 @@ class DeltaOptimizeOperator(TxlogOperator):
         super().__init__(**kwargs)
         self.zorder_by = zorder_by
         self.purge = purge
+        self.full = full
         self.target_bytes = target_bytes
         self.batch_bytes = batch_bytes
         self.partition_predicate = partition_predicate

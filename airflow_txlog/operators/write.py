@@ -25,6 +25,8 @@ class DeltaWriteOperator(DataChangingOperator):
         the first try began.
     :param create: create a missing table; False raises TableNotFound instead.
     :param partition_by: partition columns of a table that is created here.
+    :param cluster_by: clustering columns of a table that is created here, in place of partition columns: at most four,
+        `a` or `a.b` for a member of a struct. Appended rows are not clustered; `DeltaOptimizeOperator` clusters them.
     :param allow_non_empty: create the table also in a folder that holds files of no table. By default that is
         FolderNotEmpty, because a VACUUM of the table would delete them.
     :param properties: table properties of a table that is created here; `delta.constraints.<name>` is a CHECK.
@@ -49,6 +51,7 @@ class DeltaWriteOperator(DataChangingOperator):
         create: bool = True,
         allow_non_empty: bool = False,
         partition_by: str | Sequence[str] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
         schema_evolution: bool = False,
         **kwargs: Any,
@@ -62,6 +65,7 @@ class DeltaWriteOperator(DataChangingOperator):
         self.create = create
         self.allow_non_empty = allow_non_empty
         self.partition_by = partition_by
+        self.cluster_by = cluster_by
         self.properties = properties
         self.schema_evolution = schema_evolution
         self.check_literals()

@@ -178,6 +178,18 @@ def test_a_table_of_another_team_is_altered_in_one_commit_and_goes_on(folder: Pa
     assert table.snapshot().files().column("deletion_vector").null_count == 0, "no file was copied"
 
 
+def test_a_clustered_table_is_loaded_and_a_reader_of_one_customer_opens_few_of_its_files(
+    folder: Path, dag_of: ParseDag
+) -> None:
+    tasks = run(dag_of("cluster_events", "cluster_events"))
+    found = tasks["files_of_a_customer"][0].xcom_pull(task_ids="files_of_a_customer")
+    assert found["before"] == found["before, of"]
+    assert found["after"] <= found["after, of"] / 2
+    table = Table.open(folder / "clustered_events")
+    assert set(table.snapshot().files().column("clustering_provider").to_pylist()) == {"liquid"}
+    assert table.to_arrow().num_rows == 40_000
+
+
 def test_a_folder_is_looked_at_then_converted_and_goes_on_as_a_table(folder: Path, dag_of: ParseDag) -> None:
     tasks = run(dag_of("convert_folder", "convert_folder"))
     looked, converted = (tasks[name][0].xcom_pull(task_ids=name) for name in ("look", "convert"))

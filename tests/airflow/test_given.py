@@ -38,6 +38,7 @@ def merge(**given: Any) -> TxlogOperator:
     ("operator", "argument", "meant"),
     [
         (lambda: write(partition_by="day"), "partition_by", ["day"]),
+        (lambda: write(cluster_by="day"), "cluster_by", ["day"]),
         (lambda: write(partition_by=("day", "hour")), "partition_by", ["day", "hour"]),
         (lambda: DeltaOptimizeOperator(**T, zorder_by="id"), "zorder_by", ["id"]),
         (lambda: merge(clauses=when_matched_update()), "clauses", [when_matched_update()]),

@@ -80,6 +80,7 @@ def test_a_write_is_templated_in_its_table_source_scope_and_values() -> None:
         "replace_using": None,
         "on_conflict": "replan",
         "partition_by": ["day"],
+        "cluster_by": None,
         "create": True,
         "allow_non_empty": False,
         "properties": {},
@@ -324,6 +325,7 @@ def test_an_optimize_is_templated_in_its_columns_and_scope() -> None:
     assert spec.operation.arguments() == {
         "zorder_by": ["user_42", "at"],
         "purge": False,
+        "full": False,
         "target_bytes": 10**8,
         "batch_bytes": 32 * 1024**3,
         "partition_predicate": "day = :day",

@@ -88,8 +88,8 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
     `mode` "overwrite_partitions" replaces the partitions that occur in the source. An overwrite replaces the rows that
     satisfy `replace_where`, and every new row must satisfy it; with `replace_using`, the rows whose values in these
     columns occur in the source. `on_conflict` "fail": the overwrite fails if rows landed
-    since its first try began. `create`: create a missing table, with `partition_by` and `properties`; with
-    `allow_non_empty` also in a folder that holds files of no table.
+    since its first try began. `create`: create a missing table, with `partition_by` or `cluster_by`, and
+    `properties`; with `allow_non_empty` also in a folder that holds files of no table.
     """
 
     job = f"{_JOBS}.write.job:write"
@@ -102,6 +102,7 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
     replace_using: SomeColumnNames | None = None
     on_conflict: Literal["replan", "fail"] = "replan"
     partition_by: ColumnNames | None = None
+    cluster_by: ColumnNames | None = None
     create: bool = True
     allow_non_empty: bool = False
     properties: TextMap = msgspec.field(default_factory=dict)
@@ -113,6 +114,8 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
         want("arguments.replace_using", possible, f'null in mode "{self.mode}" and with replace_where')
         distinct = len({column.lower() for column in self.replace_using or ()}) == len(self.replace_using or ())
         want("arguments.replace_using", distinct, "a list of different column names", self.replace_using)
+        possible = not (self.partition_by and self.cluster_by)
+        want("arguments.cluster_by", possible, "null with partition_by: no table has both", self.cluster_by)
         possible = self.on_conflict != "fail" or self.mode != "append"
         want("arguments.on_conflict", possible, '"replan" in mode "append", which reads nothing', self.on_conflict)
 
@@ -334,8 +337,9 @@ class Convert(Operation, frozen=True, kw_only=True, tag="convert"):
 class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
     """Compact small files, or sort all by `zorder_by`, or (`purge`) rewrite those with a deletion vector.
 
-    `target_bytes` null: the table's `delta.targetFileSize`, else 256 MiB. `batch_bytes`: how much one commit rewrites;
-    null: everything.
+    A clustered table is clustered in place of compacted; with `full` also its files that are clustered in another way,
+    and its small cubes become one. `target_bytes` null: the table's `delta.targetFileSize`, else 256 MiB.
+    `batch_bytes`: how much one commit rewrites; null: everything.
     """
 
     job = f"{_JOBS}.optimize.job:optimize"
@@ -343,6 +347,7 @@ class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
 
     zorder_by: ColumnNames | None = None
     purge: bool = False
+    full: bool = False
     target_bytes: Bytes | None = None
     batch_bytes: Bytes | None = 32 * 1024**3
 
@@ -353,6 +358,8 @@ class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
                 "rows and no others, a Z-order all of them (and purges them by the way). Nothing was read.",
                 argument="arguments.purge",
             )
+        possible = not self.full or not (self.zorder_by or self.purge or self.partition_predicate)
+        want("arguments.full", possible, "false with zorder_by, purge and partition_predicate", self.full)
 
     @property
     def may_spare_spark(self) -> bool:

@@ -27,7 +27,12 @@ from airflow_txlog.engine.alteration.feature_changes import (
 )
 from airflow_txlog.engine.alteration.property_changes import changed_properties
 from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN
-from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN, check_statistics, clustering_columns
+from airflow_txlog.engine.commit.content.clustering import (
+    check_statistics,
+    chosen_columns,
+    clustering_columns,
+    clustering_domain,
+)
 from airflow_txlog.engine.commit.content.metadata import WIDENING_PROPERTY, completed
 from airflow_txlog.engine.commit.content.row_tracking import materialized_columns
 from airflow_txlog.engine.log.actions import Add, DomainMetadata, Metadata, Protocol
@@ -49,10 +54,9 @@ from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, GENERATION_KEY
 from airflow_txlog.engine.table.schema.schema import schema_to_json
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import InvalidProperty, PartitionMismatch, SchemaMismatch, UnsupportedFeature
+from airflow_txlog.errors import InvalidProperty, SchemaMismatch, UnsupportedFeature
 
 _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
-_MOST_CLUSTERING_COLUMNS = 4
 _SEVERAL = "ALTER TABLE"
 # delta-spark's word for an alteration of one kind.
 _WORDS = {
@@ -244,26 +248,11 @@ class _Alteration:
         now = clustering_columns(self._live_domains.values(), self._table)
         if names is None:
             return
-        columns = self._columns()
-        wanted = tuple(columns.physical(name) for name in names)
-        if len(set(wanted)) < len(wanted) or len(wanted) > _MOST_CLUSTERING_COLUMNS:
-            raise self._error(
-                SchemaMismatch,
-                f"cluster_by names {list(names)}: give at most {_MOST_CLUSTERING_COLUMNS} columns, each once",
-                columns=list(names),
-            )
-        if wanted and self._partition_columns:
-            raise self._error(
-                PartitionMismatch,
-                f"a table is partitioned or clustered, and this one is partitioned by {self._partition_columns}",
-            )
+        wanted = chosen_columns(names, self._schema, self._partition_columns, self._table)
         if wanted == now:
             return
         self._need("clustering")
-        value = {"clusteringColumns": [list(path) for path in wanted], "domainName": CLUSTERING_DOMAIN}
-        self._domains.append(
-            DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=msgspec.json.encode(value).decode(), removed=False)
-        )
+        self._domains.append(clustering_domain(wanted))
 
     def result(self) -> Altered:
         """Drop features, complete the protocol, and give live files the row ids that it requires."""

@@ -205,15 +205,6 @@ class Columns:
                 changed.append(path)
         return changed
 
-    def physical(self, name: str) -> Path:
-        """Return the path of a leaf for clustering, in physical names."""
-        path = self._field_path(name, "clustered by")
-        if any(not isinstance(self._type_at(path[:size]), StructType) for size in range(1, len(path))):
-            self._refuse(path, "cluster the table: it is inside an array or a map")
-        if not isinstance(self._type_at(path), Primitive | DecimalType) or self._type_at(path) in _NOT_ORDERED:
-            self._refuse(path, f"cluster the table: files have no bounds of the type {self._type_at(path)}")
-        return tuple(self._field(path[:size]).physical_name for size in range(1, len(path) + 1))
-
     # --- paths ------------------------------------------------------------------------------------------------------
 
     def check_there(self, paths: Iterable[Path]) -> None:
@@ -337,9 +328,6 @@ class Columns:
 
     def _error(self, what: str, columns: list[str]) -> SchemaMismatch:
         return SchemaMismatch(f"{self._table}: {what}", table=self._table, columns=columns)
-
-
-_NOT_ORDERED = (Primitive.BOOLEAN, Primitive.BINARY, Primitive.VOID)
 
 
 def _may_be(default: str, kind: DataType) -> bool:

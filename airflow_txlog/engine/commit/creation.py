@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from airflow_txlog.clock import Clock
 from airflow_txlog.datafiles.staged_files import is_staged_name
+from airflow_txlog.engine.commit.content.clustering import check_statistics, chosen_columns, clustering_domain
 from airflow_txlog.engine.commit.content.metadata import check_reserved_names
 from airflow_txlog.engine.commit.content.row_tracking import materialized_columns
-from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol
 from airflow_txlog.engine.log.paths import Visibility
 from airflow_txlog.engine.table.schema.column_mapping import (
     MAX_ID_PROPERTY,
@@ -52,15 +53,19 @@ def new_table(
     partition_by: Sequence[str],
     properties: Mapping[str, str] | None,
     *,
+    cluster_by: Sequence[str] = (),
     name: str | None,
     description: str | None,
     clock: Clock,
-) -> tuple[Protocol, Metadata]:
-    """Return the lowest protocol that the table needs, and its metadata.
+) -> tuple[Protocol, Metadata, list[DomainMetadata]]:
+    """Return the lowest protocol that the table needs, its metadata and its domains.
 
-    Raises SchemaMismatch for an empty schema or wrong partition columns, InvalidProperty, UnsupportedFeature.
+    Raises SchemaMismatch for an empty schema or wrong columns to partition or cluster by, PartitionMismatch for both,
+    InvalidProperty, UnsupportedFeature.
     """
     asked = {**CREATED_TABLE_PROPERTIES, **{key: str(value) for key, value in (properties or {}).items()}}
+    if cluster_by:
+        asked[f"{FEATURE_PREFIX}clustering"] = "supported"
     _check_feature_properties(uri, asked)
     given_schema = schema if isinstance(schema, StructType) else from_arrow(schema)
     delta_schema, mapping = _mapped(uri, given_schema, asked, clock)
@@ -80,7 +85,11 @@ def new_table(
     check_writable(protocol, metadata, delta_schema, uri)
     check_files_writable(protocol, delta_schema, metadata.partition_columns, uri)
     check_reserved_names(metadata, uri)
-    return protocol, metadata
+    if not cluster_by:
+        return protocol, metadata, []
+    clustering = chosen_columns(cluster_by, delta_schema, metadata.partition_columns, uri)
+    check_statistics(clustering, delta_schema, TableProperties(configuration, uri))
+    return protocol, metadata, [clustering_domain(clustering)]
 
 
 def _check_feature_properties(uri: str, properties: Mapping[str, str]) -> None:

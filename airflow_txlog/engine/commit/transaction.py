@@ -22,7 +22,7 @@ from airflow_txlog.engine.commit.content.attempt import (
     effective_isolation,
     may_skip_empty,
 )
-from airflow_txlog.engine.commit.content.clustering import check_clustered_files, check_clustering, clustering_columns
+from airflow_txlog.engine.commit.content.clustering import check_clustered_files, clustering_columns
 from airflow_txlog.engine.commit.content.info import commit_info, with_in_commit_timestamp
 from airflow_txlog.engine.commit.content.metadata import (
     check_reserved_names,
@@ -44,6 +44,7 @@ from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_remo
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
+from airflow_txlog.engine.table.schema.column_paths import Path
 from airflow_txlog.engine.table.schema.evolution import Evolution
 from airflow_txlog.engine.table.schema.features import check_writable
 from airflow_txlog.engine.table.schema.properties import SERIALIZABLE, TableProperties
@@ -102,7 +103,6 @@ class Transaction:
         if snapshot is not None:
             check_has_next_version(snapshot)
             check_writable(snapshot.protocol, snapshot.metadata, snapshot.delta_schema, store.root)
-            check_clustering(snapshot)
 
     @property
     def read_version(self) -> int:
@@ -118,6 +118,12 @@ class Transaction:
     def protocol(self) -> Protocol | None:
         """The table's protocol as this transaction leaves it; None for a new table without any yet."""
         return self._protocol or (None if self.snapshot is None else self.snapshot.protocol)
+
+    @property
+    def clustering(self) -> tuple[Path, ...]:
+        """The clustering columns (paths of physical names) as this transaction leaves them. Raises CorruptTable."""
+        known = () if self.snapshot is None else self.snapshot.state.domains.values()
+        return clustering_columns([*self._domains, *known], self._store.root)
 
     # --- reads ------------------------------------------------------------------------------------------------------
 
@@ -286,10 +292,9 @@ class Transaction:
             )
         attempt = self._attempt(operation, never_rebases)
         validate(attempt)
-        known = () if self.snapshot is None else self.snapshot.state.domains.values()
         check_paths_are_free(attempt, self.snapshot)
         check_new_files(attempt, self.snapshot)
-        check_clustered_files(attempt, clustering_columns([*attempt.domains, *known], attempt.table))
+        check_clustered_files(attempt, self.clustering)
         if not record_empty and self._has_nothing_to_record(attempt):
             self.outcome = CommitOutcome(version=self.read_version, committed=False)
             return self.read_version

@@ -7,7 +7,7 @@ Source: soundness A17, B10.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -22,8 +22,10 @@ from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import NewImages
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, RECORD_SCHEMA, Task, staged_or_error
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.commit.content.clustering import clustering_columns, indexed_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
+from airflow_txlog.engine.table.schema.column_paths import Path
 from airflow_txlog.engine.table.schema.features import check_files_writable, check_rows_have_place
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import may_break_rules
@@ -43,20 +45,20 @@ WRITING = "write the data files"
 
 def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
     """Return the layout of new files of the snapshot's table. Raises as `layout_for` does."""
-    return layout_for(context, snapshot.protocol, snapshot.metadata)
+    clustering = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
+    return layout_for(context, snapshot.protocol, snapshot.metadata, clustering)
 
 
-def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata) -> Layout:
+def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata, clustering: Iterable[Path]) -> Layout:
     """Return the layout of new files of a table that has, or is about to get, this protocol and metadata.
 
-    Raises InvalidProperty if the table demands files that this engine does not write, UnsupportedFeature if no file can
-    hold its rows.
+    `clustering`: the clustering columns, as paths of physical names. Raises InvalidProperty if the table demands files
+    that this engine does not write, UnsupportedFeature if no file can hold its rows.
     """
     properties = TableProperties(metadata.configuration, context.root)
     schema = table_schema(metadata, context.root)
     check_files_writable(protocol, schema, metadata.partition_columns, context.root)
     check_rows_have_place(schema, metadata.partition_columns, context.root)
-    columns = properties.stats_columns
     # The metadata may spell a partition column in another case than the schema.
     partition_columns = [(name, schema.find(name)) for name in metadata.partition_columns]
     return Layout(
@@ -64,7 +66,7 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata) -> L
         schema=arrow_schema(schema, mapping_mode(metadata.configuration, context.root)),
         partition_columns=tuple(name if found is None else found.name for name, found in partition_columns),
         job_id=context.job_id,
-        indexed_columns=None if columns is None else tuple(columns),
+        indexed_columns=indexed_columns(schema, properties, clustering),
         num_indexed_columns=properties.num_indexed_columns,
         must_check=may_break_rules(metadata, schema),
         target_bytes=properties.target_file_bytes or TARGET_BYTES_DEFAULT,

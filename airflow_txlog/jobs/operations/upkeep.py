@@ -25,8 +25,9 @@ from airflow_txlog.engine.upkeep.vacuum_plan import VacuumMode, VacuumRequest, m
 from airflow_txlog.errors import CannotVacuumLite
 from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.operations.maintenance import checkpoint, vacuum
-from airflow_txlog.jobs.operations.optimize.bins import Bin, compaction_bins, purge_bins
-from airflow_txlog.jobs.operations.optimize.job import Budget, optimize, target_of
+from airflow_txlog.jobs.operations.optimize.bins import Bin, purge_bins
+from airflow_txlog.jobs.operations.optimize.job import Budget, bins_of, optimize, target_of
+from airflow_txlog.jobs.operations.optimize.order import order_of
 
 # Two small files of a partition are no reason to rewrite one of them each night.
 _FEW_FILES = 2
@@ -41,7 +42,7 @@ def upkeep(context: JobContext, clock: Clock = SYSTEM_CLOCK) -> JobResult:
 
 def is_worth_it(bins: Sequence[Bin]) -> bool:
     """Return whether some bin joins more than a few files, or rewrites a worn one."""
-    return any(each.files.num_rows != _FEW_FILES for each in bins)
+    return any(each.is_worn or each.files.num_rows > _FEW_FILES for each in bins)
 
 
 def deleted_share(snapshot: Snapshot) -> float:
@@ -101,10 +102,15 @@ class _Upkeep:
     def _compact(self, snapshot: Snapshot) -> None:
         if not self._described.compact:
             return
-        bins = compaction_bins(snapshot.files(), self._target(snapshot))
+        operation = Optimize()
+        order = order_of(snapshot, operation)
+        bins = bins_of(snapshot.files(), operation, order, self._target(snapshot), self._budget)
         if is_worth_it(bins):
-            count = sum(each.files.num_rows for each in bins)
-            self._rewrite("compact", bins, f"{plural(count, 'file')} of {snapshot.num_files} are small or worn")
+            count = f"{plural(sum(each.files.num_rows for each in bins), 'file')} of {snapshot.num_files}"
+            if order.is_clustering:
+                self._rewrite("cluster", bins, f"{count} are not clustered, or clustered in small pieces")
+            else:
+                self._rewrite("compact", bins, f"{count} are small or worn")
 
     def _rewrite(self, step: str, bins: Sequence[Bin], why: str, *, purge: bool = False) -> None:
         if not self._described.dry_run:

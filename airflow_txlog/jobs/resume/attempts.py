@@ -76,7 +76,8 @@ class Change:
 
     `staged` are new files, of change rows too. `removed` are rows of a table `FILES`. `adds` are files of the table
     with another deletion vector, which is in one of the staged `vector_files`. `parameters` and `metrics` are spelled
-    as delta-spark does; `files` are counts for the result. Without `data_change`, rows only moved. With `is_alteration`
+    as delta-spark does; `files` are counts for the result. `add_fields` are further fields of the add actions of staged
+    files, by path. Without `data_change`, rows only moved. With `is_alteration`
     the transaction has new metadata, protocol or domains already.
     """
 
@@ -88,6 +89,7 @@ class Change:
     vector_files: Sequence[StagedFile] = ()
     metrics: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
+    add_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_creation: bool = False
     is_alteration: bool = False
     data_change: bool = True
@@ -304,7 +306,10 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
     is_serializable = snapshot is not None and snapshot.table_properties.isolation_level == SERIALIZABLE
     if change.changes_nothing and (is_serializable or not change.data_change):
         return False
-    new_files = (_add(file, change.data_change) for file in change.staged if not file.is_change)
+    fields_of = change.add_fields
+    new_files = (
+        _add(file, change.data_change, fields_of.get(file.path, {})) for file in change.staged if not file.is_change
+    )
     tx.add([*new_files, *change.adds])
     tx.add_changes([_cdc(file) for file in change.staged if file.is_change])
     if change.removed is not None and change.removed.num_rows:
@@ -356,7 +361,7 @@ def _cdc(file: StagedFile) -> Cdc:
     return Cdc(path=file.path, partition_values=file.partition_values, size=file.size_bytes, data_change=False)
 
 
-def _add(file: StagedFile, data_change: bool) -> Add:
+def _add(file: StagedFile, data_change: bool, others: Mapping[str, Any]) -> Add:
     return Add(
         path=file.path,
         partition_values=file.partition_values,
@@ -364,4 +369,5 @@ def _add(file: StagedFile, data_change: bool) -> Add:
         modification_time=file.modification_time_ms,
         data_change=data_change,
         stats=file.stats,
+        **others,
     )

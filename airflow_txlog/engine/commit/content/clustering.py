@@ -1,27 +1,30 @@
-"""Clustered tables: every added file has the bounds of the clustering columns.
+"""Clustered tables: the columns that they are clustered by, and files that have the bounds of these columns.
 
-The domain `delta.clustering` lists the columns by physical name. We append to clustered tables and rewrite their files,
-but cluster none: our files name no clusteringProvider, and the engine that clusters picks them up. The invariant: a
-table whose properties leave out statistics of a clustering column is refused before anything is staged, and a winner
-that changes the columns is a conflict if our files lack their bounds.
-Source: protocol, "Clustered Table".
+The domain `delta.clustering` lists the columns by physical name. The invariant: every added file has their bounds,
+whatever the table's properties leave out, and a winner that changes the columns is a conflict if our files lack their
+bounds. We choose no columns of which other writers would leave the bounds out.
+Source: protocol, "Clustered Table"; delta-spark, ClusteredTableUtils.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, DomainMetadata
-from airflow_txlog.engine.table.schema.column_paths import Path, is_below
+from airflow_txlog.engine.table.predicate.names import shown_names
+from airflow_txlog.engine.table.schema.column_paths import Path, is_below, parse_path
 from airflow_txlog.engine.table.schema.properties import TableProperties
-from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import CorruptTable, InvalidCommit, UnsupportedFeature
+from airflow_txlog.errors import CorruptTable, InvalidCommit, PartitionMismatch, SchemaMismatch, UnsupportedFeature
 
 CLUSTERING_DOMAIN = "delta.clustering"
+_MOST_COLUMNS = 4
+# Types without bounds in statistics.
+_NOT_ORDERED = (Primitive.BOOLEAN, Primitive.BINARY, Primitive.VOID)
 
 
 class _Clustering(msgspec.Struct, rename="camel"):
@@ -50,24 +53,97 @@ def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[P
     return ()
 
 
-def check_clustering(snapshot: Snapshot) -> None:
-    """Raise UnsupportedFeature if the table's own properties would leave out a statistic that clustering needs."""
-    wanted = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
-    check_statistics(wanted, snapshot.delta_schema, snapshot.table_properties)
+def clustered_by(snapshot: Snapshot) -> tuple[Path, ...]:
+    """Return the clustering columns as paths of logical names; none without clustering. Raises CorruptTable."""
+    physical = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
+    if not physical:
+        return ()
+    logical_of = {_lower(held): logical for logical, held in _leaves(snapshot.delta_schema, (), ())}
+    missing = [".".join(path) for path in physical if _lower(path) not in logical_of]
+    if missing:
+        raise CorruptTable(
+            f"{snapshot.uri}: the domain {CLUSTERING_DOMAIN} names {missing}, which are no columns of the table.",
+            table=snapshot.uri,
+        )
+    return tuple(logical_of[_lower(path)] for path in physical)
+
+
+def chosen_columns(
+    names: Sequence[str], schema: StructType, partition_columns: Sequence[str], table: str
+) -> tuple[Path, ...]:
+    """Return the columns (`a`, or `a.b` for a member of a struct) by which a table shall be clustered, as paths of
+    physical names.
+
+    Raises SchemaMismatch for a name of no such column, of one without bounds, and for too many or equal ones;
+    PartitionMismatch for a partitioned table.
+    """
+
+    def refused(what: str, columns: Sequence[str]) -> SchemaMismatch:
+        return SchemaMismatch(f"{table}: {what}. Nothing was changed.", table=table, columns=list(columns))
+
+    found: list[Path] = []
+    for name in names:
+        try:
+            members = schema.find_path(parse_path(name))
+        except ValueError as error:
+            raise refused(f"cluster_by: {error}. Write parts joined by dots, such as address.city", [name]) from error
+        if members is None:
+            has = shown_names(schema.names)
+            raise refused(
+                f"cluster_by names {name!r}, which is no column or member of a struct: there are {has}", [name]
+            )
+        kind = members[-1].type
+        if not isinstance(kind, Primitive | DecimalType) or kind in _NOT_ORDERED:
+            raise refused(f"column {name!r} cannot cluster the table: files have no bounds of the type {kind}", [name])
+        found.append(tuple(member.physical_name for member in members))
+    if len(set(found)) < len(found) or len(found) > _MOST_COLUMNS:
+        raise refused(f"cluster_by names {list(names)}: give at most {_MOST_COLUMNS} columns, each once", names)
+    if found and partition_columns:
+        raise PartitionMismatch(
+            f"{table}: a table is partitioned or clustered, and this one is partitioned by {list(partition_columns)}. "
+            "Nothing was changed.",
+            table=table,
+        )
+    return tuple(found)
+
+
+def clustering_domain(columns: Iterable[Path]) -> DomainMetadata:
+    """Return the action that clusters a table by these columns (paths of physical names); none end the clustering."""
+    value = {"clusteringColumns": [list(path) for path in columns], "domainName": CLUSTERING_DOMAIN}
+    return DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=msgspec.json.encode(value).decode(), removed=False)
 
 
 def check_statistics(wanted: Iterable[Path], schema: StructType, properties: TableProperties) -> None:
-    """Raise UnsupportedFeature if the properties would leave out statistics of these clustering columns."""
+    """Raise UnsupportedFeature if the properties leave out statistics of these clustering columns.
+
+    Our files would have them, but not those of delta-spark, which refuses such columns too.
+    """
     missing = [".".join(path) for path in without_statistics(schema, properties, wanted)]
     if missing:
         raise UnsupportedFeature(
-            f"{properties.table} is clustered by {missing}, and its properties keep statistics of that column from "
-            "being written: files of ours would break the table's rule. Nothing was staged. Name the column in "
+            f"{properties.table} cannot be clustered by {missing}: by its properties, other engines write files "
+            "without statistics of that column. Nothing was changed. Name the column in "
             "delta.dataSkippingStatsColumns, or raise delta.dataSkippingNumIndexedCols.",
             table=properties.table,
             feature="clustering",
             needed_to="write",
         )
+
+
+def indexed_columns(
+    schema: StructType, properties: TableProperties, clustering: Iterable[Path]
+) -> tuple[Path, ...] | None:
+    """Return the columns with statistics in our files (paths of logical names), the clustering columns among them.
+
+    None: the first ones, as the property delta.dataSkippingNumIndexedCols counts them.
+    """
+    named, missing = properties.stats_columns, without_statistics(schema, properties, clustering)
+    if named is None and not missing:
+        return None
+    leaves = list(_leaves(schema, (), ()))
+    first = [logical for logical, _ in leaves[: properties.num_indexed_columns]] if named is None else named
+    wanted = set(map(_lower, missing))
+    return (*first, *(logical for logical, physical in leaves if _lower(physical) in wanted))
 
 
 def without_statistics(schema: StructType, properties: TableProperties, columns: Iterable[Path]) -> list[Path]:

@@ -33,12 +33,14 @@ Partition = tuple[tuple[str, str | None], ...]
 class Bin:
     """Files that are rewritten together: rows of a table `FILES`, in the order in which their rows are written.
 
-    `size_bytes` is their size, `live_bytes` about that of their rows without the deleted ones.
+    `size_bytes` is their size, `live_bytes` about that of their rows without the deleted ones. `is_worn`: one of them
+    is to be rewritten whatever its size.
     """
 
     files: pa.Table
     size_bytes: int
     live_bytes: int
+    is_worn: bool
 
     def keys(self, root: str) -> frozenset[str]:
         """Return the files' keys: canonical path and deletion vector."""
@@ -46,7 +48,9 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class DescribedFile:
+    """The facts about a file for packing; `row` is its row in the table `FILES`."""
+
     row: int
     partition: Partition
     size_bytes: int
@@ -58,31 +62,48 @@ def compaction_bins(files: pa.Table, target_bytes: int, open_bins: int = _OPEN_B
     """Return the bins of small and of worn files.
 
     A file is worn if many of its rows are deleted, or if another engine's VACUUM would not know its path
-    (`misspelled`). Files that another engine has clustered are left alone unless they are worn. The rows of a bin take
-    no more than the target now, unless it is one worn file.
+    (`misspelled`). The rows of a bin take no more than the target now, unless it is one worn file.
     """
     is_small = pc.less(files.column("size"), int(LARGE_SHARE * target_bytes))
-    is_free = pc.and_(is_small, pc.is_null(files.column("clustering_provider")))
-    may_be_worn = pc.or_(pc.is_valid(files.column("deletion_vector")), misspelled(files.column("path")))
-    candidates = pc.or_(is_free, may_be_worn)
-    free, files = is_free.filter(candidates).to_pylist(), files.filter(candidates)
-    chosen = [file for file in _described(files) if file.is_worn or free[file.row]]
+    candidates = pc.or_(is_small, _may_be_worn(files))
+    small, files = is_small.filter(candidates).to_pylist(), files.filter(candidates)
+    chosen = [file for file in described(files) if file.is_worn or small[file.row]]
     packed = _packed(chosen, target_bytes, open_bins)
-    return [_bin(files, each) for each in packed if len(each) > 1 or each[0].is_worn]
+    return [bin_of(files, each) for each in packed if len(each) > 1 or each[0].is_worn]
 
 
 def purge_bins(files: pa.Table, target_bytes: int) -> list[Bin]:
-    """Return the bins of all files that have a deletion vector."""
+    """Return the bins of all files that have a deletion vector; a clustered file is alone, to stay clustered."""
     files = files.filter(pc.is_valid(files.column("deletion_vector")))
-    return [_bin(files, each) for each in _packed(_described(files), target_bytes)]
+    clustered = pc.is_valid(files.column("clustering_provider")).to_pylist()
+    alone: list[list[DescribedFile]] = []
+    others: list[DescribedFile] = []
+    for file in described(files):
+        if clustered[file.row]:
+            alone.append([file])
+        else:
+            others.append(file)
+    return [bin_of(files, each) for each in (*_packed(others, target_bytes), *alone)]
 
 
 def partition_bins(files: pa.Table) -> list[Bin]:
     """Return all files of each partition as one bin."""
-    groups: dict[Partition, list[_File]] = {}
-    for file in _described(files):
+    groups: dict[Partition, list[DescribedFile]] = {}
+    for file in described(files):
         groups.setdefault(file.partition, []).append(file)
-    return [_bin(files, group) for group in groups.values()]
+    return [bin_of(files, group) for group in groups.values()]
+
+
+def worn(files: pa.Table) -> pa.Array:
+    """Return for each file whether it is to be rewritten whatever its size (see `compaction_bins`)."""
+    candidates = pc.indices_nonzero(_may_be_worn(files))
+    rows = [file.row for file in described(files.take(candidates)) if file.is_worn]
+    chosen = candidates.take(pa.array(rows, pa.int64())).cast(pa.int64())
+    return pc.is_in(pa.array(range(files.num_rows), pa.int64()), value_set=chosen)
+
+
+def _may_be_worn(files: pa.Table) -> pa.ChunkedArray:
+    return pc.or_(pc.is_valid(files.column("deletion_vector")), misspelled(files.column("path")))
 
 
 def batches_of(bins: Sequence[Bin], batch_bytes: int | None) -> Iterator[list[Bin]]:
@@ -113,11 +134,13 @@ def size_metrics(sizes: Sequence[int]) -> Mapping[str, int]:
     }
 
 
-def _packed(files: Sequence[_File], target_bytes: int, open_bins: int = _OPEN_BINS) -> list[list[_File]]:
+def _packed(
+    files: Sequence[DescribedFile], target_bytes: int, open_bins: int = _OPEN_BINS
+) -> list[list[DescribedFile]]:
     """Pack files into bins, first fit in the given order: files written together stay together if they fit."""
     least = min(_FILE_COST_BYTES, target_bytes // _FILES_A_BIN)
-    found: list[list[_File]] = []
-    places_of: dict[Partition, list[tuple[int, list[_File]]]] = {}
+    found: list[list[DescribedFile]] = []
+    places_of: dict[Partition, list[tuple[int, list[DescribedFile]]]] = {}
     for file in files:
         cost = max(file.live_bytes, least)
         places = places_of.setdefault(file.partition, [])
@@ -135,7 +158,7 @@ def _packed(files: Sequence[_File], target_bytes: int, open_bins: int = _OPEN_BI
     return found
 
 
-def _described(files: pa.Table) -> list[_File]:
+def described(files: pa.Table) -> list[DescribedFile]:
     """Return the facts for packing, oldest file first."""
     order = pc.sort_indices(files, [("modification_time", "ascending"), ("path", "ascending")]).to_pylist()
     vectors, unknown_paths = vectors_of(files), misspelled(files.column("path")).to_pylist()
@@ -150,13 +173,15 @@ def _described(files: pa.Table) -> list[_File]:
             records = stated_count(files.column("stats")[row].as_py())
             share = min(vector.cardinality / records, 1.0) if records else 1.0
             live, is_worn = int(live * (1 - share)) if records else live, is_worn or share > WORN_SHARE
-        found.append(_File(row, tuple(sorted(partitions[row] or [])), sizes[row], live, is_worn))
+        found.append(DescribedFile(row, tuple(sorted(partitions[row] or [])), sizes[row], live, is_worn))
     return found
 
 
-def _bin(files: pa.Table, members: Sequence[_File]) -> Bin:
+def bin_of(files: pa.Table, members: Sequence[DescribedFile]) -> Bin:
+    """Return the bin of these members of a table `FILES`."""
     return Bin(
         files=files.take(pa.array([file.row for file in members], pa.int64())),
         size_bytes=sum(file.size_bytes for file in members),
         live_bytes=sum(file.live_bytes for file in members),
+        is_worn=any(file.is_worn for file in members),
     )

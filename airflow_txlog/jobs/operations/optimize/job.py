@@ -1,4 +1,4 @@
-"""OPTIMIZE: small files become large ones, rows are sorted in Z-order or purged of deleted rows on demand.
+"""OPTIMIZE: small files become large ones, or rows are clustered, sorted in Z-order or purged of deleted rows.
 
 No row changes, so no action has `dataChange`, no commit carries an application transaction, and each batch of bins is a
 commit: a job that is killed has done what it has committed, and running it again does the rest. A winner that appends
@@ -10,7 +10,7 @@ OptimizeTableCommand; soundness section 0 (OPTIMIZE), A18, B3, B5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,10 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Optimize
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
-from airflow_txlog.datafiles.tasks.zorder import ColumnPath
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
-from airflow_txlog.engine.commit.content.clustering import clustering_columns, without_statistics
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
-from airflow_txlog.engine.table.schema.types import ArrayType, MapType, StructField, StructType
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vectors_of
-from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedFeature
+from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.executor.base import NeedsSpark
 from airflow_txlog.jobs.files.kept_ids import CARRIES_IDS
@@ -40,60 +37,17 @@ from airflow_txlog.jobs.operations.optimize.bins import (
     purge_bins,
     size_metrics,
 )
-from airflow_txlog.jobs.operations.optimize.staging import stage_bins, zorder_parameter
+from airflow_txlog.jobs.operations.optimize.cubes import cluster_bins, cube_fields, kept_fields
+from airflow_txlog.jobs.operations.optimize.order import RowOrder, order_of
+from airflow_txlog.jobs.operations.optimize.staging import stage_bins
 from airflow_txlog.jobs.resume.attempts import Change, predicate_parameter, run_attempts
 from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment, rules_at
-from airflow_txlog.jobs.sql.columns import check_names_are_free, missing_column
+from airflow_txlog.jobs.sql.columns import check_names_are_free
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
 
-# With more columns, each would have two bits of the order, which sorts by none of them.
-MOST_COLUMNS = 8
 # The metrics of a commit that are added up.
 _SUMMED = ("numAddedFiles", "numAddedBytes", "numRemovedFiles", "numRemovedBytes", "numDeletionVectorsRemoved")
-
-
-def ordering_columns(snapshot: Snapshot, names: Iterable[str]) -> tuple[ColumnPath, ...]:
-    """Return the columns of these names (`a`, or `a.b` for a member of a struct) as paths by the schema's spelling.
-
-    Raises UnknownColumn; and InvalidJobSpec for a column that has no order, that partitions the table, that has no
-    statistics (no reader could skip a file by it), or that is named twice.
-    """
-    found: list[ColumnPath] = []
-    for name in names:
-        members = _find(snapshot, name)
-        path, kind = tuple(member.name for member in members), members[-1].type
-        if isinstance(kind, (StructType, ArrayType, MapType)):
-            raise _refusal(f"column {name!r} is {kind}, and only single values have an order")
-        if path[0].lower() in {column.lower() for column in snapshot.partition_columns}:
-            raise _refusal(f"column {name!r} partitions the table: within a partition it has one value")
-        physical = tuple(member.physical_name for member in members)
-        if without_statistics(snapshot.delta_schema, snapshot.table_properties, [physical]):
-            raise _refusal(
-                f"the table keeps no statistics of column {name!r}, so no reader could skip a file by it; name it in "
-                "delta.dataSkippingStatsColumns, or raise delta.dataSkippingNumIndexedCols"
-            )
-        if path in found:
-            raise _refusal(f"column {name!r} is named twice")
-        found.append(path)
-    if len(found) > MOST_COLUMNS:
-        raise _refusal(f"{len(found)} columns are too many to be near each other in; at most {MOST_COLUMNS} are taken")
-    return tuple(found)
-
-
-def _find(snapshot: Snapshot, name: str) -> tuple[StructField, ...]:
-    """Return the fields from the top-level column down; a column whose own name has dots comes first."""
-    schema = snapshot.delta_schema
-    found = schema.find_path((name,)) or schema.find_path(tuple(name.split(".")))
-    if found is None:
-        raise missing_column(
-            f"zorder_by names {name!r}, which {snapshot.uri} does not have", name, schema.names, "Nothing was staged."
-        )
-    return found
-
-
-def _refusal(reason: str) -> InvalidJobSpec:
-    return InvalidJobSpec(f"zorder_by: {reason}. Nothing was staged.", argument="arguments.zorder_by")
 
 
 @dataclass(kw_only=True)
@@ -127,6 +81,15 @@ class Budget:
         return kept
 
 
+def bins_of(files: pa.Table, optimize: Optimize, order: RowOrder, target_bytes: int, budget: Budget) -> list[Bin]:
+    """Return the bins of the files to rewrite."""
+    if optimize.purge:
+        return purge_bins(files, target_bytes)
+    if order.is_clustering:
+        return cluster_bins(files, order.columns, full=optimize.full, most_bytes=budget.bytes_left)
+    return partition_bins(files) if order.columns else compaction_bins(files, target_bytes)
+
+
 def optimize(context: JobContext, clock: Clock = SYSTEM_CLOCK, budget: Budget | None = None) -> JobResult:
     """Run the job of `context.spec`, or as much of it as the budget allows; raises TxlogError."""
     return _Optimizing(context, clock, budget or Budget()).run()
@@ -140,7 +103,7 @@ class _Optimizing:
         self._optimize = context.record(Optimize)
         self._gate = SqlGate(context)
         self._target_bytes = TARGET_BYTES_DEFAULT
-        self._z_columns: tuple[ColumnPath, ...] = ()
+        self._order = RowOrder()
         self._committed: list[JobResult] = []
         self._added_sizes: list[int] = []
         self._left: set[str] = set()
@@ -180,34 +143,21 @@ class _Optimizing:
         """Return the files in scope, after all checks."""
         optimize = self._optimize
         self._target_bytes = optimize.target_bytes or target_of(snapshot)
-        self._z_columns = self._ordering_columns(snapshot)
+        self._order = self._order_of(snapshot)
         scope = partition_scope(self._context, self._gate, snapshot)
         self._gate.check_all_used()
         return scope.files_inside(snapshot.files(scope.read))
 
-    def _ordering_columns(self, snapshot: Snapshot) -> tuple[ColumnPath, ...]:
-        """Return the columns of the Z-order. Raises UnsupportedFeature for a clustered table, and as
-        `check_names_are_free`.
-        """
-        found = ordering_columns(snapshot, self._optimize.zorder_by or ())
-        if found:
+    def _order_of(self, snapshot: Snapshot) -> RowOrder:
+        """Return the order of the rows. Raises as `order_of` and `check_names_are_free`."""
+        order = order_of(snapshot, self._optimize)
+        if order.columns:
             # The rows are sorted with columns of such names.
             check_names_are_free(snapshot.schema.names, f"Table {snapshot.uri}")
-        if found and clustering_columns(snapshot.state.domains.values(), snapshot.uri):
-            raise UnsupportedFeature(
-                f"{snapshot.uri} is a clustered table, whose files one engine sorts by the columns that the table "
-                "names; a Z-order by others would undo it. Nothing more was staged. Leave zorder_by out.",
-                table=snapshot.uri,
-                feature="clustering",
-                needed_to="write",
-            )
-        return found
+        return order
 
     def _bins(self, files: pa.Table) -> list[Bin]:
-        if self._z_columns:
-            return partition_bins(files)
-        pack = purge_bins if self._optimize.purge else compaction_bins
-        return pack(files, self._target_bytes)
+        return bins_of(files, self._optimize, self._order, self._target_bytes, self._budget)
 
     def _why_spark(self, snapshot: Snapshot, bins: Sequence[Bin]) -> str | None:
         """Return why some bin needs Spark, if one does. Raises NeedsSpark."""
@@ -216,7 +166,7 @@ class _Optimizing:
             return None
         together = pa.concat_tables(files)
         context.executor.admit(together.column("size").to_pylist(), context.store)
-        if self._z_columns and len(list(batches_of(bins, self._optimize.batch_bytes))) > 1:
+        if self._order.columns and len(list(batches_of(bins, self._optimize.batch_bytes))) > 1:
             # The memory that rows take is known only after reading them.
             return "rows are to be sorted in several commits"
         # Some partition values only Spark can read.
@@ -250,7 +200,7 @@ class _Optimizing:
             return []
         snapshot = table.snapshot()
         # The winner may have changed the table's columns, or clustered it.
-        self._z_columns = self._ordering_columns(snapshot)
+        self._order = self._order_of(snapshot)
         bins = self._bins(snapshot.state.files.at_paths(left))
         self._context.log(f"{plural(len(bins), 'bin')} of {plural(len(left), 'file')} that other commits left over")
         return bins
@@ -305,7 +255,7 @@ class _Optimizing:
     def _staged(self, snapshot: Snapshot, bins: Sequence[Bin]) -> list[Segment]:
         with self._context.step("rewrite"):
             segments = stage_bins(
-                self._context, snapshot, bins, target_bytes=self._target_bytes, z_columns=self._z_columns
+                self._context, snapshot, bins, target_bytes=self._target_bytes, z_columns=self._order.columns
             )
         files = [file for segment in segments for file in segment.files]
         self._context.log(
@@ -332,15 +282,30 @@ class _Optimizing:
             staged=staged,
             removed=removed,
             metrics={**metrics, **size_metrics([file.size_bytes for file in staged])},
+            add_fields=self._add_fields(kept, removed, snapshot.uri),
             data_change=False,
         )
+
+    def _add_fields(self, kept: Sequence[Segment], removed: pa.Table, root: str) -> dict[str, Mapping[str, Any]]:
+        """Return the fields of add actions, by path, that name the cubes of files."""
+        if self._order.is_clustering:
+            cubes = [(segment, cube_fields(self._order.columns, self._clock.unique_id())) for segment in kept]
+        elif self._optimize.purge:
+            clustered = removed.filter(pc.is_valid(removed.column("clustering_provider")))
+            source_of = dict(zip(file_keys(clustered, root).to_pylist(), clustered.to_pylist(), strict=True))
+            # A clustered file is in a bin of its own.
+            cubes = [(each, kept_fields(source_of[key])) for each in kept for key in each.inputs if key in source_of]
+        else:
+            return {}
+        return {file.path: fields for segment, fields in cubes for file in segment.files}
 
     def _parameters(self) -> dict[str, Any]:
         scope = self._optimize.partition_predicate
         predicate = predicate_parameter([] if scope is None else [scope])
         if self._optimize.purge:
             return {"predicate": predicate, "applyPurge": True}
-        return {"predicate": predicate, "auto": False, "clusterBy": "[]", "zOrderBy": zorder_parameter(self._z_columns)}
+        full = {"isFull": True} if self._optimize.full else {}
+        return {"predicate": predicate, "auto": False, **self._order.parameters(), **full}
 
     def _result(self, considered: int, version: int) -> JobResult:
         sums, last = self._sums(), self._committed[-1] if self._committed else None

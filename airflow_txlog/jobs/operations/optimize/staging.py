@@ -7,7 +7,6 @@ them. Source: delta-spark, OptimizeExecutor; protocol, "Row Tracking"; soundness
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -248,7 +247,3 @@ def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> 
     scan = FileScan(bins=bins_for(context, work.plan, in_pieces=True), schema=schema, with_address=True)
     task = Task(source=scan, steps=(partial(sampled, max(1, rows // SAMPLE_ROWS), 4 * SAMPLE_ROWS),))
     return context.executor.run([task], scan.output_schema, "sample the columns of the Z-order")
-
-
-def zorder_parameter(columns: Sequence[ColumnPath]) -> str:
-    return json.dumps([".".join(path) for path in columns], ensure_ascii=False)

@@ -24,9 +24,11 @@ from airflow_txlog.contract.wording import files_text, plural
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.commit.content.clustering import clustered_by
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
+from airflow_txlog.engine.table.schema.column_paths import path_text
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.schema.types import StructType, bare_columns
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
@@ -170,16 +172,20 @@ class _Write:
             context.table.check_folder(described.partition_by or (), allow_non_empty=described.allow_non_empty)
             schema = _created_schema(self._found(None).described)
             partition_by = spelled(described.partition_by or (), schema)
+            cluster_by = described.cluster_by or ()
             tx = context.table.begin_create(
-                schema, partition_by, described.properties, allow_non_empty=described.allow_non_empty
+                schema,
+                partition_by,
+                described.properties,
+                cluster_by=cluster_by,
+                allow_non_empty=described.allow_non_empty,
             )
             assert tx.metadata is not None
             # The schema of the log: with the ids and physical names that column mapping assigned.
             self._created = self._target(tx, tx.metadata, is_new=True)
         context.saved_inputs.reads_target = False
-        context.log(
-            f"there is no table at {context.root}: it will be created, partitioned by {partition_by or 'nothing'}"
-        )
+        layout = f"clustered by {list(cluster_by)}" if cluster_by else f"partitioned by {partition_by or 'nothing'}"
+        context.log(f"there is no table at {context.root}: it will be created, {layout}")
         return tx
 
     def plan(self, tx: Transaction) -> Change:
@@ -291,7 +297,7 @@ class _Write:
         protocol = tx.protocol
         assert protocol is not None
         rules = self._context.executor.accepted_rules(self._context, metadata)
-        return _Target(rules=rules, layout=layout_for(self._context, protocol, metadata), is_new=is_new)
+        return _Target(rules=rules, layout=layout_for(self._context, protocol, metadata, tx.clustering), is_new=is_new)
 
     def _target_of(self, tx: Transaction) -> tuple[bool, _Target]:
         """Return whether the source's rows are still to be staged, and the target. The source is found then."""
@@ -309,7 +315,7 @@ class _Write:
         return True, self._target(tx, evolved_by_source(context, tx, source.described), is_new=False)
 
     def _check(self, snapshot: Snapshot) -> None:
-        check_partitioning(self._context, snapshot.partition_columns)
+        check_layout(self._context, snapshot)
         if self._mode != "append":
             check_may_remove_rows(snapshot, "an overwrite")
 
@@ -341,6 +347,9 @@ class _Write:
             "mode": "Append" if self._mode == "append" else "Overwrite",
             "partitionBy": json.dumps(list(target.layout.partition_columns)),
         }
+        cluster_by = self._context.record(Write).cluster_by
+        if target.is_new and cluster_by:
+            parameters["clusterBy"] = json.dumps(list(cluster_by))
         if self._mode == "overwrite" and scope.text is not None:
             parameters["predicate"] = scope.text
         using = self._context.record(Write).replace_using
@@ -386,13 +395,23 @@ def _created_schema(columns: SchemaJson) -> StructType:
     return bare_columns(parse_schema(json.dumps(columns)))
 
 
-def check_partitioning(context: JobContext, columns: Sequence[str]) -> None:
-    """Raise PartitionMismatch if the job names another partitioning than the table has."""
-    asked = context.record(Write).partition_by
+def check_layout(context: JobContext, snapshot: Snapshot) -> None:
+    """Raise PartitionMismatch if the job names other partition columns, or clustering columns, than the table has."""
+    asked, columns = context.record(Write).partition_by, snapshot.partition_columns
     if asked is not None and [name.lower() for name in asked] != [name.lower() for name in columns]:
         raise PartitionMismatch(
             f"{context.root} is partitioned by {list(columns)}, and the job says {list(asked)}. Leave partition_by "
             "out, or write to another table. Nothing was staged.",
+            table=context.root,
+        )
+    wanted = context.record(Write).cluster_by
+    if wanted is None:
+        return
+    clustering = [path_text(path) for path in clustered_by(snapshot)]
+    if [name.replace("`", "").lower() for name in wanted] != [name.replace("`", "").lower() for name in clustering]:
+        raise PartitionMismatch(
+            f"{context.root} is clustered by {clustering or 'nothing'}, and the job names {list(wanted)}. Leave "
+            "cluster_by out, or change the table with DeltaAlterTableOperator(cluster_by=[…]). Nothing was staged.",
             table=context.root,
         )
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.commit.content.clustering import check_clustering
+from airflow_txlog.engine.commit.content.clustering import check_statistics, clustering_columns, indexed_columns
 from airflow_txlog.engine.log.actions import Protocol
 from airflow_txlog.storage import MemoryStore
 from tests.helpers.vectors import inline
@@ -103,16 +103,44 @@ def test_a_clustering_column_that_is_named_in_another_case_has_statistics(
     memory_uri: str, clock: Any, stats_columns: str, path: list[str]
 ) -> None:
     table = clustered(memory_uri, clock, stats_columns, path)
-    check_clustering(table.snapshot())
+    check_statistics([tuple(path)], table.snapshot().delta_schema, table.snapshot().table_properties)
     tx = table.begin()
     tx.add(path="a", size=1, stats=STATS)
     assert tx.commit("WRITE") == 2
 
 
-def test_a_clustering_column_without_statistics_is_refused_in_any_case(memory_uri: str, clock: Any) -> None:
-    table = clustered(memory_uri, clock, "ID", ["place", "City"])
+def test_no_column_is_chosen_of_which_others_would_write_no_statistics(memory_uri: str, clock: Any) -> None:
+    snapshot = clustered(memory_uri, clock, "ID", ["place", "City"]).snapshot()
     with pytest.raises(errors.UnsupportedFeature, match=r"clustered by \['place.City'\]"):
-        check_clustering(table.snapshot())
+        check_statistics([("place", "City")], snapshot.delta_schema, snapshot.table_properties)
+
+
+@pytest.mark.parametrize(
+    ("properties", "path", "expected"),
+    [
+        ({"delta.dataSkippingStatsColumns": "ID"}, ["PLACE", "city"], [("ID",), ("place", "City")]),
+        ({"delta.dataSkippingStatsColumns": "place"}, ["place", "City"], [("place",)]),
+        ({"delta.dataSkippingNumIndexedCols": "1"}, ["place", "City"], [("id",), ("place", "City")]),
+        ({"delta.dataSkippingNumIndexedCols": "0"}, ["id"], [("id",)]),
+        ({"delta.dataSkippingNumIndexedCols": "0"}, None, None),
+        ({"delta.dataSkippingNumIndexedCols": "-1"}, ["id"], None),
+        ({}, ["id"], None),
+    ],
+)
+def test_our_files_have_statistics_of_clustering_columns_whatever_the_properties_leave_out(
+    memory_uri: str, clock: Any, properties: dict[str, str], path: list[str] | None, expected: list[Any] | None
+) -> None:
+    made = Table.create(MemoryStore(memory_uri), NESTED, clock=clock)
+    tx = made.begin()
+    tx.set_protocol(WITHOUT_VECTORS)
+    tx.set_metadata(msgspec.structs.replace(made.snapshot().metadata, configuration=properties))
+    if path is not None:
+        tx.set_domain("delta.clustering", msgspec.json.encode({"clusteringColumns": [path]}).decode())
+    tx.commit("CLUSTER BY")
+    snapshot = made.snapshot()
+    columns = clustering_columns(snapshot.state.domains.values(), made.uri)
+    found = indexed_columns(snapshot.delta_schema, snapshot.table_properties, columns)
+    assert found == (None if expected is None else tuple(expected))
 
 
 def test_a_file_without_a_clustering_column_s_statistics_is_refused_in_any_case(memory_uri: str, clock: Any) -> None:

@@ -344,18 +344,6 @@ def test_a_clustered_table_takes_files_that_tell_the_clustering_columns(memory_u
             tx.commit("WRITE")
 
 
-@pytest.mark.parametrize(
-    "properties", [{"delta.dataSkippingNumIndexedCols": "0"}, {"delta.dataSkippingStatsColumns": "other"}]
-)
-def test_a_clustered_table_without_statistics_of_the_column_is_refused_before_staging(
-    memory_uri: str, clock: Any, properties: dict[str, str]
-) -> None:
-    table = clustered(memory_uri, clock, properties)
-    with pytest.raises(errors.UnsupportedFeature, match="clustered by") as caught:
-        table.begin()
-    assert caught.value.feature == "clustering"
-
-
 def test_clustering_columns_that_cannot_be_read_are_a_corrupt_table(memory_uri: str, clock: Any) -> None:
     table = Table.create(memory_uri, SCHEMA, clock=clock)
     tx = table.begin()

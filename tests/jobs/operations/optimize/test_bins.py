@@ -87,7 +87,7 @@ def test_a_purge_takes_the_files_with_vectors_and_no_others() -> None:
     assert purge_bins(adds_to_table([add("c", 100)]), 1000) == []
 
 
-def test_clustered_files_are_left_to_the_engine_that_clusters_them() -> None:
+def test_files_of_a_table_that_is_no_longer_clustered_are_joined_as_others() -> None:
     files = adds_to_table(
         [
             add("a", 10, clustering_provider="liquid"),
@@ -97,7 +97,7 @@ def test_clustered_files_are_left_to_the_engine_that_clusters_them() -> None:
             add("d", 10),
         ]
     )
-    assert paths(compaction_bins(files, 1000)) == [["c", "d", "worn"]]
+    assert paths(compaction_bins(files, 1000)) == [["a", "b", "c", "d", "worn"]]
 
 
 @pytest.mark.parametrize("seed", range(20))
