@@ -659,7 +659,7 @@ FAULTS = (
     Fault(
         name="changed-folder-converted",
         breaks="a file that was written while a folder was converted is in no table",
-        file="airflow_txlog/jobs/operations/convert.py",
+        file="airflow_txlog/jobs/operations/convert/job.py",
         old="            self._check_unchanged(before)\n",
         new="            pass\n",
         tests=(CONVERT,),
@@ -667,7 +667,7 @@ FAULTS = (
     Fault(
         name="converted-files-taken-for-alike",
         breaks="a converted file has the columns of another file of its writer",
-        file="airflow_txlog/jobs/operations/convert.py",
+        file="airflow_txlog/jobs/operations/convert/file_facts.py",
         old="self.metadata == _metadata_of(parquet) and bool(self.schema.equals(parquet.schema))",
         new="self.metadata == _metadata_of(parquet)",
         tests=(CONVERT,),
@@ -732,9 +732,9 @@ FAULTS = (
     Fault(
         name="footer-form-of-any-text",
         breaks="a footer that no check has seen counts as checked",
-        file="airflow_txlog/datafiles/parquet/footers.py",
-        old="elif kind == _BINARY and path[:-1] == _OF_STATISTICS:",
-        new="elif kind == _BINARY:",
+        file="airflow_txlog/datafiles/parquet/footer_forms.py",
+        old="elif path[:-1] == _OF_STATISTICS or (path == (_KEY_VALUES, _VALUE) and self._key == _PANDAS):",
+        new="else:",
         tests=(SMALL_FILES,),
     ),
 )

@@ -326,6 +326,8 @@ def float_text(value: float, single: bool = False) -> str:
         return "NaN"
     if value in (float("inf"), float("-inf")):
         return "Infinity" if value > 0 else "-Infinity"
+    if 1e-3 <= abs(value) < 1e7 and not single:
+        return repr(value)  # Python writes these alike
     sign, digits, exponent = decimal.Decimal(_shortest_single(value) if single else repr(value)).as_tuple()
     text = "".join(map(str, digits)).rstrip("0") or "0"
     point = len(digits) + int(exponent)

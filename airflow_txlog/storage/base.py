@@ -235,7 +235,10 @@ def check_may_read(root: str, path: str, access: Access) -> None:
     `path` is canonical: relative to the root, or an absolute URI. With `allow_absolute_paths` it may lie outside the
     root, in the same kind of store.
     """
-    inside, ours = is_inside(path), store_kind(root)
+    inside = is_inside(path)
+    if inside and "::" not in path:
+        return
+    ours = store_kind(root)
     # fsspec reads two colons in a URL as a chain of file systems, and may open the rest in another one.
     if (not inside and ("://" not in path or store_kind(path) != ours)) or (ours != LOCAL and "::" in path):
         raise OutsideTable(

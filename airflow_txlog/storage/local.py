@@ -126,12 +126,13 @@ class LocalStore(Store):
         return local_files.arrow_file(self._opened(path))
 
     def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> pa.NativeFile:
-        with open(self._opened(path), "rb", buffering=0) as file:
+        descriptor = self._opened(path)
+        try:
             # One byte more shows a file that is longer than it should be.
-            data = file.read(size_bytes + 1)
-            if len(data) == size_bytes:
-                return pa.BufferReader(data)
-        return self.open_input(path)
+            data = os.read(descriptor, size_bytes + 1)
+        finally:
+            os.close(descriptor)
+        return pa.BufferReader(data) if len(data) == size_bytes else self.open_input(path)
 
     def delete(self, path: str) -> None:
         with suppress(FileNotFoundError):

@@ -95,13 +95,16 @@ def open_to_read(root: str, path: str) -> int:
     Raises OutsideTable for a link or a path through one, IsADirectoryError, and FileNotFoundError also for a special
     file (a pipe, a device) or a path below a file.
     """
+    *directories, name = parts = inner_parts(path)
     try:
-        with parent(root, path) as (directory, name):
-            try:
-                descriptor = os.open(name, _READ, dir_fd=directory)
-            except OSError as error:
-                parts = inner_parts(path)
-                raise _of_path(error, root, parts, len(parts), directory) from error
+        # Not `parent`: of many small files, the time to open them counts.
+        directory = open_folder(root, directories, lists=False)
+        try:
+            descriptor = os.open(name, _READ, dir_fd=directory)
+        except OSError as error:
+            raise _of_path(error, root, parts, len(parts), directory) from error
+        finally:
+            os.close(directory)
     except NotADirectoryError as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{root}/{path}") from error
     return _regular(descriptor, f"{root}/{path}")

@@ -323,7 +323,7 @@ class Convert(Operation, frozen=True, kw_only=True, tag="convert"):
     `partition_schema`: the columns that folders name, with their types, as DDL: `day DATE, shop STRING`.
     """
 
-    job = f"{_JOBS}.convert:convert"
+    job = f"{_JOBS}.convert.job:convert"
     changes_rows = True
     rows = {"numOutputRows": "added"}
 

@@ -12,29 +12,27 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq
 
 # Types of the compact protocol of Thrift.
-_TRUE, _FALSE, _BYTE, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12
+TRUE, FALSE, BYTE, _I32, I64, _DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12
 _NUMBERS = (4, 5, 6)
-_MOST_NESTED = 32
+MOST_NESTED = 32
 _MOST_FIELDS = 0x7FFF
 # Numbers of fields in parquet.thrift.
-_ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
-_TYPE, _ENCODINGS, _CODEC, _SIZE_STATISTICS = 1, 2, 4, 16
+ROW_GROUPS, COLUMNS, META_DATA = 4, 1, 3
+TYPE, _ENCODINGS, _CODEC, _SIZE_STATISTICS = 1, 2, 4, 16
 # Every other list, by the number of its field, or of the struct around it, with the type of its items.
 _Lists: TypeAlias = "Mapping[int, int | _Lists]"
-_OF_FILE: _Lists = {2: _STRUCT, 5: _STRUCT, 7: _STRUCT}
-_OF_ROW_GROUP: _Lists = {4: _STRUCT}
-_OF_CHUNK: _Lists = {8: {2: {1: _BINARY}}}
-_OF_META_DATA: _Lists = {3: _BINARY, 8: _STRUCT, 13: _STRUCT, 17: {2: _I32}}
-_PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+_OF_FILE: _Lists = {2: STRUCT, 5: STRUCT, 7: STRUCT}
+_OF_ROW_GROUP: _Lists = {4: STRUCT}
+_OF_CHUNK: _Lists = {8: {2: {1: BINARY}}}
+_OF_META_DATA: _Lists = {3: BINARY, 8: STRUCT, 13: STRUCT, 17: {2: _I32}}
+PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _CODECS, _KNOWN_ENCODINGS = range(8), range(10)
 
 
@@ -44,7 +42,7 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> Mapping[tuple[int, int
     Chunks without that claim are left out. `source` is the seekable binary file object of `parquet`. Raises ValueError,
     without a value of the file, if a column chunk is not safe to access.
     """
-    data = _footer_of(source)
+    data = footer_of(source)
     digest = hashlib.sha256(data).digest()
     known = _checked.get(digest)
     if known is None:
@@ -67,8 +65,8 @@ def _check(footer: Compact, leaves: list[Any]) -> dict[tuple[int, int], int]:
     text_bytes: dict[tuple[int, int], int] = {}
     try:
         for number, kind in footer.fields():
-            if number == _ROW_GROUPS:
-                for group, _ in enumerate(footer.items(kind, _STRUCT)):
+            if number == ROW_GROUPS:
+                for group, _ in enumerate(footer.items(kind, STRUCT)):
                     for column, size_bytes in _check_row_group(footer, leaves):
                         text_bytes[group, column] = size_bytes
             else:
@@ -78,7 +76,7 @@ def _check(footer: Compact, leaves: list[Any]) -> dict[tuple[int, int], int]:
     return text_bytes
 
 
-def _footer_of(source: Any) -> bytes:
+def footer_of(source: Any) -> bytes:
     end = source.seek(-8, io.SEEK_END)
     # As Arrow opened the file, its last eight bytes are the length of the footer and the magic number.
     start = end - int.from_bytes(source.read(4), "little")
@@ -91,11 +89,11 @@ def _footer_of(source: Any) -> bytes:
 def _check_row_group(footer: Compact, leaves: list[Any]) -> Iterator[tuple[int, int]]:
     """Yield the number of each column whose texts the footer counts, and their bytes."""
     for number, kind in footer.fields():
-        if number != _COLUMNS:
+        if number != COLUMNS:
             _skip(footer, kind, _OF_ROW_GROUP.get(number))
             continue
         count = 0
-        for count, _ in enumerate(footer.items(kind, _STRUCT), 1):
+        for count, _ in enumerate(footer.items(kind, STRUCT), 1):
             if count > len(leaves):
                 break
             text_bytes = _check_chunk(footer, leaves[count - 1])
@@ -108,7 +106,7 @@ def _check_row_group(footer: Compact, leaves: list[Any]) -> Iterator[tuple[int, 
 def _check_chunk(footer: Compact, leaf: Any) -> int | None:
     has_metadata, text_bytes = False, None
     for number, kind in footer.fields():
-        if number == _META_DATA and kind == _STRUCT:
+        if number == META_DATA and kind == STRUCT:
             has_metadata = True
             text_bytes = _check_metadata(footer, leaf)
         else:
@@ -121,11 +119,11 @@ def _check_chunk(footer: Compact, leaf: Any) -> int | None:
 def _check_metadata(footer: Compact, leaf: Any) -> int | None:
     text_bytes = None
     for number, kind in footer.fields():
-        if number in (_TYPE, _CODEC) and kind != _I32:
+        if number in (TYPE, _CODEC) and kind != _I32:
             raise _of_another_type()
-        if number == _TYPE:
+        if number == TYPE:
             found = footer.signed()
-            if not 0 <= found < len(_PHYSICAL_TYPES) or _PHYSICAL_TYPES[found] != leaf.physical_type:
+            if not 0 <= found < len(PHYSICAL_TYPES) or PHYSICAL_TYPES[found] != leaf.physical_type:
                 raise ValueError("a column chunk is of another physical type than its column")
         elif number == _ENCODINGS:
             if any(footer.signed() not in _KNOWN_ENCODINGS for _ in footer.items(kind, _I32)):
@@ -133,7 +131,7 @@ def _check_metadata(footer: Compact, leaf: Any) -> int | None:
         elif number == _CODEC:
             if footer.signed() not in _CODECS:
                 raise ValueError("a column chunk has a codec that Parquet does not know")
-        elif number == _SIZE_STATISTICS and kind == _STRUCT:
+        elif number == _SIZE_STATISTICS and kind == STRUCT:
             text_bytes = _check_size_statistics(footer, leaf)
         else:
             _skip(footer, kind, _OF_META_DATA.get(number))
@@ -145,12 +143,12 @@ def _check_size_statistics(footer: Compact, leaf: Any) -> int | None:
     levels = {2: leaf.max_repetition_level, 3: leaf.max_definition_level}
     for number, kind in footer.fields():
         if number in levels:
-            count = sum(1 for _ in footer.each_skipped(kind, _I64))
+            count = sum(1 for _ in footer.each_skipped(kind, I64))
             if count not in (0, levels[number] + 1):
                 raise ValueError("a histogram of levels in the footer has another length than its column has levels")
         elif number == 1 and leaf.physical_type != "BYTE_ARRAY":
             raise ValueError("the footer counts bytes of a column that has none")
-        elif number == 1 and kind == _I64:
+        elif number == 1 and kind == I64:
             text_bytes = max(0, footer.signed())
         else:
             footer.skip(kind)
@@ -162,7 +160,7 @@ def _skip(footer: Compact, kind: int, lists: int | _Lists | None) -> None:
     if isinstance(lists, int):
         for _ in footer.each_skipped(kind, lists):
             pass
-    elif lists is not None and kind == _STRUCT:
+    elif lists is not None and kind == STRUCT:
         for number, inner in footer.fields():
             _skip(footer, inner, lists.get(number))
     else:
@@ -196,7 +194,7 @@ class Compact:
 
         Raises ValueError if the field is no list, or if its items are not of the expected type.
         """
-        if kind != _LIST and (kind != _SET or expected is not None):
+        if kind != LIST and (kind != _SET or expected is not None):
             raise _of_another_type()
         head = self._byte()
         count = head >> 4 if head >> 4 < 15 else self._unsigned()
@@ -223,13 +221,13 @@ class Compact:
 
     def skip(self, kind: int, depth: int = 0) -> None:
         """Skip a field of this type."""
-        if depth > _MOST_NESTED:
+        if depth > MOST_NESTED:
             raise ValueError("its footer is nested too deep")
-        if kind in (_TRUE, _FALSE):
+        if kind in (TRUE, FALSE):
             return
-        if kind == _STRUCT:
+        if kind == STRUCT:
             self._skip_struct(depth)
-        elif kind in (_LIST, _SET):
+        elif kind in (LIST, _SET):
             for item in self.items(kind):
                 self._skip_item(item, depth + 1)
         elif kind == _MAP:
@@ -247,7 +245,7 @@ class Compact:
             kind = head & 0x0F
             if kind in _NUMBERS:
                 at = self._after_number(at)
-            elif kind not in (_TRUE, _FALSE):
+            elif kind not in (TRUE, FALSE):
                 self._at = at
                 self.skip(kind, depth + 1)
                 at = self._at
@@ -261,7 +259,7 @@ class Compact:
 
     def _skip_item(self, kind: int, depth: int) -> None:
         # In a list a boolean is a byte; as a field it is its type.
-        self.skip(_BYTE if kind in (_TRUE, _FALSE) else kind, depth)
+        self.skip(BYTE if kind in (TRUE, FALSE) else kind, depth)
 
     def _skip_map(self, depth: int) -> None:
         if count := self._unsigned():
@@ -271,13 +269,13 @@ class Compact:
                 self._skip_item(kinds & 0x0F, depth + 1)
 
     def _skip_plain(self, kind: int) -> None:
-        if kind == _BYTE:
+        if kind == BYTE:
             self._at += 1
         elif kind in _NUMBERS:
             self._at = self._after_number(self._at)
         elif kind == _DOUBLE:
             self._at += 8
-        elif kind == _BINARY:
+        elif kind == BINARY:
             length = self._unsigned()
             self._at += length
         else:
@@ -305,128 +303,3 @@ class Compact:
             shift += 7
             if shift > 63:
                 raise ValueError("its footer has a number of more than 64 bits")
-
-
-# --- forms ----------------------------------------------------------------------------------------------------------
-# A writer's files of one schema have footers of one form, and a pattern knows it sooner than a parser.
-
-_NUM_ROWS, _NUM_VALUES, _UNCOMPRESSED_BYTES, _STATISTICS = 3, 5, 6, 12
-_NUMBER = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
-# Longer texts in statistics have no form: their pattern would cost more than it spares.
-_MOST_CHARS = 40
-_MOST_FORM_BYTES = 16 * 1024
-_OF_CHUNK_METADATA = (_ROW_GROUPS, _COLUMNS, _META_DATA)
-_OF_STATISTICS = (*_OF_CHUNK_METADATA, _STATISTICS)
-_OF_TEXTS = (*_OF_CHUNK_METADATA, _UNCOMPRESSED_BYTES)
-_CLAIMS = {(_NUM_ROWS,), (_ROW_GROUPS, _NUM_ROWS), (*_OF_CHUNK_METADATA, _NUM_VALUES)}
-_TEXTS = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-# The bytes of any other value in memory, at most.
-_MOST_WIDTH = 16
-
-
-@dataclass(frozen=True, slots=True)
-class FooterForm:
-    """What the footer of a file with one row group shares with others: all but 64-bit numbers and texts in statistics.
-
-    No check depends on those, so each footer of the form is as safe as the one that `check_footer` has accepted.
-    """
-
-    _pattern: re.Pattern[bytes]
-    _claims: tuple[int, ...]
-    """The field of the number in each group of the pattern."""
-
-    @classmethod
-    def of(cls, source: Any) -> FooterForm:
-        """Return the form of the footer of `source`, which `check_footer` has accepted.
-
-        Raises ValueError if it has no form.
-        """
-        footer = _footer_of(source)
-        if len(footer) > _MOST_FORM_BYTES:
-            raise ValueError("its columns are too many")
-        found = _Form(footer)
-        pattern = re.compile(found.pattern(), re.DOTALL)
-        if found.claims.count(_NUM_ROWS) != 2:  # of the file, and of its row group
-            raise ValueError("the file has not one row group")
-        return cls(pattern, tuple(found.claims))
-
-    def most_bytes(self, data: bytes) -> tuple[int, int] | None:
-        """Return the rows of a Parquet file, and the most bytes that they take in memory if its footer is true.
-
-        `data` is the whole file. Returns None for a file whose footer has another form.
-        """
-        end = len(data) - 8
-        length = int.from_bytes(data[end : end + 4], "little")
-        found = None if data[-4:] != b"PAR1" else self._pattern.fullmatch(data, max(0, end - length), max(0, end))
-        if found is None:
-            return None
-        rows, values, most = set(), 0, 0
-        for field, group in zip(self._claims, found.groups(), strict=True):
-            number = Compact(group).signed()
-            if number < 0:
-                return None
-            if field == _NUM_ROWS:
-                rows.add(number)
-            elif field == _NUM_VALUES:
-                values = number
-                most += values * _MOST_WIDTH
-            else:
-                # Each text may be as long as the chunk.
-                most += values * number
-        return (rows.pop(), most) if len(rows) == 1 else None
-
-
-class _Form:
-    """The pattern of a footer, and the field of the number in each of its groups."""
-
-    def __init__(self, data: bytes) -> None:
-        self.claims: list[int] = []
-        self._has_texts = True
-        self._data = data
-        self._footer = Compact(data)
-        self._parts: list[bytes] = []
-        self._end = 0
-
-    def pattern(self) -> bytes:
-        self._struct(())
-        return b"".join([*self._parts, re.escape(self._data[self._end :])])
-
-    def _struct(self, path: tuple[int, ...]) -> None:
-        for number, kind in self._footer.fields():
-            self._value(kind, (*path, number))
-
-    def _value(self, kind: int, path: tuple[int, ...]) -> None:
-        start = self._footer.position
-        if len(path) > _MOST_NESTED:
-            raise ValueError("its footer is nested too deep")
-        if kind == _STRUCT:
-            self._has_texts |= path == _OF_CHUNK_METADATA
-            self._struct(path)
-        elif kind == _LIST:
-            for item in self._footer.items(kind):
-                self._value(_BYTE if item in (_TRUE, _FALSE) else item, path)
-        elif kind == _I64:
-            self._footer.skip(kind)
-            is_claim = path in _CLAIMS or (self._has_texts and path == _OF_TEXTS)
-            self.claims += [path[-1]] if is_claim else []
-            self._replace(start, b"(" + _NUMBER + b")" if is_claim else _NUMBER)
-        elif path == (*_OF_CHUNK_METADATA, _TYPE):
-            self._has_texts = _PHYSICAL_TYPES[self._footer.signed()] in _TEXTS
-        elif kind == _BINARY and path[:-1] == _OF_STATISTICS:
-            length = self._data[start]
-            self._footer.skip(kind)
-            if length > _MOST_CHARS:
-                raise ValueError("its statistics have long texts")
-            if self._has_texts:
-                self._replace(start, _TEXT)
-            else:
-                self._replace(start + 1, b".{%d}" % length)
-        else:
-            self._footer.skip(kind)
-
-    def _replace(self, start: int, pattern: bytes) -> None:
-        self._parts += [re.escape(self._data[self._end : start]), pattern]
-        self._end = self._footer.position
-
-
-_TEXT = b"(?:" + b"|".join(re.escape(bytes([size])) + b".{%d}" % size for size in range(_MOST_CHARS + 1)) + b")"

@@ -9,14 +9,11 @@ Source: protocol, "Per-file Statistics"; soundness, A6.
 
 from __future__ import annotations
 
-import decimal
 import itertools
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from operator import mul
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,17 +31,15 @@ from airflow_txlog.datafiles.codecs import (
     timestamp_text,
 )
 from airflow_txlog.datafiles.parquet.conversion import FILE, ColumnMismatch, convert_array
+from airflow_txlog.datafiles.parquet.footer_forms import ChunkStatistics
+from airflow_txlog.datafiles.parquet.footer_statistics import Chunks, ColumnPath, FooterLeaves, Leaf
 from airflow_txlog.datafiles.parquet.physical import FileFields, physical_name
-from airflow_txlog.datafiles.parquet.reading import calendar_of
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
 
 INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
 
-ColumnPath: TypeAlias = tuple[str, ...]
 # The JSON texts of a minimum and a maximum; None leaves the bound out.
 _Texts: TypeAlias = tuple[str | None, str | None]
+_Ways: TypeAlias = tuple[Callable[[Any], Any] | None, Callable[[Any, Any], _Texts]]
 
 _STRING_CHARS = 32
 _MAX_STRING_CHARS = 2 * _STRING_CHARS
@@ -53,9 +48,6 @@ _MAX_CHAR = chr(0x10FFFF)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY_US = 86_400 * SECOND_US
 _MILLISECOND_US = SECOND_US // 1000
-_MICROSECONDS = {"ms": _MILLISECOND_US, "us": 1}
-_EXACT = decimal.Context(prec=80)
-_OLD_WRITER = re.compile(r"parquet-mr (?:version )?(?:0|1\.\d)(?!\d)")
 
 
 class StatisticsCollector:
@@ -86,6 +78,24 @@ class StatisticsCollector:
         self._schema = schema
         self._num_records = 0
 
+    def of_footer(self, num_rows: int, chunks: Chunks, leaves: FooterLeaves) -> str:
+        """Return the JSON of `add.stats` of a whole file by its footer. This object does not change.
+
+        `leaves`: those of the file, or of one with an equal schema and equal metadata. A bound that a footer does not
+        prove is left out, and so is the null count of a list or a map.
+        """
+        found = []
+        for column in (each.empty() for columns in self._columns.values() for each in columns):
+            leaf = leaves.found.get(column.keys)
+            if column.keys[0] not in leaves.names:
+                column.add_nulls(num_rows)
+            elif leaf is None:
+                column.null_count = None
+            else:
+                column.add_chunks(chunks(leaf.number), leaf)
+            found.append(column)
+        return _json(num_rows, found)
+
     def update(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows of the file, with each of the schema's columns in some form."""
         self._num_records += rows.num_rows
@@ -109,44 +119,9 @@ class StatisticsCollector:
                 column.update(values)
                 column.add_nulls(nulls)
 
-    def add_footer(self, parquet: pq.ParquetFile, leaves: FooterLeaves) -> None:
-        """Add a whole file by its footer, which `open_data_file` has checked.
-
-        `leaves`: those of the file, or of one with an equal schema and equal metadata. A bound that a footer does not
-        prove is left out, and so is the null count of a list or a map.
-        """
-        metadata = parquet.metadata
-        self._num_records += metadata.num_rows
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        groups = [group for group in groups if group.num_rows]
-        for column in (column for columns in self._columns.values() for column in columns):
-            if column.keys[0] not in leaves.names:
-                column.add_nulls(metadata.num_rows)
-                continue
-            leaf = leaves.found.get(column.keys)
-            if leaf is None:
-                column.null_count = None
-            else:
-                column.add_chunks([group.column(leaf.number) for group in groups], leaf)
-
     def finish(self) -> str:
         """Return the JSON of `add.stats` for all rows so far."""
-        minimums: dict[str, Any] = {}
-        maximums: dict[str, Any] = {}
-        null_counts: dict[str, Any] = {}
-        for column in (column for columns in self._columns.values() for column in columns):
-            lower, upper = column.texts()
-            _put(minimums, column.keys, lower)
-            _put(maximums, column.keys, upper)
-            _put(null_counts, column.keys, None if column.null_count is None else str(column.null_count))
-        return _object(
-            {
-                "numRecords": str(self._num_records),
-                "minValues": minimums,
-                "maxValues": maximums,
-                "nullCount": null_counts,
-            }
-        )
+        return _json(self._num_records, (column for columns in self._columns.values() for column in columns))
 
 
 def file_statistics(
@@ -178,14 +153,18 @@ def _paths_above(path: ColumnPath) -> Iterator[ColumnPath]:
 class _Column:
     """The statistics so far of one leaf: a column, or a member of structs. `keys` are its physical names."""
 
-    def __init__(self, path: ColumnPath, keys: ColumnPath, kind: pa.DataType) -> None:
+    def __init__(self, path: ColumnPath, keys: ColumnPath, ways: _Ways) -> None:
         self.path = path
         self.keys = keys
+        self._ways = self._comparable, self._texts = ways
         self.null_count: int | None = 0
-        self._comparable, self._texts = _ways(kind)
         self._lower: Any = None
         self._upper: Any = None
         self._has_nan = False
+
+    def empty(self) -> _Column:
+        """Return the same column before its first value."""
+        return _Column(self.path, self.keys, self._ways)
 
     def update(self, values: pa.ChunkedArray | pa.Array) -> None:
         """Count and compare the leaf's values among those of its top-level column."""
@@ -211,24 +190,24 @@ class _Column:
         """Count nulls, unless the number of earlier ones is unknown."""
         self.null_count = None if self.null_count is None else self.null_count + count
 
-    def add_chunks(self, chunks: Sequence[Any], leaf: _Leaf) -> None:
+    def add_chunks(self, chunks: Sequence[ChunkStatistics], leaf: Leaf) -> None:
         """Count and compare a file's values by the statistics of its column chunks."""
-        found = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
-        for each in found:
-            if each is None or not each.has_null_count:
+        for chunk in chunks:
+            if chunk.null_count is None:
                 self.null_count = None
             else:
-                self.add_nulls(each.null_count)
+                self.add_nulls(chunk.null_count)
         if self._comparable is None or leaf.plain is None:
             return
-        for each, chunk in zip(found, chunks, strict=True):
-            if each is not None and each.has_null_count and each.null_count == chunk.num_values:
+        for chunk in chunks:
+            if chunk.null_count == chunk.num_values:
                 continue
-            if each is None or not each.has_min_max or each.min_raw != each.min_raw or each.max_raw != each.max_raw:
+            least, most = chunk.bounds or (None, None)
+            if chunk.bounds is None or least != least or most != most:
                 # One chunk without bounds: none hold for the file.
                 self._lower = self._upper = None
                 return
-            lower, upper = leaf.plain(each.min_raw), leaf.plain(each.max_raw)
+            lower, upper = leaf.plain(least), leaf.plain(most)
             self._lower = lower if self._lower is None else min(self._lower, lower)
             self._upper = upper if self._upper is None else max(self._upper, upper)
         self._has_nan = leaf.may_have_nan
@@ -256,88 +235,13 @@ def _leaves(members: Iterable[pa.Field], path: ColumnPath = (), keys: ColumnPath
             yield from _leaves(member.type, here, key)
         elif not pa.types.is_null(member.type):
             # Arrays and maps count as one leaf, with a null count. A void column is in no file.
-            yield _Column(here, key, member.type)
-
-
-# --- the footer of another writer ------------------------------------------------------------------------------------
-
-
-class _Leaf(NamedTuple):
-    """A leaf of a file outside of lists and maps. `plain` converts a physical bound; None if no bound is proven."""
-
-    number: int
-    plain: Callable[[Any], Any] | None
-    may_have_nan: bool
-
-
-class FooterLeaves(NamedTuple):
-    """The names of a file's columns, and its leaves by their path."""
-
-    names: frozenset[str]
-    found: Mapping[ColumnPath, _Leaf]
-
-
-def leaves_of_footer(parquet: pq.ParquetFile) -> FooterLeaves:
-    """Return what statistics need to know of an open file's columns."""
-    schema, arrow = parquet.schema, parquet.schema_arrow
-    types = dict(_leaf_types(arrow))
-    paths: dict[str, ColumnPath | None] = {}
-    for path in types:
-        joined = ".".join(path)
-        # Names may hold dots: a path that two leaves share belongs to neither.
-        paths[joined] = None if joined in paths else path
-    is_old = _OLD_WRITER.match(parquet.metadata.created_by or "") is not None
-    legacy = calendar_of(parquet)
-    found: dict[ColumnPath, _Leaf] = {}
-    for index in range(len(schema)):
-        column = schema.column(index)
-        place = paths.get(column.path)
-        if place is not None and not column.max_repetition_level:
-            kind = types[place]
-            is_unsure = legacy.is_legacy and pa.types.is_temporal(kind)
-            plain = None if is_unsure else _plain_bound(column, kind, is_old=is_old)
-            found[place] = _Leaf(index, plain, pa.types.is_floating(kind))
-    return FooterLeaves(frozenset(arrow.names), found)
-
-
-def _leaf_types(members: Iterable[pa.Field], path: ColumnPath = ()) -> Iterator[tuple[ColumnPath, pa.DataType]]:
-    for member in members:
-        if pa.types.is_struct(member.type):
-            yield from _leaf_types(member.type, (*path, member.name))
-        else:
-            yield (*path, member.name), member.type
-
-
-def _plain_bound(column: pq.ColumnSchema, kind: pa.DataType, *, is_old: bool) -> Callable[[Any], Any] | None:
-    """Return how a bound of a column chunk becomes the plain value that `_Column` compares."""
-    is_a = pa.types
-    if is_a.is_dictionary(kind):
-        kind = kind.value_type
-    if is_a.is_signed_integer(kind) or is_a.is_date32(kind):
-        return int
-    if is_a.is_float32(kind) or is_a.is_float64(kind):
-        return float
-    if is_a.is_string(kind) or is_a.is_large_string(kind):
-        return bytes
-    if is_a.is_decimal(kind):
-        # Early writers compared the bytes of decimals without a sign.
-        if column.physical_type not in ("INT32", "INT64") and is_old:
-            return None
-        return partial(_decimal_bound, kind.scale)
-    if is_a.is_timestamp(kind) and column.physical_type == "INT64" and kind.unit in _MICROSECONDS:
-        return partial(mul, _MICROSECONDS[kind.unit])
-    return None
-
-
-def _decimal_bound(scale: int, raw: int | bytes) -> decimal.Decimal:
-    unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
-    return decimal.Decimal(unscaled).scaleb(-scale, _EXACT)
+            yield _Column(here, key, _ways(member.type))
 
 
 # --- one type --------------------------------------------------------------------------------------------------------
 
 
-def _ways(kind: pa.DataType) -> tuple[Callable[[Any], Any] | None, Callable[[Any, Any], _Texts]]:
+def _ways(kind: pa.DataType) -> _Ways:
     """Return how values of this type become comparable, None if they have no bounds, and how bounds become JSON."""
     if pa.types.is_dictionary(kind):
         comparable, texts = _ways(kind.value_type)
@@ -418,8 +322,22 @@ def _timestamp_texts(lower: int, upper: int, zone: str) -> _Texts:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def _string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+_string = json.JSONEncoder(ensure_ascii=False).encode
+_name = lru_cache(4_096)(_string)
+
+
+def _json(num_records: int, columns: Iterable[_Column]) -> str:
+    minimums: dict[str, Any] = {}
+    maximums: dict[str, Any] = {}
+    null_counts: dict[str, Any] = {}
+    for column in columns:
+        lower, upper = column.texts()
+        _put(minimums, column.keys, lower)
+        _put(maximums, column.keys, upper)
+        _put(null_counts, column.keys, None if column.null_count is None else str(column.null_count))
+    return _object(
+        {"numRecords": str(num_records), "minValues": minimums, "maxValues": maximums, "nullCount": null_counts}
+    )
 
 
 def _put(tree: dict[str, Any], path: ColumnPath, text: str | None) -> None:
@@ -433,5 +351,5 @@ def _put(tree: dict[str, Any], path: ColumnPath, text: str | None) -> None:
 
 def _object(tree: dict[str, Any]) -> str:
     """Return JSON of a tree whose leaves are JSON already: a decimal must not pass through a float."""
-    members = (f"{_string(name)}:{_object(sub) if isinstance(sub, dict) else sub}" for name, sub in tree.items())
+    members = [f"{_name(name)}:{_object(sub) if isinstance(sub, dict) else sub}" for name, sub in tree.items()]
     return "{" + ",".join(members) + "}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.moved_rows import count_rows
 from airflow_txlog.datafiles.parquet.decoded_sizes import BATCH_BYTES, OpenParquet, without_views
-from airflow_txlog.datafiles.parquet.footers import FooterForm
+from airflow_txlog.datafiles.parquet.footer_forms import FooterForm, FormFooter
 from airflow_txlog.datafiles.parquet.reading import (
     ARROW_OPTIONS,
     SMALL_BYTES,
@@ -95,61 +95,85 @@ def _joined(waiting: Sequence[tuple[PlannedFile, pa.Table]]) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class KnownFile(Generic[T]):
-    """A small file whose footer has a known form: the facts of that form, its bytes, and claims of its footer."""
+    """A file whose footer has a known form: the facts of that form, its bytes (or those at its end), and its footer."""
 
     facts: T
     data: bytes
-    num_rows: int
-    most_bytes: int
-    """The most memory that its rows take."""
+    footer: FormFooter
 
 
 class KnownForms(Generic[T]):
     """Facts about files by the forms of their footers. Several threads may use it."""
 
-    def __init__(self, *, is_read_again: bool = False) -> None:
-        """`is_read_again`: as of `open_data_file`."""
-        self._is_read_again = is_read_again
+    def __init__(self, *, is_read_again: bool = False, reads_ends: bool = False) -> None:
+        """`is_read_again`: as of `open_data_file`. `reads_ends`: of large files the end is read; else none of them."""
+        self._is_read_again, self._reads_ends = is_read_again, reads_ends
         self._known: list[tuple[FooterForm, T]] = []
         self._misses = self._tries = 0
 
     def find(self, file: DataFile) -> KnownFile[T] | None:
-        """Return what is known about a small file; None if its form is unknown or anything about it is not as it should
+        """Return what is known about a file; None if its form is unknown or anything about it is not as it should
         be: then `open_data_file` reads it or raises.
         """
-        if not 0 < (file.size_bytes or 0) <= SMALL_BYTES or file.key is not None:
+        if not self.may_know(file):
             return None
         found = self._find(file) if self._known else None
         self._misses += found is None
         return found
 
+    def may_know(self, file: DataFile) -> bool:
+        """Return whether files of this size are looked up."""
+        size_bytes = file.size_bytes or 0
+        return file.key is None and (0 < size_bytes <= SMALL_BYTES or (self._reads_ends and size_bytes > 0))
+
     def _find(self, file: DataFile) -> KnownFile[T] | None:
         try:
-            size_bytes = file.size_bytes or 0
-            with file.store.open_whole(file.path, size_bytes, is_read_again=self._is_read_again) as source:
-                # A file of another size may be of any size.
-                if source.size() != size_bytes:
-                    return None
-                data = source.read()
+            data = self._bytes(file, file.size_bytes or 0)
         except (TxlogError, ValueError, OSError, pa.ArrowException):
             return None
+        if data is None:
+            return None
         for form, facts in self._known:
-            claims = form.most_bytes(data)
-            if claims is not None:
-                return KnownFile(facts, data, *claims) if file.num_records in (None, claims[0]) else None
+            footer = form.read(data)
+            if footer is not None:
+                return KnownFile(facts, data, footer) if file.num_records in (None, footer.num_rows) else None
         return None
+
+    def _bytes(self, file: DataFile, size_bytes: int) -> bytes | None:
+        """Return a small file, or the end of a larger one; None if its size is another one."""
+        is_whole = size_bytes <= SMALL_BYTES
+        if is_whole:
+            source = file.store.open_whole(file.path, size_bytes, is_read_again=self._is_read_again)
+        else:
+            source = file.store.open_input(file.path)
+        with source:
+            # A file of another size may be of any size.
+            if source.size() != size_bytes:
+                return None
+            if not is_whole:
+                source.seek(size_bytes - SMALL_BYTES)
+            data: bytes = source.read(SMALL_BYTES)
+            return data
 
     @property
     def wants_more(self) -> bool:
         """Whether it is time to learn another form."""
         return self._misses > _ALONE_A_FORM * (self._tries + 1) and self._tries < _MOST_FORMS
 
-    def learn(self, parquet: OpenParquet, facts: T | None) -> None:
-        """Remember the form of the footer of an open file, if it has one. None: its facts are not those of others."""
+    def learn(
+        self, parquet: OpenParquet, facts: T | None, is_plain: Callable[[FormFooter], bool] = lambda footer: True
+    ) -> None:
+        """Remember the form of the footer of an open file, if it has one. None: its facts are not those of others.
+
+        `is_plain` returns whether what the form shows of the file's footer is true.
+        """
         self._tries += 1
-        if facts is not None:
-            with contextlib.suppress(ValueError):
-                self._known.append((FooterForm.of(parquet.source), facts))
+        if facts is None:
+            return
+        with contextlib.suppress(ValueError):
+            form, footer = FooterForm.of(parquet.source)
+            if is_plain(footer):
+                self._known.append((form, facts))
 
 
 class _Rows:
@@ -166,14 +190,14 @@ class _Rows:
         # The file is read once more, on its own, and the error raised with its name.
         with contextlib.suppress(TxlogError, ValueError, OSError, pa.ArrowException):
             if found is None:
-                if self._forms.wants_more and 0 < (file.size_bytes or 0) <= SMALL_BYTES:
+                if self._forms.wants_more and self._forms.may_know(file):
                     self._learn(file)
-            elif found.num_rows <= _MOST_ROWS and found.most_bytes <= BATCH_BYTES:
+            elif found.footer.num_rows <= _MOST_ROWS and found.footer.most_bytes() <= BATCH_BYTES:
                 parquet = pq.ParquetFile(pa.BufferReader(found.data), **ARROW_OPTIONS)
                 table = parquet.read(columns=found.facts, use_threads=False)
                 # The footer may understate the bytes. Texts of two gigabytes would make a second batch.
-                if table.num_rows == found.num_rows and table.nbytes <= BATCH_BYTES:
-                    count_rows(read=found.num_rows)
+                if table.num_rows == found.footer.num_rows and table.nbytes <= BATCH_BYTES:
+                    count_rows(read=found.footer.num_rows)
                     return table
         return None
 

@@ -232,10 +232,10 @@ def _footer_of(store: Store, path: str, size_bytes: int | None, forms: KnownForm
     name, file = readable(store.root, path), DataFile(store=store, path=path, size_bytes=size_bytes)
     alike = forms.find(file)
     if alike is not None:
-        cost = cost_of(len(alike.data), alike.most_bytes)
+        cost = cost_of(len(alike.data), alike.footer.most_bytes())
         # No file costs less.
         if cost <= LOCAL_FILE_BYTES:
-            return replace(alike.facts, path=path, name=name, num_rows=alike.num_rows, cost=cost)
+            return replace(alike.facts, path=path, name=name, num_rows=alike.footer.num_rows, cost=cost)
     try:
         with open_data_file(file) as parquet:
             columns, notes, odd = columns_of_footer(parquet), None, None

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from airflow_txlog.contract.operations import FileView
@@ -408,6 +409,7 @@ def is_hidden(parts: Iterable[str]) -> bool:
     return any(_HIDDEN.fullmatch(part) for part in parts)
 
 
+@lru_cache(1_024)
 def _values_in(folder: str) -> Values:
     """Return the partition values in a folder's path below the base: those of the last run of `name=value` folders."""
     found: list[tuple[str, str | None]] = []

@@ -20,7 +20,8 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.delta_table import DeltaTable
-from airflow_txlog.jobs.operations import convert as job
+from airflow_txlog.jobs.operations.convert import job
+from airflow_txlog.jobs.operations.convert.file_facts import FileReader
 from airflow_txlog.storage.base import temporary_path
 from tests.helpers.jobs import application, committed, error_of, ids, run
 from tests.helpers.racing import Killed
@@ -443,18 +444,22 @@ def touch(folder: Path) -> None:
     os.utime(folder / "day=2024-01-02" / "a.parquet", (1, 1))
 
 
-@pytest.mark.parametrize("step", ["_footers", "_partition_values", "_schema"])
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [(FileReader, "read_all"), (job._Convert, "_partition_values"), (job._Convert, "_schema")],
+    ids=["read", "partitions", "schema"],
+)
 @pytest.mark.parametrize("harm", [append_file, vanish, change, touch])
 def test_a_change_of_the_folder_is_noticed_before_the_commit(
-    tmp_path: Path, harm: Callable[[Path], None], step: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, harm: Callable[[Path], None], kind: type, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, whole = by_days(tmp_path / "t"), getattr(job._Convert, step)
+    folder, whole = by_days(tmp_path / "t"), getattr(kind, step)
 
     def harmed(*arguments: Any) -> Any:
         harm(folder)
         return whole(*arguments)
 
-    monkeypatch.setattr(job._Convert, step, harmed)
+    monkeypatch.setattr(kind, step, harmed)
     error = error_of(convert(folder, **DAY))
     assert (error["type"], error["retryable"]) == ("FolderChanged", True)
     assert not Table.exists(folder)

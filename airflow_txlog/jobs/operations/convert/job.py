@@ -11,18 +11,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Convert
 from airflow_txlog.contract.wording import files_text, plural
-from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
-from airflow_txlog.datafiles.parquet.statistics import FooterLeaves, StatisticsCollector, leaves_of_footer
 from airflow_txlog.datafiles.partitioning import encode_add_path, partition_string
 from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.log.actions import Add
@@ -31,13 +26,9 @@ from airflow_txlog.engine.log.paths import Visibility
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY
 from airflow_txlog.engine.table.schema.ddl import type_of_ddl
-from airflow_txlog.engine.table.schema.properties import TableProperties
-from airflow_txlog.engine.table.schema.schema import to_arrow
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
 from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
 from airflow_txlog.errors import (
-    CorruptDataFile,
-    FolderChanged,
     InvalidJobSpec,
     InvalidProperty,
     OutsideTable,
@@ -47,8 +38,8 @@ from airflow_txlog.errors import (
     TableAlreadyExists,
 )
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.operations.convert.file_facts import FileFacts, FileReader, changed_folder, refused_file
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
-from airflow_txlog.jobs.source.footers import NoColumnType, NotSpark, columns_of_footer, is_in_nanoseconds, without_void
 from airflow_txlog.jobs.source.listing import SUMMARIES, SourceFile, as_deep_as_spark, files_of, is_hidden, table_among
 from airflow_txlog.jobs.source.merging import merged
 from airflow_txlog.locations import PRIVATE_PREFIX, shown_path, with_folders_above
@@ -76,39 +67,12 @@ def convert(context: LogContext) -> JobResult:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """What the files of equal schemas and equal metadata have in common. `indexed`: columns that get statistics."""
-
-    schema: pq.ParquetSchema
-    metadata: object
-    columns: StructType
-    leaves: FooterLeaves
-    indexed: pa.Schema
-
-    def is_of(self, parquet: pq.ParquetFile) -> bool:
-        return self.metadata == _metadata_of(parquet) and bool(self.schema.equals(parquet.schema))
-
-
-def _metadata_of(parquet: pq.ParquetFile) -> object:
-    return parquet.metadata.created_by, parquet.metadata.metadata
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Footer:
-    """A file's facts in its footer. `columns` are shared by files of equal columns."""
-
-    file: SourceFile
-    columns: StructType
-    stats: str
-
-
 class _Convert:
     def __init__(self, context: LogContext) -> None:
         self._context = context
         self._record = context.record(Convert)
+        self._root_chars = len(context.root) + 1
         self._change: Change | None = None
-        self._kinds: list[_Kind] = []
         self.left_out: list[str] = []
         """The paths of files that the table does not get, ordered."""
 
@@ -145,7 +109,7 @@ class _Convert:
         self._check_partitions(files)
         values = self._partition_values(files, partitions)
         with context.step("read"):
-            footers = self._footers(files, before)
+            footers = FileReader(context, partitions, before).read_all(files)
         schema = self._schema(footers, partitions)
         adds = [
             Add(
@@ -167,12 +131,11 @@ class _Convert:
         self._change = self._as_change(adds, partitions, footers)
         return tx
 
-    def _as_change(self, adds: list[Add], partitions: StructType, footers: Sequence[_Footer]) -> Change:
+    def _as_change(self, adds: list[Add], partitions: StructType, footers: Sequence[FileFacts]) -> Change:
         self._context.log(
             f"{files_text([add.size for add in adds])} become the table at {self._context.root}, partitioned by "
             f"{', '.join(partitions.names) or 'nothing'}"
         )
-        rows = sum(json.loads(footer.stats)["numRecords"] for footer in footers)
         return Change(
             operation="CONVERT",
             parameters={
@@ -184,7 +147,7 @@ class _Convert:
             adds=adds,
             metrics={
                 "numConvertedFiles": len(adds),
-                "numOutputRows": rows,
+                "numOutputRows": sum(footer.num_rows for footer in footers),
                 "numOutputBytes": sum(add.size for add in adds),
                 "numSkippedFiles": len(self.left_out),
             },
@@ -235,7 +198,7 @@ class _Convert:
         files = sorted(filter(self._is_parquet, found), key=lambda file: file.path.encode("utf-16-be", "surrogatepass"))
         for path in map(self._relative, files):
             if shown_path(path) != path:
-                raise self._refused(shown_path(path), "a name that is not UTF-8", "a name in UTF-8")
+                raise refused_file(self._context.root, shown_path(path), "a name that is not UTF-8", "a name in UTF-8")
         self.left_out = sorted(map(shown_path, listed.keys() - {self._relative(file) for file in files}))
         if self.left_out:
             more = ", …" if len(self.left_out) > _PATHS_SHOWN else ""
@@ -258,7 +221,7 @@ class _Convert:
             with self._context.store.open_input(self._relative(file)) as source:
                 return source.read(4) in _MAGIC
         except FileNotFoundError as error:
-            raise self._changed(self._relative(file), "vanished") from error
+            raise changed_folder(self._context.root, self._relative(file), "vanished") from error
 
     def _check_unchanged(self, before: Mapping[str, FileInfo]) -> None:
         """Raise FolderChanged if the folder is not as it was before."""
@@ -266,19 +229,10 @@ class _Convert:
         for path in sorted(before.keys() | after.keys()):
             if before.get(path) != after.get(path):
                 what = "appeared" if path not in before else "vanished" if path not in after else "changed"
-                raise self._changed(path, what)
+                raise changed_folder(self._context.root, path, what)
 
     def _relative(self, file: SourceFile) -> str:
-        return file.path[len(self._context.root) + 1 :]
-
-    def _changed(self, path: str, what: str) -> FolderChanged:
-        root, path = self._context.root, shown_path(path)
-        return FolderChanged(
-            f"The file {path} {what} while {root} was converted to a table. Nothing was committed. Let the writer of "
-            "the folder finish or stop it, and run the task again.",
-            table=root,
-            path=path,
-        )
+        return file.path[self._root_chars :]
 
     def _is_a_table(self, place: str) -> TableAlreadyExists:
         root = self._context.root
@@ -312,7 +266,10 @@ class _Convert:
         columns = self._partitions
         wanted = sorted(columns.by_name)
         first: dict[tuple[str, ...], str] = {}
+        by_folder: dict[str, SourceFile] = {}
         for file in files:
+            by_folder.setdefault(file.path.rpartition("/")[0], file)
+        for file in by_folder.values():
             names = [name for name, _ in file.values]
             if sorted(name.lower() for name in names) != wanted:
                 given = ", ".join(columns.names) or "no columns"
@@ -357,73 +314,7 @@ class _Convert:
             found.append(partition_string(parsed.values))
         return list(zip(*found, strict=True)) if found else [()] * len(files)
 
-    # --- footers ----------------------------------------------------------------------------------------------------
-
-    def _footers(self, files: Sequence[SourceFile], listed: Mapping[str, FileInfo]) -> list[_Footer]:
-        read = partial(self._footer, listed)
-        if not self._context.store.is_remote:
-            # Nothing waits for a disk: threads would only take turns.
-            return list(map(read, files))
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            try:
-                return list(pool.map(read, files))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-
-    def _footer(self, listed: Mapping[str, FileInfo], file: SourceFile) -> _Footer:
-        """Return one file's columns and statistics. Raises CorruptDataFile, SchemaMismatch, FolderChanged."""
-        path = self._relative(file)
-        try:
-            with open_data_file(DataFile(store=self._context.store, path=path)) as parquet:
-                if parquet.source.size() != listed[path].size_bytes:
-                    raise self._changed(path, "changed")
-                kind = next((each for each in self._kinds if each.is_of(parquet)), None) or self._new_kind(
-                    path, parquet
-                )
-                return _Footer(file=file, columns=kind.columns, stats=self._stats(parquet, kind))
-        except CorruptDataFile as error:
-            if error.is_missing:
-                raise self._changed(path, "vanished") from error
-            raise
-        except NoColumnType as error:
-            raise self._refused(path, str(error), error.instead) from error
-        except NotSpark as error:
-            raise self._refused(path, str(error), "a type that Spark and Arrow read alike") from error
-
-    def _new_kind(self, path: str, parquet: pq.ParquetFile) -> _Kind:
-        for held in parquet.schema_arrow:
-            if is_in_nanoseconds(held.type):
-                raise self._refused(path, f"column {held.name!r} in nanoseconds", "microseconds")
-        columns = without_void(columns_of_footer(parquet))
-        inside = StructType(tuple(field for field in columns if field.name.lower() not in self._partitions.by_name))
-        kind = _Kind(
-            schema=parquet.schema,
-            metadata=_metadata_of(parquet),
-            columns=columns,
-            leaves=leaves_of_footer(parquet),
-            indexed=to_arrow(inside),
-        )
-        if len(self._kinds) < _MOST_KINDS:
-            self._kinds.append(kind)
-        return kind
-
-    def _refused(self, path: str, what: str, instead: str) -> SchemaMismatch:
-        return SchemaMismatch(
-            f"{self._context.root} cannot be converted: the file {path} has {what}, which no table holds as Spark "
-            f"reads it. Nothing was committed. Have the file written with {instead}.",
-            table=self._context.root,
-        )
-
-    def _stats(self, parquet: pq.ParquetFile, kind: _Kind) -> str:
-        if not self._record.collect_statistics:
-            return json.dumps({"numRecords": parquet.metadata.num_rows})
-        properties = self._properties
-        collector = StatisticsCollector(kind.indexed, properties.stats_columns, properties.num_indexed_columns)
-        collector.add_footer(parquet, kind.leaves)
-        return collector.finish()
-
-    def _schema(self, footers: Sequence[_Footer], partitions: StructType) -> StructType:
+    def _schema(self, footers: Sequence[FileFacts], partitions: StructType) -> StructType:
         """Return the table's columns: those of all files, and of folders, as Spark orders them."""
         named = [(self._relative(footer.file), footer.columns) for footer in footers]
         in_files = merged(self._context.root, named, besides=self._partitions.by_name)
@@ -431,10 +322,6 @@ class _Convert:
         fields = [partitions.find(field.name) or field for field in in_files]
         fields += [field for field in partitions if in_files.find(field.name) is None]
         return StructType(tuple(fields))
-
-    @cached_property
-    def _properties(self) -> TableProperties:
-        return TableProperties(self._record.properties, self._context.root)
 
     def _check_properties(self) -> None:
         for name, value in self._record.properties.items():
