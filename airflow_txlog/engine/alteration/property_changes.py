@@ -9,53 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from airflow_txlog.engine.table.predicate.names import did_you_mean
-from airflow_txlog.engine.table.schema.column_mapping import MAX_ID_PROPERTY, MODE_PROPERTY, NO_MAPPING
+from airflow_txlog.engine.commit.content.property_names import KEPT_BY_TABLE, NAMES, OWN_PREFIX, PREFIX, spelled
+from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING
 from airflow_txlog.engine.table.schema.features import FEATURE_PREFIX
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX
 from airflow_txlog.errors import InvalidProperty
-
-_PREFIX = "delta."
-_OWN_PREFIX = "txlog."
-
-
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
-_SETTABLE = _words(
-    "appendOnly autoOptimize autoOptimize.autoCompact autoOptimize.optimizeWrite castIcebergTimeType "
-    "checkpoint.partSize checkpoint.writeStatsAsJson checkpoint.writeStatsAsStruct checkpointInterval "
-    "checkpointPolicy checkpointRetentionDuration columnMapping.mode compatibility.symlinkFormatManifest.enabled "
-    "dataSkippingNumIndexedCols dataSkippingStatsColumns dataSkippingStringPrefixLength "
-    "deletedFileRetentionDuration dropFeatureTruncateHistory.retentionDuration enableChangeDataFeed "
-    "enableDeletionVectors enableExpiredLogCleanup enableFullRetentionRollback enableIcebergCompatV1 "
-    "enableIcebergCompatV2 enableIcebergCompatV3 enableInCommitTimestamps enableRowTracking enableTypeWidening "
-    "enableVariantShredding ignoreIcebergBucketPartition ignoreProtocolDefaults isolationLevel "
-    "logRetentionDuration parquet.compression.codec parquet.format.version randomizeFilePrefixes "
-    "randomPrefixLength sampleRetentionDuration setTransactionRetentionDuration targetFileSize "
-    "tuneFileSizesForRewrites universalFormat.enabledFormats universalFormat.iceberg.atomicConversion.supported "
-    "writePartitionColumnsToParquet"
-)
-
-# The properties that a table keeps by itself, and the argument that changes them.
-_KEPT: dict[str, str] = {
-    MAX_ID_PROPERTY: "it grows with the columns",
-    "delta.inCommitTimestampEnablementVersion": "set delta.enableInCommitTimestamps",
-    "delta.inCommitTimestampEnablementTimestamp": "set delta.enableInCommitTimestamps",
-    "delta.rowTracking.materializedRowIdColumnName": "set delta.enableRowTracking",
-    "delta.rowTracking.materializedRowCommitVersionColumnName": "set delta.enableRowTracking",
-    "delta.rowTrackingSuspended": 'write drop_features=["rowTracking"]',
-    "delta.requireCheckpointProtectionBeforeVersion": "the engine that dropped a feature needs it",
-    "delta.minReaderVersion": "write add_features",
-    "delta.minWriterVersion": "write add_features",
-    "txlog.sharedFolder": "it protects files that were there before the table",
-}
-_OURS = ("txlog.trustStatistics",)
-_NAMES = {name.lower(): name for name in [*(_PREFIX + name for name in _SETTABLE), *_KEPT, *_OURS]}
-# Databricks has aliases for this one.
-_NAMES["delta.enablechangedatacapture"] = "delta.enableChangeDataFeed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +49,7 @@ def changed_properties(
     configuration = {name: value for name, value in before.items() if name not in left}
     configuration |= {name: value for name, value in left.items() if value is not None}
     # Another writer may have spelled a name in another case: it would stay, and engines would read either of the two.
-    for name in [name for name in configuration if name not in left and _NAMES.get(name.lower()) in left]:
+    for name in [name for name in configuration if name not in left and NAMES.get(name.lower()) in left]:
         del configuration[name]
     TableProperties({name: value for name, value in left.items() if value is not None}, table).validate()
     _check_retentions(configuration, left, table)
@@ -110,15 +69,11 @@ def _known(name: str, table: str) -> str:
         raise _refused(table, name, None, "is a constraint: write add_constraints or drop_constraints")
     if lower.startswith(FEATURE_PREFIX):
         return FEATURE_PREFIX + name[len(FEATURE_PREFIX) :]
-    if not lower.startswith((_PREFIX, _OWN_PREFIX)):
+    if not lower.startswith((PREFIX, OWN_PREFIX)):
         return lower if lower == "comment" else name
-    known = _NAMES.get(lower)
-    if known is None:
-        raise _refused(
-            table, name, None, f"is not known.{did_you_mean(name, list(_NAMES.values()))} Check its spelling"
-        )
-    if known in _KEPT:
-        raise _refused(table, known, None, f"is kept by the table itself: {_KEPT[known]}")
+    known = spelled(name, table)
+    if known in KEPT_BY_TABLE:
+        raise _refused(table, known, None, f"is kept by the table itself: {KEPT_BY_TABLE[known]}")
     return known
 
 

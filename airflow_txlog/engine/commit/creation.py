@@ -16,6 +16,7 @@ from airflow_txlog.clock import Clock
 from airflow_txlog.datafiles.staged_files import is_staged_name
 from airflow_txlog.engine.commit.content.clustering import check_statistics, chosen_columns, clustering_domain
 from airflow_txlog.engine.commit.content.metadata import check_reserved_names
+from airflow_txlog.engine.commit.content.property_names import of_new_table
 from airflow_txlog.engine.commit.content.row_tracking import materialized_columns
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol
 from airflow_txlog.engine.log.paths import Visibility
@@ -63,7 +64,8 @@ def new_table(
     Raises SchemaMismatch for an empty schema or wrong columns to partition or cluster by, PartitionMismatch for both,
     InvalidProperty, UnsupportedFeature.
     """
-    asked = {**CREATED_TABLE_PROPERTIES, **{key: str(value) for key, value in (properties or {}).items()}}
+    given = of_new_table({key: str(value) for key, value in (properties or {}).items()}, uri)
+    asked = {**CREATED_TABLE_PROPERTIES, **given}
     if cluster_by:
         asked[f"{FEATURE_PREFIX}clustering"] = "supported"
     _check_feature_properties(uri, asked)

@@ -413,9 +413,12 @@ def test_a_file_without_rows_is_a_file_of_the_table(tmp_path: Path) -> None:
     assert Table.open(tmp_path / "t").to_arrow().num_rows == 0
 
 
-@pytest.mark.parametrize("name", ["delta.columnMapping.mode", "delta.constraints.positive"])
-def test_properties_that_the_files_do_not_keep_are_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["delta.columnmapping.mode", "delta.constraints.positive", "delta.appendOnlly"])
+def test_properties_that_the_files_do_not_keep_and_unknown_ones_are_refused_before_a_file_is_read(
+    tmp_path: Path, name: str
+) -> None:
     put(tmp_path / "t" / "a.parquet")
+    (tmp_path / "t" / "b.parquet").write_bytes(b"no Parquet")
     assert error_of(convert(tmp_path / "t", properties={name: "name"}))["type"] == "InvalidProperty"
 
 

@@ -20,6 +20,7 @@ from airflow_txlog.contract.operations import Convert
 from airflow_txlog.contract.wording import files_text, plural
 from airflow_txlog.datafiles.partitioning import encode_add_path, partition_string
 from airflow_txlog.engine import Transaction
+from airflow_txlog.engine.commit.content.property_names import of_new_table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import Visibility
@@ -324,7 +325,7 @@ class _Convert:
         return StructType(tuple(fields))
 
     def _check_properties(self) -> None:
-        for name, value in self._record.properties.items():
+        for name, value in of_new_table(self._record.properties, self._context.root).items():
             is_mapping = name == MODE_PROPERTY and value.lower() != "none"
             if is_mapping or name.lower().startswith(_CONSTRAINT):
                 why = "the files have their columns' own names" if is_mapping else "no row was compared with it"

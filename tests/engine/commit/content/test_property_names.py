@@ -1,0 +1,36 @@
+"""The names of properties of a new table."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_txlog.engine.commit.content.property_names import of_new_table
+from airflow_txlog.errors import InvalidProperty
+
+
+def test_a_new_table_gets_properties_under_the_names_that_delta_has() -> None:
+    given = {
+        "DELTA.appendonly": "true",
+        "owner": "me",
+        "Delta.Feature.x": "supported",
+        "txlog.truststatistics": "false",
+    }
+    assert of_new_table(given, "memory://t") == {
+        "delta.appendOnly": "true",
+        "owner": "me",
+        "delta.feature.x": "supported",
+        "txlog.trustStatistics": "false",
+    }
+
+
+@pytest.mark.parametrize("name", ["delta.appendOnlly", "Delta.appendOnlly", "txlog.shared"])
+def test_a_property_that_delta_does_not_know_is_refused_for_a_new_table(name: str) -> None:
+    with pytest.raises(InvalidProperty, match="is not known") as caught:
+        of_new_table({name: "true"}, "memory://t")
+    assert caught.value.name == name
+    assert name != "delta.appendOnlly" or "delta.appendOnly" in str(caught.value)
+
+
+def test_a_property_that_is_given_in_two_cases_is_refused() -> None:
+    with pytest.raises(InvalidProperty, match="twice"):
+        of_new_table({"delta.appendOnly": "true", "delta.appendonly": "false"}, "memory://t")
