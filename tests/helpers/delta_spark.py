@@ -151,10 +151,11 @@ def running(instead: Mapping[str, str] | None = None) -> Iterator[DeltaSpark]:
                 noise.seek(0)
                 error.add_note(noise.read()[-3000:].decode(errors="replace"))
                 raise
-        try:
-            child.wait(60)
-        finally:
-            child.kill()
+        # A Spark that takes longer to stop, on a busy machine, is not a fault of what was tested.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(10)
+        child.kill()
+        child.wait()
 
 
 def _answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
