@@ -10,7 +10,7 @@ from tests.chaos.__main__ import run
 from tests.helpers import s3
 from tests.helpers.depth import depth
 
-SECONDS = depth(40, 40, 60)
+SECONDS = depth(25, 25, 60)
 
 
 @pytest.mark.spark

@@ -92,6 +92,7 @@ def test_a_job_whose_worker_is_killed_goes_on_and_its_retry_gets_the_result(
     assert sorted(table.to_arrow().column("user_id").to_pylist()) == LEFT
 
 
+@by_hand("another application on the cluster; a task's retry after its worker was killed is run")
 @pytest.mark.parametrize("table", ["local"], indirect=True)
 def test_the_retry_of_a_lost_driver_goes_on_from_what_it_had_saved(elsewhere: DetachedCluster, table: Table) -> None:
     task = Waiting(elsewhere, spec_of(table))

@@ -117,5 +117,5 @@ class History:
 @pytest.mark.parametrize("kind", PROPERTIES)
 def test_rows_keep_their_ids_whoever_moves_them(delta: DeltaSpark, tmp_path: Path, kind: str) -> None:
     history = History(delta, tmp_path, kind, 1)
-    done = {history.step() for _ in range(depth(8, 20, 100))}
+    done = {history.step() for _ in range(depth(8, 14, 100))}
     assert {writer for writer, _ in map(str.split, done)} == {"ours", "theirs"}

@@ -225,7 +225,7 @@ def _compare(spark: SparkSession, ansi: str, texts: Iterator[Iterator[str]], cou
 def test_every_entry_computes_what_spark_computes(spark: SparkSession, ansi: str) -> None:
     draw = random.Random(f"known {ansi}")
     entries = sorted(KNOWN.keys() - {"starts with"})
-    _compare(spark, ansi, (_texts(operator, draw) for operator in entries), depth(12, 120, 400))
+    _compare(spark, ansi, (_texts(operator, draw) for operator in entries), depth(12, 80, 400))
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])

@@ -15,7 +15,7 @@ from tests.engine.simulation.schedule import play
 from tests.helpers.depth import depth
 
 SCHEDULES = depth(40, 800, 1500)
-BLOCKS = depth(1, 8)
+BLOCKS = depth(1, 5, 8)
 ONE_SEED = os.environ.get("TXLOG_SIMULATION_SEED")
 
 pytestmark = pytest.mark.seeded

@@ -20,7 +20,7 @@ from tests.helpers.depth import depth
 from tests.jobs.resume.histories import History, one_by_one, play
 
 ONE = os.environ.get("TXLOG_SEED")
-SEEDS = range(int(ONE), int(ONE) + 1) if ONE else range(depth(350, 4000, 8000))
+SEEDS = range(int(ONE), int(ONE) + 1) if ONE else range(depth(350, 2000, 8000))
 # A wrong memory is found out within so many, or the histories prove nothing about it.
 ENOUGH = 400
 
@@ -53,7 +53,7 @@ def written_down_and_read(memory: Memory) -> Memory:
 
 @pytest.mark.seeded
 def test_b1_a_job_that_is_killed_and_resumed_again_and_again_goes_on_where_it_was() -> None:
-    check([play(seed, resume=written_down_and_read) for seed in SEEDS[: depth(150, 800, 1500)]])
+    check([play(seed, resume=written_down_and_read) for seed in SEEDS[: depth(150, 400, 1500)]])
 
 
 # --- wrong memories -------------------------------------------------------------------------------------------------

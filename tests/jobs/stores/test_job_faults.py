@@ -52,7 +52,7 @@ JOBS = {
     "upsert": Job("upsert", {"source": SOURCE, "keys": ["id"]}, MERGED, properties=VECTORS),
 }
 
-LIKE_OTHERS = ("replace where", "upsert")
+LIKE_OTHERS = ("replace where", "upsert", "update with vectors", "delete")
 
 
 @pytest.fixture(scope="module")
