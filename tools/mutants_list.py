@@ -737,4 +737,28 @@ FAULTS = (
         new="else:",
         tests=(SMALL_FILES,),
     ),
+    Fault(
+        name="in-place-beside-a-vector",
+        breaks="an update doubles the rows of a file that now gets a deletion vector",
+        file="airflow_txlog/jobs/rows/staging.py",
+        old="imaging = {self._carries} if uses_deletion_vectors",
+        new="imaging = {self._carries, self._in_place} if uses_deletion_vectors",
+        tests=("tests/jobs/resume/test_in_place.py",),
+    ),
+    Fault(
+        name="chunks-of-other-bytes",
+        breaks="a copy of a damaged file has bytes of one column as another",
+        file="airflow_txlog/datafiles/parquet/splicing.py",
+        old="end <= start for end, start in",
+        new="True for end, start in",
+        tests=("tests/datafiles/tasks/test_in_place.py",),
+    ),
+    Fault(
+        name="rows-that-leave-stay-in-place",
+        breaks="a row that a merge deletes stays in the file",
+        file="airflow_txlog/datafiles/tasks/in_place.py",
+        old="planned.leaving is not None or planned.deleted is not None or planned.parts > 1",
+        new="planned.deleted is not None or planned.parts > 1",
+        tests=("tests/datafiles/tasks/test_in_place.py",),
+    ),
 )

@@ -40,9 +40,9 @@ class StagedFile:
     """The facts about a staged data file that its add action needs.
 
     `path` is relative to the table and percent-encoded, as `add.path`. `source` is the index of the file that this one
-    copies, None for new rows. `segment` numbers the segment of new rows, if they have one. `is_change` marks a file of
-    change rows, which is no file of the table. `digest` is the hexadecimal SHA-256 of the bytes, if the layout requires
-    it.
+    copies, None for new rows. `segment` numbers the segment of new rows, if they have one. `num_kept` is set if a copy
+    has new images of rows in their places: the number of its other rows. `is_change` marks a file of change rows, which
+    is no file of the table. `digest` is the hexadecimal SHA-256 of the bytes, if the layout requires it.
     """
 
     path: str
@@ -53,6 +53,7 @@ class StagedFile:
     stats: str
     source: int | None = None
     segment: int | None = None
+    num_kept: int | None = None
     is_change: bool = False
     digest: str | None = None
 

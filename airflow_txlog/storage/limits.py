@@ -124,6 +124,8 @@ class Limits:
     """The bytes that all partitions of a task hold together; beyond it the largest is written out."""
     open_files: int = 64
     """Of one task."""
+    changed_in_place_bytes: int = MIB
+    """Smaller files are rewritten whole, and their new rows gathered in one file: both take no time."""
 
     # Sizes of the data that jobs send, join and look up.
     inline_plan_bytes: int = 32 * MIB

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.parquet import footers
-from airflow_txlog.datafiles.parquet.footers import Compact, check_footer
+from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.datafiles.parquet.reading import open_data_file
+from airflow_txlog.datafiles.parquet.thrift import Compact
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptDataFile
 from tests.helpers.files import data_file

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_txlog.datafiles.parquet.footers import Compact
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
+from airflow_txlog.datafiles.parquet.thrift import Compact
 
 BATCH_BYTES = 64 * 1024 * 1024
 """The most memory that the rows of one batch take, by the footer."""

@@ -14,23 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from airflow_txlog.datafiles.parquet.footers import (
-    BINARY,
-    BYTE,
-    COLUMNS,
-    FALSE,
-    I64,
-    LIST,
-    META_DATA,
-    MOST_NESTED,
-    PHYSICAL_TYPES,
-    ROW_GROUPS,
-    STRUCT,
-    TRUE,
-    TYPE,
-    Compact,
-    footer_of,
-)
+from airflow_txlog.datafiles.parquet.footers import COLUMNS, META_DATA, PHYSICAL_TYPES, ROW_GROUPS, TYPE, footer_of
+from airflow_txlog.datafiles.parquet.thrift import BINARY, BYTE, FALSE, I64, LIST, MOST_NESTED, STRUCT, TRUE, Compact
 
 # Numbers of fields in parquet.thrift.
 _NUM_ROWS, _NUM_VALUES, _UNCOMPRESSED_BYTES, _STATISTICS = 3, 5, 6, 12

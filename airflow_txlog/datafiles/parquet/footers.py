@@ -18,11 +18,8 @@ from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq
 
-# Types of the compact protocol of Thrift.
-TRUE, FALSE, BYTE, _I32, I64, _DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12
-_NUMBERS = (4, 5, 6)
-MOST_NESTED = 32
-_MOST_FIELDS = 0x7FFF
+from airflow_txlog.datafiles.parquet.thrift import BINARY, I32, I64, STRUCT, Compact, of_another_type
+
 # Numbers of fields in parquet.thrift.
 ROW_GROUPS, COLUMNS, META_DATA = 4, 1, 3
 TYPE, _ENCODINGS, _CODEC, _SIZE_STATISTICS = 1, 2, 4, 16
@@ -31,7 +28,7 @@ _Lists: TypeAlias = "Mapping[int, int | _Lists]"
 _OF_FILE: _Lists = {2: STRUCT, 5: STRUCT, 7: STRUCT}
 _OF_ROW_GROUP: _Lists = {4: STRUCT}
 _OF_CHUNK: _Lists = {8: {2: {1: BINARY}}}
-_OF_META_DATA: _Lists = {3: BINARY, 8: STRUCT, 13: STRUCT, 17: {2: _I32}}
+_OF_META_DATA: _Lists = {3: BINARY, 8: STRUCT, 13: STRUCT, 17: {2: I32}}
 PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _CODECS, _KNOWN_ENCODINGS = range(8), range(10)
 
@@ -77,6 +74,7 @@ def _check(footer: Compact, leaves: list[Any]) -> dict[tuple[int, int], int]:
 
 
 def footer_of(source: Any) -> bytes:
+    """Return the footer of the seekable binary file object `source`, a Parquet file."""
     end = source.seek(-8, io.SEEK_END)
     # As Arrow opened the file, its last eight bytes are the length of the footer and the magic number.
     start = end - int.from_bytes(source.read(4), "little")
@@ -119,14 +117,14 @@ def _check_chunk(footer: Compact, leaf: Any) -> int | None:
 def _check_metadata(footer: Compact, leaf: Any) -> int | None:
     text_bytes = None
     for number, kind in footer.fields():
-        if number in (TYPE, _CODEC) and kind != _I32:
-            raise _of_another_type()
+        if number in (TYPE, _CODEC) and kind != I32:
+            raise of_another_type()
         if number == TYPE:
             found = footer.signed()
             if not 0 <= found < len(PHYSICAL_TYPES) or PHYSICAL_TYPES[found] != leaf.physical_type:
                 raise ValueError("a column chunk is of another physical type than its column")
         elif number == _ENCODINGS:
-            if any(footer.signed() not in _KNOWN_ENCODINGS for _ in footer.items(kind, _I32)):
+            if any(footer.signed() not in _KNOWN_ENCODINGS for _ in footer.items(kind, I32)):
                 raise ValueError("a column chunk has an encoding that Parquet does not know")
         elif number == _CODEC:
             if footer.signed() not in _CODECS:
@@ -165,141 +163,3 @@ def _skip(footer: Compact, kind: int, lists: int | _Lists | None) -> None:
             _skip(footer, inner, lists.get(number))
     else:
         footer.skip(kind)
-
-
-def _of_another_type() -> ValueError:
-    return ValueError("its footer has a field of another type than Parquet says")
-
-
-class Compact:
-    """A reader of Thrift's compact protocol. Fields have numbers; the caller skips the fields that it does not need."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def fields(self) -> Iterator[tuple[int, int]]:
-        """Yield the number and type of each field of a struct; the caller reads or skips it before the next."""
-        number = 0
-        while (head := self._data[self._at]) & 0x0F:
-            self._at += 1
-            number = number + (head >> 4) if head >> 4 else self.signed()
-            if not 0 < number <= _MOST_FIELDS:
-                raise ValueError("its footer has a field whose number is none")
-            yield number, head & 0x0F
-        self._at += 1
-
-    def items(self, kind: int, expected: int | None = None) -> Iterator[int]:
-        """Yield the type of each item of a list; the caller reads or skips it before the next.
-
-        Raises ValueError if the field is no list, or if its items are not of the expected type.
-        """
-        if kind != LIST and (kind != _SET or expected is not None):
-            raise _of_another_type()
-        head = self._byte()
-        count = head >> 4 if head >> 4 < 15 else self._unsigned()
-        if count and expected not in (None, head & 0x0F):
-            raise _of_another_type()
-        for _ in range(count):
-            yield head & 0x0F
-
-    def each_skipped(self, kind: int, expected: int) -> Iterator[int]:
-        """Yield the type of each item, and skip it."""
-        for item in self.items(kind, expected):
-            self._skip_item(item, 0)
-            yield item
-
-    def signed(self) -> int:
-        """Return an integer of any width."""
-        value = self._unsigned()
-        return (value >> 1) ^ -(value & 1)
-
-    @property
-    def position(self) -> int:
-        """The number of bytes read."""
-        return self._at
-
-    def skip(self, kind: int, depth: int = 0) -> None:
-        """Skip a field of this type."""
-        if depth > MOST_NESTED:
-            raise ValueError("its footer is nested too deep")
-        if kind in (TRUE, FALSE):
-            return
-        if kind == STRUCT:
-            self._skip_struct(depth)
-        elif kind in (LIST, _SET):
-            for item in self.items(kind):
-                self._skip_item(item, depth + 1)
-        elif kind == _MAP:
-            self._skip_map(depth)
-        else:
-            self._skip_plain(kind)
-
-    def _skip_struct(self, depth: int) -> None:
-        """Skip a struct in one loop: most of a footer is skipped here."""
-        data, at = self._data, self._at
-        while (head := data[at]) & 0x0F:
-            at += 1
-            if not head >> 4:  # the field's number follows as a separate integer
-                at = self._after_number(at)
-            kind = head & 0x0F
-            if kind in _NUMBERS:
-                at = self._after_number(at)
-            elif kind not in (TRUE, FALSE):
-                self._at = at
-                self.skip(kind, depth + 1)
-                at = self._at
-        self._at = at + 1
-
-    def _after_number(self, at: int) -> int:
-        data = self._data
-        while data[at] >= 0x80:
-            at += 1
-        return at + 1
-
-    def _skip_item(self, kind: int, depth: int) -> None:
-        # In a list a boolean is a byte; as a field it is its type.
-        self.skip(BYTE if kind in (TRUE, FALSE) else kind, depth)
-
-    def _skip_map(self, depth: int) -> None:
-        if count := self._unsigned():
-            kinds = self._byte()
-            for _ in range(count):
-                self._skip_item(kinds >> 4, depth + 1)
-                self._skip_item(kinds & 0x0F, depth + 1)
-
-    def _skip_plain(self, kind: int) -> None:
-        if kind == BYTE:
-            self._at += 1
-        elif kind in _NUMBERS:
-            self._at = self._after_number(self._at)
-        elif kind == _DOUBLE:
-            self._at += 8
-        elif kind == BINARY:
-            length = self._unsigned()
-            self._at += length
-        else:
-            raise ValueError("its footer has a field of no type that Thrift knows")
-        # A list claims its number of items: without this check, all of them would be skipped beyond the end.
-        if self._at > len(self._data):
-            raise ValueError("its footer ends within a field")
-
-    def _byte(self) -> int:
-        value = self._data[self._at]
-        self._at += 1
-        return value
-
-    def _unsigned(self) -> int:
-        byte = self._data[self._at]
-        if byte < 0x80:
-            self._at += 1
-            return byte
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 63:
-                raise ValueError("its footer has a number of more than 64 bits")

@@ -123,8 +123,8 @@ class RowGroupWriter:
             self._output = self._store.open_new(self.path)
             self._sink = DigestingOutput(self._output.sink) if self._with_digest else self._output.sink
             # Arrow's own copy of the schema is left out: a reader that trusts it would misread the columns' types.
-            self._writer = pq.ParquetWriter(self._sink, self.schema, store_schema=False, **self._options)
-        self._writer.write_table(table, row_group_size=table.num_rows)
+            self._writer = pq.ParquetWriter(self._stream(self._sink), self.schema, store_schema=False, **self._options)
+        self._write_group(self._writer, table)
         self._statistics.update(table)
         self._num_records += table.num_rows
         count_rows(written=table.num_rows)
@@ -135,15 +135,14 @@ class RowGroupWriter:
         *,
         source: int | None = None,
         segment: int | None = None,
+        num_kept: int | None = None,
         is_change: bool = False,
     ) -> StagedFile | None:
         """Finish the file and return its record, or None if it has no rows. For the arguments see StagedFile."""
         self.end_row_group()
         if self._writer is None or self._output is None:
             return None
-        if self._key_values:
-            self._writer.add_key_value_metadata(self._key_values)
-        self._writer.close()
+        self._end(self._writer)
         self._writer = None
         self._output.close()
         self._is_finished = True
@@ -163,9 +162,24 @@ class RowGroupWriter:
             stats=self._statistics.finish(),
             source=source,
             segment=segment,
+            num_kept=num_kept,
             is_change=is_change,
             digest=self._sink.digest() if self._with_digest else None,
         )
+
+    def _stream(self, sink: Any) -> Any:
+        """Return the stream to `sink` that Arrow writes to."""
+        return sink
+
+    def _write_group(self, writer: pq.ParquetWriter, table: pa.Table) -> None:
+        """Write the rows as one row group."""
+        writer.write_table(table, row_group_size=table.num_rows)
+
+    def _end(self, writer: pq.ParquetWriter) -> None:
+        """Write the footer."""
+        if self._key_values:
+            writer.add_key_value_metadata(self._key_values)
+        writer.close()
 
     def abandon(self) -> None:
         """Drop the file, begun or finished, if its record was not handed on."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -77,6 +77,7 @@ class StatisticsCollector:
             self._columns.setdefault(leaf.path[0], []).append(leaf)
         self._schema = schema
         self._num_records = 0
+        self._added_apart: frozenset[str] = frozenset()
 
     def of_footer(self, num_rows: int, chunks: Chunks, leaves: FooterLeaves) -> str:
         """Return the JSON of `add.stats` of a whole file by its footer. This object does not change.
@@ -96,12 +97,39 @@ class StatisticsCollector:
             found.append(column)
         return _json(num_rows, found)
 
+    def add_kept(self, chunks: Chunks, leaves: FooterLeaves, replaced: Collection[str]) -> list[str]:
+        """Add all columns but `replaced`, of a file whose rows `update` counts, by the footer of a file that has them.
+
+        Returns the columns whose bounds only the values prove; `add_values` must get these.
+        """
+        kept = {name: columns for name, columns in self._columns.items() if name not in replaced}
+        self._added_apart = frozenset(kept)
+        unproven = []
+        for name, columns in kept.items():
+            pairs = [(column, leaves.found.get(column.keys)) for column in columns]
+            found = [(column, leaf, [] if leaf is None else chunks(leaf.number)) for column, leaf in pairs]
+            if all(leaf is None or column.is_proven(leaf, of_leaf) for column, leaf, of_leaf in found):
+                for column, leaf, of_leaf in found:
+                    if leaf is None:
+                        column.null_count = None
+                    else:
+                        column.add_chunks(of_leaf, leaf)
+            else:
+                unproven.append(name)
+        return unproven
+
     def update(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add rows of the file, with each of the schema's columns in some form."""
+        """Add rows of the file, with each of the schema's columns in some form, less those of `add_kept`."""
         self._num_records += rows.num_rows
+        self.add_values(rows, self._columns.keys() - self._added_apart)
+
+    def add_values(self, rows: pa.Table | pa.RecordBatch, names: Collection[str]) -> None:
+        """Add these columns of rows that are counted elsewhere."""
         fields = FileFields(rows.schema)
-        for name, columns in list(self._columns.items()):
-            field = self._schema.field(name)
+        for name in names:
+            if name not in self._columns:
+                continue
+            field, columns = self._schema.field(name), self._columns[name]
             found = fields.find(field)
             assert found is not None
             held, nulls = rows.column(found), 0
@@ -211,6 +239,19 @@ class _Column:
             self._lower = lower if self._lower is None else min(self._lower, lower)
             self._upper = upper if self._upper is None else max(self._upper, upper)
         self._has_nan = leaf.may_have_nan
+
+    def is_proven(self, leaf: Leaf, chunks: Sequence[ChunkStatistics]) -> bool:
+        """Return whether the statistics of the column chunks have all that the values would give."""
+        if self._comparable is None:
+            return all(chunk.null_count is not None for chunk in chunks)
+        return (
+            leaf.plain is not None
+            and not leaf.may_have_nan
+            and all(
+                chunk.null_count is not None and (chunk.bounds is not None or chunk.null_count == chunk.num_values)
+                for chunk in chunks
+            )
+        )
 
     def texts(self) -> _Texts:
         """Return the bounds as JSON."""

@@ -228,7 +228,7 @@ class PartitionedWriter:
             # A batch may be larger than a small target.
             most = max(1, part.num_rows * self._layout.target_bytes // max(1, part.nbytes))
             for batch in part.to_batches(max_chunksize=most):
-                self._writer(key).write(_as_in_file(batch, self._layout.file_schema, self._file_schema))
+                self._writer(key).write(as_in_file(batch, self._layout.file_schema, self._file_schema))
         self._relieve()
 
     def _writer(self, key: FileKey) -> RowGroupWriter:
@@ -334,7 +334,7 @@ def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _as_in_file(batch: pa.RecordBatch, schema: pa.Schema, file_schema: pa.Schema) -> pa.RecordBatch:
+def as_in_file(batch: pa.RecordBatch, schema: pa.Schema, file_schema: pa.Schema) -> pa.RecordBatch:
     """Return rows with the columns of `schema` as they are stored."""
     stored = [
         convert_array(column, field.type, field.name) for column, field in zip(batch.columns, schema, strict=True)
@@ -414,7 +414,7 @@ def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array
         if pc.any(nulls, min_count=0).as_py():
             raise _null_in(name, "" if below is None else ", in a struct that is not null")
     kind = field.type
-    if not _forbids_null(kind):
+    if not forbids_null(kind):
         return
     if pa.types.is_struct(kind):
         for child, child_field in zip(array.flatten(), kind, strict=True):
@@ -426,10 +426,10 @@ def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array
         _check_not_null(array.flatten(), kind.value_field, f"{name}.element")
 
 
-def _forbids_null(kind: pa.DataType) -> bool:
+def forbids_null(kind: pa.DataType) -> bool:
     """Return whether a level inside the type is NOT NULL; a map's keys always are, and do not count."""
     fields = [kind.item_field] if pa.types.is_map(kind) else inner_fields(kind)
-    return any(not field.nullable or _forbids_null(field.type) for field in fields)
+    return any(not field.nullable or forbids_null(field.type) for field in fields)
 
 
 def _null_in(name: str, where: str) -> ConstraintViolation:

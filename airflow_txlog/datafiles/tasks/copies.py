@@ -32,6 +32,7 @@ from airflow_txlog.datafiles.parquet.rewriting import (
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.row_ids import RowIds
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE, StagedFile
+from airflow_txlog.datafiles.tasks.in_place import changed_in_place, may_change_in_place
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.row_values import NewImages
 from airflow_txlog.datafiles.tasks.scan_and_write import (
@@ -236,7 +237,10 @@ class ImageTask(CopyTask):
         """Write the images of the bin's files; yield records of copies."""
         scan = self._scan
         for planned in self.bins.files(number, store):
-            if planned.is_copied:
+            changed = self._changed_in_place(planned, attempt, writer.store)
+            if changed is not None:
+                yield records([changed])
+            elif planned.is_copied:
                 # Each batch that the copy reads is filtered once more, for the rows that do not stay.
                 rows_of = functools.partial(scan.asked_rows, planned, unpack(planned.positions))
                 look = functools.partial(self._write, images_of, writer, planned, rows_of)
@@ -245,6 +249,16 @@ class ImageTask(CopyTask):
                     yield records([staged])
             else:
                 self._write(images_of, writer, planned, scan.rows_of, planned)
+
+    def _changed_in_place(self, planned: PlannedFile, attempt: str, store: Store) -> StagedFile | None:
+        """Return the copy of the file that has the images in their places; None if it must be rewritten."""
+        match self.values:
+            case NewImages(source=None, clauses=clauses) if len(clauses) == 1 and self.change_type is None:
+                (values,) = clauses.values()
+                is_worth = (planned.file.size_bytes or 0) >= self.layout.store.limits.changed_in_place_bytes
+                if is_worth and may_change_in_place(self.layout, values):
+                    return changed_in_place(self.layout, values, planned, attempt, store)
+        return None
 
     def _write(
         self,

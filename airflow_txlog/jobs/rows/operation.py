@@ -148,7 +148,12 @@ class StagedWork:
 
     @property
     def num_copied(self) -> int:
-        return sum(file.num_records for file in self.copies)
+        return sum(file.num_records for file in self.copies) + sum(file.num_kept or 0 for file in self.images)
+
+    @property
+    def num_rewritten(self) -> int:
+        """The number of new files that replace one each."""
+        return len(self.copies) + sum(file.num_kept is not None for file in self.images)
 
     @property
     def num_inserted(self) -> int:
@@ -212,7 +217,7 @@ def file_counts(prepared: Prepared, work: StagedWork) -> dict[str, int]:
     return {
         "considered": total,
         "pruned": total - prepared.candidates.num_rows - prepared.whole.num_rows,
-        "rewritten": len(work.copies),
+        "rewritten": work.num_rewritten,
         **({"deletion_vectors": with_vectors} if with_vectors else {}),
         "added": len(work.files),
         "removed": work.num_removed,

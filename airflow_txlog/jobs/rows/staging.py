@@ -32,6 +32,8 @@ from airflow_txlog.jobs.rows.operation import Found, P, RowOperation, StagedWork
 from airflow_txlog.jobs.rows.tiny_files import joined_files
 
 _CHANGE_ROWS = ", change rows"
+# A segment of images with the other rows of their file, which has no copy then.
+_IN_PLACE = ", in place"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,7 @@ class _Staging(Generic[P]):
         self._row_ids = prepared.row_ids
         # Files that were staged for a table whose rows kept no ids are staged again.
         self._carries = "" if self._row_ids is None else CARRIES_IDS
+        self._in_place = self._carries + _IN_PLACE
         self._keys = dict(zip(self._rows, file_keys(self._touched, context.root).to_pylist(), strict=True))
 
     def run(self) -> StagedWork:
@@ -149,7 +152,11 @@ class _Staging(Generic[P]):
         prepared, found, memory, keys = self._prepared, self._found, self._memory, self._keys
         copies = [] if uses_deletion_vectors(prepared.snapshot) else found.removed.partly(found.plan)
         copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}, {self._carries}))
-        imaged = _inputs(memory.keep(IMAGES, {keys[row] for row in found.updated.positions}, {self._carries}))
+        # A deletion vector hides rows of a file that stays, so no other file may hold those that it does not hide.
+        imaging = {self._carries} if uses_deletion_vectors(prepared.snapshot) else {self._carries, self._in_place}
+        images = memory.keep(IMAGES, {keys[row] for row in found.updated.positions}, imaging)
+        imaged = _inputs(images)
+        copied |= _inputs([segment for segment in images if segment.fingerprint == self._in_place])
         wanted = self._operation.inserts_wanted(prepared, found.matches)
         leaving = None
         if self._needs_change_rows(copies_rows=bool(copies), inserts_rows=bool(wanted)):
@@ -235,8 +242,8 @@ class _Staging(Generic[P]):
         """Raise JobError unless each updated row has one new image: its old one leaves with the same commit."""
         counts: Counter[int] = Counter()
         for file in staged:
-            if file.source is None and not file.is_change:
-                counts[file.segment or 0] += file.num_records
+            if (file.source is None or file.num_kept is not None) and not file.is_change:
+                counts[file.segment or 0] += file.num_records - (file.num_kept or 0)
         for number, group in enumerate(missing.images, missing.first_image):
             wanted = sum(self._found.updated.positions[row].num_rows for row in group)
             if counts[number] != wanted:
@@ -281,16 +288,21 @@ class _Staging(Generic[P]):
         """Return the staged files as segments, also segments without a file, so that they are not staged again."""
         copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
         new: dict[int, list[StagedFile]] = {}
+        in_place: dict[int, StagedFile] = {}
         for file in staged:
-            if file.source is not None:
+            if file.source is not None and file.num_kept is not None:
+                in_place[file.source] = file
+                copies.pop(file.source, None)
+            elif file.source is not None:
                 copies[file.source].append(file)
             else:
                 new.setdefault(file.segment or 0, []).append(file)
         leaving = {} if missing.leaving is None else dict(enumerate(missing.leaving.keys))
         groups = (
             *((COPY, self._carries, self._keys, [row], files) for row, files in copies.items()),
+            *((IMAGES, self._in_place, self._keys, [row], [file]) for row, file in in_place.items()),
             *(
-                (IMAGES, self._carries, self._keys, group, new.get(number, ()))
+                (IMAGES, self._carries, self._keys, [row for row in group if row not in in_place], new.get(number, ()))
                 for number, group in enumerate(missing.images, missing.first_image)
             ),
             *(

@@ -1,0 +1,270 @@
+"""Copies of Parquet files in which some columns have other values: the other columns are copied as bytes.
+
+A column chunk does not depend on its place in the file, so it is neither decoded nor encoded again. The invariants:
+a copied chunk has the same bytes, encodings and statistics; the row groups are those of the source; and the footer
+names only chunks of this file. Indexes of pages and Bloom filters, which lie outside of the chunks, are left out, and
+so is the order of sorting. A file whose footer leaves any doubt about the place of its chunks is not spliced.
+Source: parquet.thrift, FileMetaData, RowGroup, ColumnChunk, ColumnMetaData.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, rows_at_once
+from airflow_txlog.datafiles.parquet.footers import footer_of
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter
+from airflow_txlog.datafiles.parquet.thrift import (
+    I16,
+    STRUCT,
+    Fields,
+    fields_of,
+    integer,
+    integer_of,
+    struct,
+    struct_list,
+    structs_of,
+)
+
+_MAGIC = b"PAR1"
+_ENDING_BYTES = 4 + len(_MAGIC)
+"""The length of the footer, and the magic number."""
+_COPIED_AT_ONCE = 8 * 1024 * 1024
+# Numbers of fields in parquet.thrift: of the file, a schema element, a row group, a column chunk, and its metadata.
+_SCHEMA, _NUM_ROWS, _ROW_GROUPS, _KEY_VALUES, _COLUMN_ORDERS, _ENCRYPTION = 2, 3, 4, 5, 7, 8
+_NUM_CHILDREN = 5
+_COLUMNS, _TOTAL_BYTES, _SORTING, _GROUP_OFFSET, _COMPRESSED_BYTES, _ORDINAL = 1, 2, 4, 5, 6, 7
+_CHUNK_OFFSET, _META_DATA = 2, 3
+_OFFSETS = (9, 10, 11)
+_BLOOM_FILTER = (14, 15)
+_SIZES = (6, 7)  # uncompressed, compressed
+_KEY = 1
+_ARROW_SCHEMA = b"ARROW:schema"
+
+
+class _Column(NamedTuple):
+    """A top-level column of a schema: its elements, and the numbers of its leaves."""
+
+    elements: list[bytes]
+    leaves: range
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """A file to copy with other values in the columns with the numbers `replaced`; `groups` are not empty."""
+
+    parquet: OpenParquet
+    replaced: frozenset[int]
+    groups: Sequence[int]
+    kept: Sequence[int]
+    """The numbers of the leaves whose chunks are copied."""
+    footer: Fields
+    end: int
+    """The place of the footer."""
+
+    @classmethod
+    def of(cls, parquet: OpenParquet, replaced: frozenset[int], groups: Sequence[int]) -> Splice | None:
+        """Return the splice of an open, checked file; None if its chunks cannot be copied with certainty."""
+        metadata, data = parquet.metadata, footer_of(parquet.source)
+        try:
+            footer = fields_of(data)
+            columns = _columns(footer)
+        except (ValueError, IndexError):
+            return None
+        kept = [leaf for number, column in enumerate(columns) if number not in replaced for leaf in column.leaves]
+        filled = [group for group in groups if metadata.row_group(group).num_rows]
+        if _ENCRYPTION in footer or columns[-1].leaves.stop != metadata.num_columns or not filled:
+            return None
+        found = cls(parquet, replaced, filled, kept, footer, parquet.source.size() - _ENDING_BYTES - len(data))
+        return found if all(map(found._is_certain, filled)) else None
+
+    def _is_certain(self, group: int) -> bool:
+        """Return whether each kept chunk of the row group is in this file, before the footer, and overlaps no other."""
+        found = self.parquet.metadata.row_group(group)
+        if any(found.column(leaf).file_path or found.column(leaf).physical_type == "INT96" for leaf in self.kept):
+            return False
+        places = sorted(self._places(group))
+        ends = [start + size for start, size, _ in places]
+        starts = [*(start for start, _, _ in places), self.end]
+        return all(size > 0 for _, size, _ in places) and all(
+            end <= start for end, start in zip([len(_MAGIC), *ends], starts, strict=True)
+        )
+
+    def _places(self, group: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the start, the size and the leaf of each kept chunk of the row group."""
+        found = self.parquet.metadata.row_group(group)
+        for leaf in self.kept:
+            chunk = found.column(leaf)
+            starts = [start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start]
+            yield min(starts, default=0), int(chunk.total_compressed_size), leaf
+
+    def fits(self, names: Sequence[str]) -> bool:
+        """Return whether these columns of each row group fit in memory at once."""
+        sizes = [(group, self.parquet.metadata.row_group(group).num_rows) for group in self.groups]
+        return all(2 * rows_at_once(self.parquet, group, names, rows) >= rows for group, rows in sizes)
+
+    def copy(self, group: int, sink: pa.NativeFile) -> dict[int, int]:
+        """Append the kept chunks of a row group to `sink`; return by how many bytes each leaf's chunk has moved."""
+        source, moved = self.parquet.source, {}
+        for start, size, leaf in sorted(self._places(group)):
+            moved[leaf] = sink.tell() - start
+            source.seek(start)
+            left = size
+            while left:
+                data = source.read(min(left, _COPIED_AT_ONCE))
+                if not data:
+                    raise OSError(f"the file ended {left} bytes before its footer's place")
+                sink.write(data)
+                left -= len(data)
+        source.seek(0)
+        return moved
+
+    def footer_with(self, new: bytes, moved: Sequence[Mapping[int, int]]) -> bytes:
+        """Return the footer of the copy. `new` is that of a file of the replaced columns alone, in the file's order."""
+        other = fields_of(new)
+        columns, others = _columns(self.footer), iter(_columns(other))
+        # Each column with the file that has its chunks.
+        taken = [
+            (True, next(others)) if number in self.replaced else (False, one) for number, one in enumerate(columns)
+        ]
+        schema = [structs_of(self.footer, _SCHEMA)[0], *(element for _, one in taken for element in one.elements)]
+        old_groups = structs_of(self.footer, _ROW_GROUPS)
+        groups = [
+            _row_group(ordinal, fields_of(old_groups[group]), fields_of(added), taken, moved[ordinal])
+            for ordinal, (group, added) in enumerate(zip(self.groups, structs_of(other, _ROW_GROUPS), strict=True))
+        ]
+        rows = sum(self.parquet.metadata.row_group(group).num_rows for group in self.groups)
+        found = {
+            **self.footer,
+            _SCHEMA: struct_list(schema),
+            _NUM_ROWS: integer(rows),
+            _ROW_GROUPS: struct_list(groups),
+        }
+        values = [pair for pair in structs_of(self.footer, _KEY_VALUES) if not _is_schema_of_arrow(pair)]
+        found.pop(_KEY_VALUES, None)
+        if values:
+            found[_KEY_VALUES] = struct_list(values)
+        orders, new_orders = structs_of(self.footer, _COLUMN_ORDERS), structs_of(other, _COLUMN_ORDERS)
+        found.pop(_COLUMN_ORDERS, None)
+        if len(orders) == self.parquet.metadata.num_columns and new_orders:
+            chosen = [(new_orders if is_new else orders)[leaf] for is_new, one in taken for leaf in one.leaves]
+            found[_COLUMN_ORDERS] = struct_list(chosen)
+        return struct(found)
+
+
+def _columns(footer: Fields) -> list[_Column]:
+    """Return the top-level columns of a footer's schema."""
+    elements = structs_of(footer, _SCHEMA)
+    children = [integer_of(fields_of(element), _NUM_CHILDREN) or 0 for element in elements]
+    found: list[_Column] = []
+    at, leaf = 1, 0
+    for _ in range(children[0]):
+        start, first, left = at, leaf, 1
+        # Each element takes the place of one that was waited for, and its children are waited for.
+        while left:
+            left += children[at] - 1
+            leaf += not children[at]
+            at += 1
+        found.append(_Column(elements[start:at], range(first, leaf)))
+    if at != len(elements) or not found:
+        raise ValueError("the schema has elements outside of its columns")
+    return found
+
+
+def _row_group(
+    ordinal: int, old: Fields, new: Fields, taken: Sequence[tuple[bool, _Column]], moved: Mapping[int, int]
+) -> bytes:
+    """Return a row group of the copy. `taken` has for each column whether it is a new one."""
+    of_old, of_new = structs_of(old, _COLUMNS), structs_of(new, _COLUMNS)
+    chunks = [
+        fields_of(of_new[leaf]) if is_new else _moved(fields_of(of_old[leaf]), moved[leaf])
+        for is_new, column in taken
+        for leaf in column.leaves
+    ]
+    metadata = [fields_of(chunk[_META_DATA][1]) for chunk in chunks]
+    starts = [integer_of(each, number) or 0 for each in metadata for number in _OFFSETS]
+    uncompressed, compressed = (sum(integer_of(each, size) or 0 for each in metadata) for size in _SIZES)
+    found = {
+        **old,
+        _COLUMNS: struct_list(list(map(struct, chunks))),
+        _TOTAL_BYTES: integer(uncompressed),
+        _GROUP_OFFSET: integer(min(start for start in starts if start)),
+        _COMPRESSED_BYTES: integer(compressed),
+        _ORDINAL: integer(ordinal, I16),
+    }
+    found.pop(_SORTING, None)
+    return struct(found)
+
+
+def _moved(chunk: Fields, by: int) -> Fields:
+    """Return a column chunk whose pages have moved, without what lies elsewhere in its file."""
+    metadata = fields_of(chunk[_META_DATA][1])
+    for number in _OFFSETS:
+        if offset := integer_of(metadata, number):
+            metadata[number] = integer(offset + by)
+    for number in _BLOOM_FILTER:
+        metadata.pop(number, None)
+    offset = integer_of(chunk, _CHUNK_OFFSET) or 0
+    return {_CHUNK_OFFSET: integer(offset + by if offset else 0), _META_DATA: (STRUCT, struct(metadata))}
+
+
+def _is_schema_of_arrow(pair: bytes) -> bool:
+    # A text begins with its length, which is one byte here.
+    return fields_of(pair)[_KEY][1][1:] == _ARROW_SCHEMA
+
+
+class SplicedWriter(RowGroupWriter):
+    """Writes the copy. `write` gets the rows of the replaced columns, and `end_row_group` ends one of the source's row
+    groups, whose kept chunks are copied beside them.
+    """
+
+    def __init__(self, splice: Splice, *of_file: Any, **options: Any) -> None:
+        super().__init__(*of_file, **options)
+        self._splice = splice
+        self._moved: list[dict[int, int]] = []
+        self._row_group_bytes = sys.maxsize
+
+    def _stream(self, sink: Any) -> pa.NativeFile:
+        self._open = _BeforeFooter(sink)
+        # One stream for both, so that Arrow counts the bytes of copied chunks.
+        self._chunks = pa.PythonFile(self._open, "w")
+        return self._chunks
+
+    def _write_group(self, writer: pq.ParquetWriter, table: pa.Table) -> None:
+        group = self._splice.groups[len(self._moved)]
+        self._moved.append(self._splice.copy(group, self._chunks))
+        super()._write_group(writer, table)
+
+    def _end(self, writer: pq.ParquetWriter) -> None:
+        footer = self._open.footer = bytearray()
+        super()._end(writer)
+        merged = self._splice.footer_with(bytes(footer[:-_ENDING_BYTES]), self._moved)
+        self._open.sink.write(merged + len(merged).to_bytes(4, "little") + _MAGIC)
+
+
+class _BeforeFooter:
+    """A binary file that passes on what is written to it, until it keeps the rest in `footer`."""
+
+    def __init__(self, sink: Any) -> None:
+        self.sink = sink
+        self.footer: bytearray | None = None
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        if self.footer is None:
+            self.sink.write(data)
+        else:
+            self.footer += data
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: the file is seen when it is closed, not before."""
+
+    def close(self) -> None:
+        self.closed = True

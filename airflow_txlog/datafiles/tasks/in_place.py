@@ -1,0 +1,201 @@
+"""Copies of data files in which some rows have new values in some columns: only those columns are read and written.
+
+An UPDATE of a few columns spares most of a copy's work this way. Rows keep their places. The invariants: a row at the
+planned positions has its new values, and every other row, like every other column, has those of the file. A file
+that needs more than that (rows leave it, its timestamps change their form) is not changed in place.
+Source: docs/decisions/positions-not-rows.md; soundness A17, A19.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.deletion_vectors.positions import unpack
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
+from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
+from airflow_txlog.datafiles.parquet.footer_statistics import chunks_of, leaves_of_footer
+from airflow_txlog.datafiles.parquet.physical import (
+    DEFAULT_FORMAT,
+    PARQUET_ID_KEY,
+    FileFields,
+    inner_fields,
+    physical_field,
+)
+from airflow_txlog.datafiles.parquet.reading import (
+    calendar_of,
+    names_in_file,
+    open_data_file,
+    read_batches,
+    row_group_starts,
+    table_columns,
+)
+from airflow_txlog.datafiles.parquet.rewriting import copy_options
+from airflow_txlog.datafiles.parquet.splicing import Splice, SplicedWriter
+from airflow_txlog.datafiles.parquet.writing import Layout, as_in_file, conforming, forbids_null
+from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.tasks.plans import PlannedFile
+from airflow_txlog.datafiles.tasks.row_values import RowValues
+from airflow_txlog.errors import JobError
+from airflow_txlog.storage import Store
+
+
+class NotInPlace(Exception):
+    """The file must be rewritten."""
+
+
+def may_change_in_place(layout: Layout, values: RowValues) -> bool:
+    """Return whether files of the table can have these new values in place, if nothing in them is against it."""
+    assigned = values.values.keys()
+    return (
+        not (layout.must_check or layout.is_change or layout.row_ids or layout.with_digests or layout.key)
+        and layout.parquet == DEFAULT_FORMAT
+        and assigned <= set(layout.file_schema.names)
+    )
+
+
+def changed_in_place(
+    layout: Layout, values: RowValues, planned: PlannedFile, attempt: str, store: Store
+) -> StagedFile | None:
+    """Return the copy of a planned file with new values at its positions; None for a file that must be rewritten.
+
+    A failed copy leaves nothing. Raises TxlogError.
+    """
+    if planned.leaving is not None or planned.deleted is not None or planned.parts > 1:
+        return None
+    with open_data_file(planned.file) as parquet:
+        rows = parquet.metadata.num_rows
+        asked = unpack(planned.positions) if planned.positions is not None else None
+        changed = rows if asked is None else asked.num_rows
+        if not planned.is_copied and changed < rows:
+            # Another task copies the other rows.
+            return None
+        try:
+            copy = _Copy(layout, values, planned, parquet)
+        except NotInPlace:
+            return None
+        writer = copy.writer(store, attempt)
+        try:
+            copy.write(writer, asked)
+            return writer.close(
+                planned.partition_values, source=planned.index, segment=planned.segment, num_kept=rows - changed
+            )
+        except BaseException:
+            writer.abandon()
+            raise
+
+
+class _Copy:
+    """The copy of one file. The assigned columns are in the order of the file."""
+
+    def __init__(self, layout: Layout, values: RowValues, planned: PlannedFile, parquet: OpenParquet) -> None:
+        """Raises NotInPlace for a file that must be rewritten."""
+        self._layout, self._values, self._planned, self._parquet = layout, values, planned, parquet
+        self._held = parquet.schema_arrow
+        members = FileFields(self._held)
+        found = [members.find(layout.file_schema.field(name)) for name in values.values]
+        places = sorted(place for place in found if place is not None)
+        if len(places) < len(found) or len(set(self._held.names)) < len(self._held):
+            raise NotInPlace("a column is not in the file, or twice")
+        of_table = {members.find(field): field for field in layout.file_schema}
+        for place, field in enumerate(self._held):
+            if place in of_table and not _is_same(field.type, physical_field(of_table[place]).type):
+                raise NotInPlace("a column has another type in the file")
+        self._assigned = pa.schema([of_table[place] for place in places])
+        self._written = pa.schema([_as_written(of_table[place], self._held.field(place)) for place in places])
+        groups = planned.row_groups(parquet.metadata.num_row_groups)
+        splice = Splice.of(parquet, frozenset(places), groups)
+        if (
+            calendar_of(parquet).is_legacy
+            or splice is None
+            or any(forbids_null(field.type) for field in self._assigned)
+        ):
+            raise NotInPlace("the file is of another writer")
+        self._splice = splice
+        self._statistics = layout.statistics_for(pa.schema(list(self._held)))
+        chunks, leaves = chunks_of(parquet), leaves_of_footer(parquet)
+        self._counted = self._statistics.add_kept(chunks, leaves, self._assigned.names)
+        needed = {*self._assigned.names, *values.columns_read, *self._counted}
+        self._read = pa.schema([field.with_nullable(True) for field in layout.schema if field.name in needed])
+        if not splice.fits(names_in_file(planned.file, self._held, self._in_file(needed))):
+            raise NotInPlace("a row group takes too much memory")
+
+    def _in_file(self, names: Collection[str]) -> list[pa.Field]:
+        return [field for field in self._layout.file_schema if field.name in names]
+
+    def writer(self, store: Store, attempt: str) -> SplicedWriter:
+        """Return the writer of the copy."""
+        options, planned = copy_options(self._parquet), self._planned
+        path = self._layout.path_in(planned.directory, attempt, f"{planned.index:05d}", options)
+        return SplicedWriter(self._splice, store, path, self._written, options=options, statistics=self._statistics)
+
+    def write(self, writer: SplicedWriter, asked: RowPositions | None) -> None:
+        """Write all row groups; `asked` are the rows that change, None for all."""
+        file = self._planned.file
+        ends = set(row_group_starts(self._parquet)[1:])
+        batches = read_batches(file, self._parquet, self._in_file(self._read.names), row_groups=self._splice.groups)
+        for start, batch in batches:
+            self._statistics.add_values(batch, self._counted)
+            stays = _none(batch.num_rows) if asked is None else asked.keep(start, batch.num_rows)
+            writer.write(self._changed(batch, stays))
+            if start + batch.num_rows in ends:
+                writer.end_row_group()
+
+    def _changed(self, batch: pa.RecordBatch, stays: pa.BooleanArray | None) -> pa.RecordBatch:
+        """Return the assigned columns of a batch of the file, with new values in the rows that do not stay as they are.
+
+        If `stays` is None, all do.
+        """
+        columns = table_columns(self._planned.file, batch, self._read, self._planned.constants)
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._read)
+        old = self._as_written(rows.select(self._assigned.names))
+        if stays is None or not stays.false_count:
+            return old
+        chosen = rows.filter(pc.invert(stays)) if stays.true_count else rows
+        new = pa.Table.from_batches(self._values.alone(chosen)).combine_chunks().to_batches()
+        if len(new) != 1 or new[0].num_rows != chosen.num_rows:
+            raise JobError("Some changed rows have no new value. Nothing was committed. Report this as a bug.")
+        # As rows that are written anew are: checked against NOT NULL, and of the table's types.
+        images = self._as_written(conforming(new[0].select(self._assigned.names), self._assigned))
+        if not stays.true_count:
+            return images
+        merged = [_merged(stays, *pair) for pair in zip(old.columns, images.columns, strict=True)]
+        return pa.RecordBatch.from_arrays(merged, schema=self._written)
+
+    def _as_written(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return as_in_file(rows, self._assigned, self._written)
+
+
+def _none(count: int) -> pa.BooleanArray:
+    return pa.repeat(pa.scalar(False), count)
+
+
+def _merged(stays: pa.BooleanArray, old: pa.Array, new: pa.Array) -> pa.Array:
+    """Return the old values of the rows that stay, and the new ones of the others, in order."""
+    if not pa.types.is_nested(old.type):
+        return pc.replace_with_mask(old, pc.invert(stays), new)
+    changed = pc.cumulative_sum(pc.invert(stays).cast(pa.int64()))
+    places = pc.if_else(stays, pa.array(range(len(old)), pa.int64()), pc.add(changed, len(old) - 1))
+    return pa.concat_arrays([old, new]).take(places)
+
+
+def _as_written(field: pa.Field, held: pa.Field) -> pa.Field:
+    """Return the field of the copy: that of a new file, under the name, and with the nulls, that the file has."""
+    found = physical_field(field)
+    ids = {key: value for key, value in (held.metadata or {}).items() if key == PARQUET_ID_KEY}
+    nullable = field.nullable or held.nullable
+    return found.with_name(held.name).with_nullable(nullable).with_metadata(found.metadata or ids)
+
+
+def _is_same(one: pa.DataType, other: pa.DataType) -> bool:
+    """Return whether the types differ at most in what may be null."""
+    inner, others = inner_fields(one), inner_fields(other)
+    if not inner or len(inner) != len(others) or one.id != other.id:
+        return bool(one == other)
+    is_struct = pa.types.is_struct(one)
+    return all(
+        _is_same(field.type, each.type) and (field.name == each.name or not is_struct)
+        for field, each in zip(inner, others, strict=True)
+    )

@@ -1,0 +1,270 @@
+"""A file whose rows get new values in some columns is copied as bytes but for those columns, and only if it is fit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.parquet.statistics import file_statistics
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.tasks.copies import ImageTask
+from airflow_txlog.datafiles.tasks.row_values import NewImages, RowValues
+from airflow_txlog.datafiles.tasks.scan_and_write import staged_or_error
+from airflow_txlog.errors import ConstraintViolation, TxlogError
+from airflow_txlog.sql.expression import Column, Converted, Expression, Values
+from tests.helpers.files import bins_of, plan_of_files, store_of
+
+KINDS: dict[str, pa.DataType] = {
+    "id": pa.int64(),
+    "small": pa.int16(),
+    "text": pa.string(),
+    "number": pa.float64(),
+    "price": pa.decimal128(12, 2),
+    "day": pa.date32(),
+    "at": pa.timestamp("us", "UTC"),
+    "flag": pa.bool_(),
+    "list": pa.list_(pa.int64()),
+    "pair": pa.struct([("a", pa.int64()), ("b", pa.string())]),
+    "map": pa.map_(pa.string(), pa.int32()),
+}
+# Options of a writer that change the pages of a chunk, or what lies around the chunks.
+WRITERS: dict[str, dict[str, Any]] = {
+    "plain": {"use_dictionary": False, "compression": "none"},
+    "small groups": {"row_group_size": 37, "compression": "zstd"},
+    "pages of version 2": {"data_page_version": "2.0", "data_page_size": 200, "compression": "gzip"},
+    "page indexes": {"write_page_index": True, "row_group_size": 100},
+    "order": {"sorting_columns": [pq.SortingColumn(0)], "row_group_size": 100},
+    "checksums": {"write_page_checksum": True, "compression": {"id": "snappy", "text": "zstd", "pair.a": "gzip"}},
+    "encodings": {
+        "use_dictionary": False,
+        "column_encoding": {"id": "DELTA_BINARY_PACKED", "text": "DELTA_BYTE_ARRAY", "number": "BYTE_STREAM_SPLIT"},
+    },
+}
+NEW: dict[str, Any] = {
+    "id": -5,
+    "small": None,
+    "text": "new",
+    "number": float("nan"),
+    "price": Decimal("-9999999999.99"),
+    "at": 7,
+    "flag": True,
+    "pair": {"a": None, "b": "new"},
+}
+
+
+def rows(count: int, seed: int = 1) -> pa.Table:
+    """Rows of every kind, a third of them null."""
+    draw = random.Random(seed)
+
+    def values(name: str) -> list[Any]:
+        made: dict[str, Any] = {
+            "id": lambda: draw.randrange(10**12),
+            "small": lambda: draw.randrange(-100, 100),
+            "text": lambda: draw.choice(["", "é", "repeated", "x" * draw.randrange(90)]),
+            "number": lambda: draw.choice([0.0, -0.0, 1.5, float("inf"), draw.random()]),
+            "price": lambda: Decimal(draw.randrange(10**9)).scaleb(-2),
+            "day": lambda: draw.randrange(-40_000, 40_000),
+            "at": lambda: draw.randrange(10**15),
+            "flag": lambda: draw.random() < 0.5,
+            "list": lambda: [draw.choice([None, 1, 2]) for _ in range(draw.randrange(3))],
+            "pair": lambda: {"a": draw.randrange(9), "b": draw.choice([None, "b"])},
+            "map": lambda: [(str(key), draw.choice([None, key])) for key in range(draw.randrange(3))],
+        }
+        return [made[name]() if draw.random() < 0.7 else None for _ in range(count)]
+
+    return pa.table({name: pa.array(values(name), kind) for name, kind in KINDS.items()})
+
+
+def values_of(**new: Any) -> RowValues:
+    """Constants as new values."""
+    found: dict[str, Expression] = {name: Values(pa.array([value], KINDS[name])) for name, value in new.items()}
+    return RowValues(values=found)
+
+
+def ran(
+    root: Path,
+    values: RowValues,
+    positions: list[int] | None,
+    *,
+    schema: pa.Schema | None = None,
+    layout: Mapping[str, Any] | None = None,
+    **planned: Any,
+) -> list[StagedFile]:
+    """The files that the task makes of `root/old.parquet`. Raises its error."""
+    folder = root / "table"
+    folder.mkdir(exist_ok=True)
+    packed = None if positions is None else pack(positions)
+    plan = plan_of_files({"path": "old.parquet", "positions": packed, "is_copied": True, "segment": 4} | planned)
+    task = ImageTask(
+        bins=bins_of(root, plan),
+        layout=Layout(
+            store=store_of(folder, changed_in_place_bytes=0),
+            schema=schema or pa.schema(list(KINDS.items())),
+            partition_columns=(),
+            job_id="job",
+            **(layout or {}),
+        ),
+        values=NewImages(clauses={0: values}),
+    )
+    numbers = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
+    reported = [staged_or_error(text) for batch in task(iter([numbers])) for text in batch.column(0).to_pylist()]
+    for each in reported:
+        if isinstance(each, TxlogError):
+            raise each
+    return [each for each in reported if isinstance(each, StagedFile)]
+
+
+def content(root: Path, file: StagedFile) -> pa.Table:
+    return pq.ParquetFile(root / "table" / file.store_path).read()
+
+
+def chunks(path: Path, name: str) -> list[bytes]:
+    """The bytes of all chunks of a column."""
+    data, metadata = path.read_bytes(), pq.read_metadata(path)
+    found = []
+    for group in range(metadata.num_row_groups):
+        for leaf in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(leaf)
+            if chunk.path_in_schema.split(".")[0] == name:
+                start = chunk.dictionary_page_offset or chunk.data_page_offset
+                found.append(data[start : start + chunk.total_compressed_size])
+    return found
+
+
+@pytest.mark.parametrize("assigned", [*([name] for name in NEW), ["pair", "id"], ["text", "number", "flag"]], ids=str)
+@pytest.mark.parametrize("options", WRITERS.values(), ids=WRITERS)
+def test_a_copy_has_the_new_values_in_their_places_and_the_bytes_of_the_other_columns(
+    tmp_path: Path, options: dict[str, Any], assigned: list[str]
+) -> None:
+    old = rows(300)
+    pq.write_table(old, tmp_path / "old.parquet", **options)
+    positions = sorted(random.Random(2).sample(range(300), 110))
+    (file,) = ran(tmp_path, values_of(**{name: NEW[name] for name in assigned}), positions)
+    assert (file.num_records, file.num_kept, file.source, file.segment) == (300, 190, 0, 4)
+    is_new = pa.array([row in set(positions) for row in range(300)])
+    expected = old
+    for name in assigned:
+        new = pa.array([NEW[name]] * 300, KINDS[name])
+        places = pc.if_else(is_new, pa.array(range(300, 600)), pa.array(range(300)))
+        merged = pa.concat_arrays([old[name].combine_chunks(), new]).take(places)
+        expected = expected.set_column(expected.column_names.index(name), name, merged)
+    found = content(tmp_path, file)
+    assert found.schema.equals(old.schema)
+    assert repr(found.to_pylist()) == repr(expected.to_pylist())
+    place = tmp_path / "table" / file.store_path
+    for name in KINDS.keys() - set(assigned):
+        assert chunks(place, name) == chunks(tmp_path / "old.parquet", name)
+    before, after = pq.read_metadata(tmp_path / "old.parquet"), pq.read_metadata(place)
+    assert after.created_by == before.created_by
+    assert [after.row_group(n).num_rows for n in range(after.num_row_groups)] == [
+        before.row_group(n).num_rows for n in range(before.num_row_groups)
+    ]
+    for group in map(after.row_group, range(after.num_row_groups)):
+        sizes = [group.column(leaf).total_uncompressed_size for leaf in range(group.num_columns)]
+        assert (group.total_byte_size, group.sorting_columns) == (sum(sizes), ())
+        assert not any(group.column(leaf).has_offset_index for leaf in range(group.num_columns))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_statistics_are_those_of_the_rows(tmp_path: Path, seed: int) -> None:
+    """Lists and maps have no null count: a footer does not give it."""
+    old = rows(200, seed)
+    pq.write_table(old, tmp_path / "old.parquet", row_group_size=64)
+    (file,) = ran(tmp_path, values_of(text="zz", id=3), list(range(0, 200, 2)))
+    flat = content(tmp_path, file).drop_columns(["list", "map"])
+    assert file.stats == file_statistics(flat)
+
+
+def test_new_values_may_come_from_columns_that_stay(tmp_path: Path) -> None:
+    old = rows(50)
+    pq.write_table(old, tmp_path / "old.parquet")
+    values = RowValues(
+        values={"id": Converted(Column("small"), pa.int64()), "small": Values(pa.array([9], pa.int16()))}
+    )
+    (file,) = ran(tmp_path, values, [3, 4])
+    found = content(tmp_path, file)
+    assert found["id"].to_pylist()[3:5] == old["small"].to_pylist()[3:5]
+    assert found["small"].to_pylist()[2:6] == [old["small"][2].as_py(), 9, 9, old["small"][5].as_py()]
+
+
+def test_all_rows_of_a_file_that_no_other_task_copies(tmp_path: Path) -> None:
+    pq.write_table(rows(20), tmp_path / "old.parquet")
+    (file,) = ran(tmp_path, values_of(text="all"), None, is_copied=False)
+    assert (set(content(tmp_path, file)["text"].to_pylist()), file.num_kept) == ({"all"}, 0)
+
+
+def test_images_alone_are_written_if_another_task_copies_the_other_rows(tmp_path: Path) -> None:
+    pq.write_table(rows(20), tmp_path / "old.parquet")
+    (file,) = ran(tmp_path, values_of(text="some"), [1, 5], is_copied=False)
+    assert (file.num_records, file.num_kept, file.source) == (2, None, None)
+
+
+UNFIT: dict[str, tuple[pa.Table, dict[str, Any]]] = {
+    "an old form of timestamps": (rows(20), {"use_deprecated_int96_timestamps": True}),
+    "milliseconds": (rows(20).set_column(6, "at", pa.array(range(20), pa.timestamp("ms", "UTC"))), {}),
+    "a narrower type": (rows(20).set_column(0, "id", pa.array(range(20), pa.int32())), {}),
+    "a column that the file lacks": (rows(20).drop_columns(["text"]), {}),
+}
+
+
+@pytest.mark.parametrize(("old", "options"), UNFIT.values(), ids=UNFIT)
+def test_a_file_of_another_form_is_rewritten(tmp_path: Path, old: pa.Table, options: dict[str, Any]) -> None:
+    pq.write_table(old, tmp_path / "old.parquet", **options)
+    found = ran(tmp_path, values_of(text="new"), [2, 3])
+    assert sorted((file.num_records, file.source is None, file.num_kept) for file in found) == [
+        (2, True, None),
+        (18, False, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "planned", [{"leaving": pack([2, 3, 4])}, {"deleted": pack([7])}], ids=["rows leave", "rows are deleted"]
+)
+def test_a_file_that_loses_rows_is_rewritten(tmp_path: Path, planned: dict[str, Any]) -> None:
+    pq.write_table(rows(20), tmp_path / "old.parquet")
+    found = ran(tmp_path, values_of(text="new"), [2, 3], **planned)
+    assert sum(file.num_records for file in found) == 19
+    assert all(file.num_kept is None for file in found)
+
+
+def test_a_new_null_in_a_column_that_is_not_null_fails_and_leaves_nothing(tmp_path: Path) -> None:
+    pq.write_table(rows(20), tmp_path / "old.parquet")
+    schema = pa.schema([pa.field(name, kind, name != "text") for name, kind in KINDS.items()])
+    with pytest.raises(ConstraintViolation):
+        ran(tmp_path, values_of(text=None), [2, 3], schema=schema)
+    assert list((tmp_path / "table").iterdir()) == []
+
+
+def test_a_footer_that_puts_chunks_elsewhere_is_not_trusted(tmp_path: Path) -> None:
+    """Chunks that overlap, or reach into the footer, would copy bytes that are not theirs: the rows are decoded."""
+    pq.write_table(rows(20), tmp_path / "old.parquet", compression="none", use_dictionary=False)
+    data = (tmp_path / "old.parquet").read_bytes()
+    metadata = pq.read_metadata(tmp_path / "old.parquet")
+    one, two = (metadata.row_group(0).column(leaf).data_page_offset for leaf in (0, 1))
+
+    def varint(value: int) -> bytes:
+        value, parts = value << 1, bytearray()
+        while value >= 0x80:
+            parts.append(value & 0x7F | 0x80)
+            value >>= 7
+        return bytes([*parts, value])
+
+    assert one == 4
+    moved, end = varint(two), len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    place = data.index(moved, end)
+    # The second chunk begins one byte early: within the first.
+    damaged = data[:place] + varint(two - 1) + data[place + len(moved) :]
+    (tmp_path / "old.parquet").write_bytes(damaged)
+    with pytest.raises(TxlogError):
+        ran(tmp_path, values_of(text="new"), [2, 3])
+    assert list((tmp_path / "table").iterdir()) == []
