@@ -13,7 +13,7 @@ import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,12 +32,13 @@ from airflow_txlog.datafiles.parquet.rewriting import (
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.row_ids import RowIds
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE, StagedFile
-from airflow_txlog.datafiles.tasks.in_place import changed_in_place, may_change_in_place
+from airflow_txlog.datafiles.tasks.in_place import InPlace, MakeImages
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.row_values import NewImages
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
     CLAUSE_COLUMN,
+    VIOLATION_COLUMN,
     FileScan,
     Task,
     error_record,
@@ -142,7 +143,8 @@ def _alone(planned: PlannedFile) -> tuple[int, int]:
     return planned.index, planned.part
 
 
-_MakeImages: TypeAlias = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
+# The columns of this package beside those that Spark computes.
+_OF_TASKS = (ADDRESS_COLUMN, VIOLATION_COLUMN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +197,7 @@ class ImageTask(CopyTask):
                 yield from self._write_bin(number, attempt, store, images_of, writer)
         yield from report
 
-    def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, _MakeImages]]:
+    def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, MakeImages]]:
         """Yield the number of each bin, and a callable that makes images of the rows of its files, in order."""
         match self.values:
             case NewImages(source=source) as values:
@@ -232,12 +234,13 @@ class ImageTask(CopyTask):
         )
 
     def _write_bin(
-        self, number: int, attempt: str, store: Store, images_of: _MakeImages, writer: PartitionedWriter
+        self, number: int, attempt: str, store: Store, images_of: MakeImages, writer: PartitionedWriter
     ) -> Iterator[pa.RecordBatch]:
         """Write the images of the bin's files; yield records of copies."""
         scan = self._scan
         for planned in self.bins.files(number, store):
-            changed = self._changed_in_place(planned, attempt, writer.store)
+            in_place = self._in_place
+            changed = None if in_place is None else in_place.changed(planned, images_of, attempt, writer.store)
             if changed is not None:
                 yield records([changed])
             elif planned.is_copied:
@@ -250,19 +253,24 @@ class ImageTask(CopyTask):
             else:
                 self._write(images_of, writer, planned, scan.rows_of, planned)
 
-    def _changed_in_place(self, planned: PlannedFile, attempt: str, store: Store) -> StagedFile | None:
-        """Return the copy of the file that has the images in their places; None if it must be rewritten."""
+    @functools.cached_property
+    def _in_place(self) -> InPlace | None:
+        """Return how the images take the places of their rows; None if no file can be changed so."""
         match self.values:
-            case NewImages(source=None, clauses=clauses) if len(clauses) == 1 and self.change_type is None:
+            case SentColumns(names=names):
+                assigned, read = [name for name in names if name not in _OF_TASKS], frozenset[str]()
+            case NewImages(clauses=clauses) if len(clauses) == 1:
                 (values,) = clauses.values()
-                is_worth = (planned.file.size_bytes or 0) >= self.layout.store.limits.changed_in_place_bytes
-                if is_worth and may_change_in_place(self.layout, values):
-                    return changed_in_place(self.layout, values, planned, attempt, store)
-        return None
+                assigned, read = list(values.values), values.columns_read
+            case _:
+                # Images of several clauses come clause by clause.
+                return None
+        found = InPlace(layout=self.layout, assigned=tuple(assigned), read=read)
+        return found if self.change_type is None and found.is_possible else None
 
     def _write(
         self,
-        images_of: _MakeImages,
+        images_of: MakeImages,
         writer: PartitionedWriter,
         planned: PlannedFile,
         rows_of: Callable[..., Iterator[pa.RecordBatch]],
@@ -281,7 +289,7 @@ class ImageTask(CopyTask):
         return numbered if has_addresses else numbered.drop_columns([ADDRESS_COLUMN])
 
 
-def _computed(values: NewImages, beside: _MakeImages | None, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _computed(values: NewImages, beside: MakeImages | None, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the images of the rows; `beside` adds the columns of the source rows that they met."""
     for joined in (rows,) if beside is None else beside(rows):
         yield from values.of(joined)

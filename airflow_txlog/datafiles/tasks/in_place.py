@@ -8,12 +8,14 @@ Source: docs/decisions/positions-not-rows.md; soundness A17, A19.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.positions import unpack
+from airflow_txlog.datafiles.deletion_vectors.positions import addresses, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.footer_statistics import chunks_of, leaves_of_footer
@@ -37,65 +39,74 @@ from airflow_txlog.datafiles.parquet.splicing import Splice, SplicedWriter
 from airflow_txlog.datafiles.parquet.writing import Layout, as_in_file, conforming, forbids_null
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
-from airflow_txlog.datafiles.tasks.row_values import RowValues
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN
 from airflow_txlog.errors import JobError
 from airflow_txlog.storage import Store
+
+MakeImages: TypeAlias = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
+"""Yields the new images of rows, in their order."""
 
 
 class NotInPlace(Exception):
     """The file must be rewritten."""
 
 
-def may_change_in_place(layout: Layout, values: RowValues) -> bool:
-    """Return whether files of the table can have these new values in place, if nothing in them is against it."""
-    assigned = values.values.keys()
-    return (
-        not (layout.must_check or layout.is_change or layout.row_ids or layout.with_digests or layout.key)
-        and layout.parquet == DEFAULT_FORMAT
-        and assigned <= set(layout.file_schema.names)
-    )
+@dataclass(frozen=True, kw_only=True)
+class InPlace:
+    """New values of the columns `assigned`, which are made from the columns `read`."""
 
+    layout: Layout
+    assigned: tuple[str, ...]
+    read: frozenset[str]
 
-def changed_in_place(
-    layout: Layout, values: RowValues, planned: PlannedFile, attempt: str, store: Store
-) -> StagedFile | None:
-    """Return the copy of a planned file with new values at its positions; None for a file that must be rewritten.
+    @property
+    def is_possible(self) -> bool:
+        """Whether files of the table can have such values in place, if nothing in them is against it."""
+        layout = self.layout
+        is_usual = not (layout.is_change or layout.row_ids or layout.with_digests or layout.key)
+        return is_usual and layout.parquet == DEFAULT_FORMAT and set(self.assigned) <= set(layout.file_schema.names)
 
-    A failed copy leaves nothing. Raises TxlogError.
-    """
-    if planned.leaving is not None or planned.deleted is not None or planned.parts > 1:
-        return None
-    with open_data_file(planned.file) as parquet:
-        rows = parquet.metadata.num_rows
-        asked = unpack(planned.positions) if planned.positions is not None else None
-        changed = rows if asked is None else asked.num_rows
-        if not planned.is_copied and changed < rows:
-            # Another task copies the other rows.
+    def changed(self, planned: PlannedFile, images_of: MakeImages, attempt: str, store: Store) -> StagedFile | None:
+        """Return the copy of a planned file with new values at its positions; None for a file that must be rewritten.
+
+        `images_of` gets rows with the columns `read` and their addresses, and its batches have the assigned columns.
+        A failed copy leaves nothing. Raises TxlogError.
+        """
+        is_worth = (planned.file.size_bytes or 0) >= self.layout.store.limits.changed_in_place_bytes
+        if not is_worth or planned.leaving is not None or planned.deleted is not None or planned.parts > 1:
             return None
-        try:
-            copy = _Copy(layout, values, planned, parquet)
-        except NotInPlace:
-            return None
-        writer = copy.writer(store, attempt)
-        try:
-            copy.write(writer, asked)
-            return writer.close(
-                planned.partition_values, source=planned.index, segment=planned.segment, num_kept=rows - changed
-            )
-        except BaseException:
-            writer.abandon()
-            raise
+        with open_data_file(planned.file) as parquet:
+            rows = parquet.metadata.num_rows
+            asked = unpack(planned.positions) if planned.positions is not None else None
+            changed = rows if asked is None else asked.num_rows
+            if not planned.is_copied and changed < rows:
+                # Another task copies the other rows.
+                return None
+            try:
+                copy = _Copy(self, planned, parquet)
+            except NotInPlace:
+                return None
+            writer = copy.writer(store, attempt)
+            try:
+                copy.write(writer, asked, images_of)
+                return writer.close(
+                    planned.partition_values, source=planned.index, segment=planned.segment, num_kept=rows - changed
+                )
+            except BaseException:
+                writer.abandon()
+                raise
 
 
 class _Copy:
     """The copy of one file. The assigned columns are in the order of the file."""
 
-    def __init__(self, layout: Layout, values: RowValues, planned: PlannedFile, parquet: OpenParquet) -> None:
+    def __init__(self, change: InPlace, planned: PlannedFile, parquet: OpenParquet) -> None:
         """Raises NotInPlace for a file that must be rewritten."""
-        self._layout, self._values, self._planned, self._parquet = layout, values, planned, parquet
+        layout = change.layout
+        self._change, self._layout, self._planned, self._parquet = change, layout, planned, parquet
         self._held = parquet.schema_arrow
         members = FileFields(self._held)
-        found = [members.find(layout.file_schema.field(name)) for name in values.values]
+        found = [members.find(layout.file_schema.field(name)) for name in change.assigned]
         places = sorted(place for place in found if place is not None)
         if len(places) < len(found) or len(set(self._held.names)) < len(self._held):
             raise NotInPlace("a column is not in the file, or twice")
@@ -117,7 +128,7 @@ class _Copy:
         self._statistics = layout.statistics_for(pa.schema(list(self._held)))
         chunks, leaves = chunks_of(parquet), leaves_of_footer(parquet)
         self._counted = self._statistics.add_kept(chunks, leaves, self._assigned.names)
-        needed = {*self._assigned.names, *values.columns_read, *self._counted}
+        needed = {*self._assigned.names, *change.read, *self._counted}
         self._read = pa.schema([field.with_nullable(True) for field in layout.schema if field.name in needed])
         if not splice.fits(names_in_file(planned.file, self._held, self._in_file(needed))):
             raise NotInPlace("a row group takes too much memory")
@@ -131,37 +142,46 @@ class _Copy:
         path = self._layout.path_in(planned.directory, attempt, f"{planned.index:05d}", options)
         return SplicedWriter(self._splice, store, path, self._written, options=options, statistics=self._statistics)
 
-    def write(self, writer: SplicedWriter, asked: RowPositions | None) -> None:
+    def write(self, writer: SplicedWriter, asked: RowPositions | None, images_of: MakeImages) -> None:
         """Write all row groups; `asked` are the rows that change, None for all."""
         file = self._planned.file
         ends = set(row_group_starts(self._parquet)[1:])
         batches = read_batches(file, self._parquet, self._in_file(self._read.names), row_groups=self._splice.groups)
         for start, batch in batches:
             self._statistics.add_values(batch, self._counted)
+            columns = table_columns(file, batch, self._read, self._planned.constants)
+            rows = pa.RecordBatch.from_arrays(columns, schema=self._read)
             stays = _none(batch.num_rows) if asked is None else asked.keep(start, batch.num_rows)
-            writer.write(self._changed(batch, stays))
+            writer.write(self._changed(start, rows, stays, images_of))
             if start + batch.num_rows in ends:
                 writer.end_row_group()
 
-    def _changed(self, batch: pa.RecordBatch, stays: pa.BooleanArray | None) -> pa.RecordBatch:
-        """Return the assigned columns of a batch of the file, with new values in the rows that do not stay as they are.
+    def _changed(
+        self, start: int, rows: pa.RecordBatch, stays: pa.BooleanArray | None, images_of: MakeImages
+    ) -> pa.RecordBatch:
+        """Return the assigned columns of rows of the file, with new values in those that do not stay as they are.
 
         If `stays` is None, all do.
         """
-        columns = table_columns(self._planned.file, batch, self._read, self._planned.constants)
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._read)
         old = self._as_written(rows.select(self._assigned.names))
         if stays is None or not stays.false_count:
             return old
-        chosen = rows.filter(pc.invert(stays)) if stays.true_count else rows
-        new = pa.Table.from_batches(self._values.alone(chosen)).combine_chunks().to_batches()
-        if len(new) != 1 or new[0].num_rows != chosen.num_rows:
+        numbers = addresses(self._planned.index, start, rows.num_rows)
+        read = rows.select([name for name in rows.schema.names if name in self._change.read])
+        chosen = read.append_column(ADDRESS_COLUMN, numbers)
+        if stays.true_count:
+            chosen = chosen.filter(pc.invert(stays))
+        images = [image.select(self._assigned.names) for image in images_of(chosen)]
+        if sum(image.num_rows for image in images) != chosen.num_rows:
             raise JobError("Some changed rows have no new value. Nothing was committed. Report this as a bug.")
-        # As rows that are written anew are: checked against NOT NULL, and of the table's types.
-        images = self._as_written(conforming(new[0].select(self._assigned.names), self._assigned))
+        # As rows that are written anew are: of the table's types, and checked against NOT NULL.
+        made = [self._as_written(conforming(image, self._assigned)) for image in images]
+        new = pa.RecordBatch.from_arrays(
+            [pa.concat_arrays(each) for each in zip(*made, strict=True)], schema=self._written
+        )
         if not stays.true_count:
-            return images
-        merged = [_merged(stays, *pair) for pair in zip(old.columns, images.columns, strict=True)]
+            return new
+        merged = [_merged(stays, *pair) for pair in zip(old.columns, new.columns, strict=True)]
         return pa.RecordBatch.from_arrays(merged, schema=self._written)
 
     def _as_written(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.deletion_vectors.positions import addresses_of, pack
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.copies import ImageTask
+from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns
 from airflow_txlog.datafiles.tasks.row_values import NewImages, RowValues
-from airflow_txlog.datafiles.tasks.scan_and_write import staged_or_error
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, staged_or_error
 from airflow_txlog.errors import ConstraintViolation, TxlogError
 from airflow_txlog.sql.expression import Column, Converted, Expression, Values
 from tests.helpers.files import bins_of, plan_of_files, store_of
@@ -195,6 +195,34 @@ def test_new_values_may_come_from_columns_that_stay(tmp_path: Path) -> None:
     found = content(tmp_path, file)
     assert found["id"].to_pylist()[3:5] == old["small"].to_pylist()[3:5]
     assert found["small"].to_pylist()[2:6] == [old["small"][2].as_py(), 9, 9, old["small"][5].as_py()]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_values_that_spark_sends_take_the_places_of_their_rows(tmp_path: Path, size: int) -> None:
+    old = rows(50)
+    pq.write_table(old, tmp_path / "old.parquet", row_group_size=20)
+    positions = [0, 3, 19, 20, 49]
+    plan = plan_of_files({"path": "old.parquet", "positions": pack(positions), "is_copied": True, "segment": 4})
+    numbers = addresses_of(0, pa.array(positions, pa.int64()))
+    sent = pa.RecordBatch.from_arrays([pa.array(["a", None, "c", "d", "e"]), numbers], names=["c0", "c1"])
+    (tmp_path / "table").mkdir()
+    store = store_of(tmp_path / "table", changed_in_place_bytes=0)
+    task = ImageTask(
+        bins=bins_of(tmp_path, plan),
+        layout=Layout(store=store, schema=pa.schema(list(KINDS.items())), partition_columns=(), job_id="job"),
+        values=SentColumns(names=("text", ADDRESS_COLUMN), first_files=(0,)),
+    )
+    batches = iter([sent.slice(start, size) for start in range(0, 5, size)])
+    (text,) = [text for batch in task(batches) for text in batch.column(0).to_pylist()]
+    file = staged_or_error(text)
+    assert isinstance(file, StagedFile)
+    assert file.num_kept == 45
+    found = content(tmp_path, file)
+    assert found.drop_columns(["text"]).equals(old.drop_columns(["text"]))
+    texts = old["text"].to_pylist()
+    for position, new in zip(positions, ["a", None, "c", "d", "e"], strict=True):
+        texts[position] = new
+    assert found["text"].to_pylist() == texts
 
 
 def test_all_rows_of_a_file_that_no_other_task_copies(tmp_path: Path) -> None:

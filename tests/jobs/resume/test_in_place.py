@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.limits import Limits
-from tests.helpers.jobs import KEY, application, by_id, committed, files_on_disk, ids, live_files, rows, set_property
+from tests.helpers.jobs import (
+    KEY,
+    application,
+    by_id,
+    committed,
+    delete,
+    files_on_disk,
+    ids,
+    live_files,
+    rows,
+    run,
+    set_property,
+    update,
+)
 from tests.helpers.racing import killed_before_commit, winning
 from tests.helpers.rows import append, make_table
 from tests.helpers.specs import job_spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 IN_PLACE = Limits(changed_in_place_bytes=0)
 
@@ -80,3 +98,42 @@ def test_a_retry_of_a_killed_try_uses_what_it_changed(tmp_path: Path) -> None:
     result = committed(updated(table, "id IN (3, 103)", application=work, annotations={"try_number": 2}))
     assert (seen(table), table.to_arrow().num_rows, live_files(table) <= staged) == ([3, 103], 20, True)
     assert result.metrics["numCopiedRows"] == 18
+
+
+@pytest.mark.spark
+def test_values_that_spark_computes_take_the_places_of_their_rows(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(50), rows(50, start=100))
+    before = by_id(table)
+    given = {"predicate": "pmod(id, 3) = 1 AND id > 99", "set": {"name": "reverse(name)"}}
+    result = committed(run(spark, "update", table, limits=IN_PLACE, **given))
+    changed = [number for number in before if number > 99 and number % 3 == 1]
+    assert by_id(table) == before | {number: before[number][::-1] for number in changed}
+    copied = 50 - len(changed)
+    assert (result.metrics["numUpdatedRows"], result.metrics["numCopiedRows"]) == (len(changed), copied)
+    assert (result.files["rewritten"], result.files["added"]) == (1, 1)
+
+
+def test_a_merge_changes_files_in_place_unless_rows_leave_them(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=100))
+    before = by_id(table)
+    pq.write_table(pa.table({"id": [3, 104, 105, 106], "new": ["a", "b", "c", None]}), tmp_path / "s.parquet")
+    result = committed(
+        run(
+            None,
+            "merge",
+            table,
+            limits=IN_PLACE,
+            source={"format": "parquet", "path": str(tmp_path / "s.parquet")},
+            on="t.id = s.id",
+            clauses=[delete("s.id = 3"), update({"name": "s.new"})],
+        )
+    )
+    assert by_id(table) == {
+        **{number: name for number, name in before.items() if number != 3},
+        104: "b",
+        105: "c",
+        106: None,
+    }
+    metrics = result.metrics
+    assert (metrics["numTargetRowsUpdated"], metrics["numTargetRowsDeleted"]) == (3, 1)
+    assert metrics["numTargetRowsCopied"] == 9 + 7
