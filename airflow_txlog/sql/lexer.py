@@ -251,6 +251,6 @@ NO_CERTAIN_NAMES = words(
     having identifier ilike in intersect interval is last lateral like limit localtime localtimestamp map minus
     named_struct not null on or order over overlay position regexp rlike select session_user set some struct substr
     substring table then timestampadd timestampdiff trim true union unique user using values when where window with
-    within x
+    within
     """
 )
