@@ -7,7 +7,7 @@ from typing import Any
 _NAME = "Delta tables (txlog)"
 _OPERATORS = (
     *("write", "merge", "upsert", "delete", "update"),
-    *("alter", "truncate", "restore", "convert", "optimize", "checkpoint", "vacuum", "upkeep"),
+    *("alter", "truncate", "restore", "convert", "clone", "optimize", "checkpoint", "vacuum", "upkeep"),
 )
 
 RUNNERS = ("child", "in_process", "warm", "connect", "submit")

@@ -143,7 +143,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "jobs.operations": (
         "update | upsert | write | upkeep",
         "delete",
-        "alter | merge | optimize | restore | truncate | convert | maintenance",
+        "alter | merge | optimize | restore | truncate | convert | clone | maintenance",
     ),
 }
 MAX_MODULES_IN_A_FOLDER = 20

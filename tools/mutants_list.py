@@ -49,6 +49,8 @@ KEPT_IDS = "tests/jobs/rows/test_row_tracking.py"
 CLAUSES = "tests/jobs/operations/merge/test_clauses.py"
 REPLACE_USING = "tests/jobs/operations/write/test_replace_using.py"
 CONVERT = "tests/jobs/operations/test_convert.py"
+CLONE = "tests/jobs/operations/clone/test_clone.py"
+KILLED_CLONES = "tests/jobs/operations/clone/test_killed_clones.py"
 UPKEEP = "tests/jobs/operations/test_upkeep.py"
 VERIFICATION = "tests/jobs/operations/alter/test_verification.py"
 TASK_ROWS = "tests/airflow/test_task_rows.py"
@@ -671,6 +673,38 @@ FAULTS = (
         old="self.metadata == _metadata_of(parquet) and bool(self.schema.equals(parquet.schema))",
         new="self.metadata == _metadata_of(parquet)",
         tests=(CONVERT,),
+    ),
+    Fault(
+        name="half-a-copy-cloned",
+        breaks="a deep clone names a copy that was cut off",
+        file="airflow_txlog/engine/upkeep/copied_files.py",
+        old="return found is not None and _has_size(copy, found) and",
+        new="return found is not None and",
+        tests=(KILLED_CLONES,),
+    ),
+    Fault(
+        name="clone-with-row-ids-of-its-source",
+        breaks="rows of a clone have ids above its own mark, which it hands out again",
+        file="airflow_txlog/engine/upkeep/clone.py",
+        old="return msgspec.structs.replace(add, base_row_id=None, default_row_commit_version=None)",
+        new="return add",
+        tests=(CLONE,),
+    ),
+    Fault(
+        name="clone-that-claims-work",
+        breaks="a table that became a clone claims ranges whose rows are gone",
+        file="airflow_txlog/engine/upkeep/clone.py",
+        old="    for name in dropped:\n",
+        new="    for name in ():\n",
+        tests=(CLONE,),
+    ),
+    Fault(
+        name="shallow-clone-of-vacuumed-files",
+        breaks="a shallow clone names files that a vacuum has deleted",
+        file="airflow_txlog/jobs/operations/clone.py",
+        old="        if missing:\n",
+        new="        if not missing:\n",
+        tests=(CLONE,),
     ),
     Fault(
         name="dry-upkeep-that-rewrites",

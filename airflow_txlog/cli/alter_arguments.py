@@ -1,7 +1,8 @@
-"""The arguments of `airflow txlog alter` as the fields of the job's record."""
+"""The arguments of `airflow txlog alter` as the fields of the job's record, and pairs of names and values."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.engine.table.schema.column_paths import parse_paths, path_text
@@ -21,16 +22,22 @@ def alteration_of(args: Namespace) -> dict[str, Any]:
     """Return the fields that were given. Raises ValueError, with a message for people."""
     found: dict[str, Any] = {name: getattr(args, name) for name in LISTS if getattr(args, name)}
     for name in MAPS:
-        pairs = [_pair(name, text) for text in getattr(args, name)]
-        if len({key.lower() for key, _ in pairs}) < len(pairs):
-            raise ValueError(f"--{_flag(name)} names one thing twice.")
+        pairs = pairs_of(name, getattr(args, name))
         if pairs:
-            found[name] = {key: None if name == "set_comments" and not value else value for key, value in pairs}
+            found[name] = {key: None if name == "set_comments" and not value else value for key, value in pairs.items()}
     if args.cluster_by is not None:
         found["cluster_by"] = [path_text(path) for path in parse_paths(args.cluster_by)]
     if not found:
         raise ValueError("alter needs something to change, such as --set-property NAME=VALUE.")
     return found | ({"allow_reader_upgrade": True} if args.allow_reader_upgrade else {})
+
+
+def pairs_of(field: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return the NAME=VALUE of a flag that may be repeated. Raises ValueError, with a message for people."""
+    pairs = [_pair(field, text) for text in texts]
+    if len({key.lower() for key, _ in pairs}) < len(pairs):
+        raise ValueError(f"--{_flag(field)} names one thing twice.")
+    return dict(pairs)
 
 
 def _pair(field: str, text: str) -> tuple[str, str]:

@@ -7,7 +7,6 @@ TxlogError never shows a traceback; a bug in this program does.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import printing
-from airflow_txlog.cli.alter_arguments import alteration_of
+from airflow_txlog.cli.changing import alter, clone, convert
 from airflow_txlog.cli.keeping import upkeep
 from airflow_txlog.cli.printing import Answer, ShownColumn, confirm
-from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.cli.usage import UsageError, moment_of, uri_of
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, size_text
 from airflow_txlog.engine import Table
@@ -29,19 +28,13 @@ from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.snapshot.files import live_row_counts, record_count
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.locations import is_absolute
 from airflow_txlog.process.arrow_memory import spare_memory
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_txlog.contract.job import JobResult
     from airflow_txlog.engine import Snapshot
     from airflow_txlog.engine.table.predicate import Predicate
-
-
-class UsageError(Exception):
-    """The arguments of a command contradict each other or cannot be read."""
 
 
 def run(name: str, args: Namespace) -> None:
@@ -216,7 +209,7 @@ def checkpoint(table: Table, args: Namespace) -> Answer:
 
 def restore(table: Table, args: Namespace) -> Answer:
     """`{"table", "version", "committed"}`: the latest version now, and whether it is new."""
-    moment = _moment(args)
+    moment = moment_of(args)
     if args.table_version is None and moment is None:
         raise UsageError("restore needs --version or --timestamp.")
     asked = f"version {args.table_version}" if moment is None else args.timestamp
@@ -226,50 +219,6 @@ def restore(table: Table, args: Namespace) -> Answer:
     document = {"table": table.uri, "version": version, "committed": version > before}
     answer = f"restored by version {version}" if version > before else f"already at version {version}: nothing to do"
     return Answer(document, lambda: print(answer))
-
-
-def alter(table: Table, args: Namespace) -> Answer:
-    """`{"table", "version", "committed"}`: the version with the alteration, and whether it is new."""
-    try:
-        arguments = alteration_of(args)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    confirm(f"Alter {table.uri}?", args.yes)
-    result = _job_done("alter", table, args, arguments)
-    is_new = result.status == "committed"
-    version = result.version if is_new else result.read_version
-    document = {"table": table.uri, "version": version, "committed": is_new}
-    answer = f"altered by version {version}" if is_new else f"as it should be at version {version}: nothing to do"
-    return Answer(document, lambda: print(answer))
-
-
-def convert(table: Table, args: Namespace) -> Answer:
-    """`{"table", "version", "committed", "dry_run", "num_files", "num_rows", "left_out"}`: the first files left out."""
-    if not args.dry_run:
-        confirm(f"Make the folder {table.uri} a Delta table?", args.yes)
-    given = {"partition_schema": args.partition_schema, "dry_run": args.dry_run}
-    result = _job_done("convert", table, args, given)
-    metrics = result.metrics
-    document = {
-        "table": table.uri,
-        "version": result.version,
-        "committed": result.status == "committed",
-        "dry_run": args.dry_run,
-        "num_files": metrics["numConvertedFiles"],
-        "num_rows": metrics["numOutputRows"],
-        "left_out": result.details.files,
-    }
-    done = "would be converted" if args.dry_run else "converted"
-    answer = f"{metrics['numConvertedFiles']} files with {metrics['numOutputRows']} rows {done}"
-    return Answer(document, lambda: print(f"{answer}, {metrics['numSkippedFiles']} files left out"))
-
-
-def _job_done(operation: str, table: Table, args: Namespace, arguments: Mapping[str, Any]) -> JobResult:
-    # Each call is work of its own: it is not done already because an earlier one did the same.
-    key = f"airflow txlog {operation} {SYSTEM_CLOCK.unique_id()}"
-    # The job's log is not the answer.
-    with contextlib.redirect_stdout(sys.stderr):
-        return TxlogHook(args.conn_id or None).run(operation, table.uri, dict(arguments), idempotency_key=key)
 
 
 _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
@@ -282,6 +231,7 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "alter": alter,
     "upkeep": upkeep,
     "convert": convert,
+    "clone": clone,
 }
 
 
@@ -294,29 +244,15 @@ def _open(name: str, args: Namespace) -> Table:
         # hooks does so only in a process with this variable.
         os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     hook = TxlogHook(args.conn_id or None)
-    # A shell has a current directory that its user chose; a worker has one that no author knows.
-    uri = hook.table_uri(args.table if args.conn_id or is_absolute(args.table) else os.path.abspath(args.table))
-    if name in ("history", "upkeep", "convert"):
+    uri = uri_of(hook, args.table, args)
+    if name in ("history", "upkeep", "convert", "clone"):
         # A history can be shown even if this engine cannot read the rows; the others may get a folder.
         return hook.table(uri)
     return hook.open(uri)
 
 
 def _snapshot(table: Table, args: Namespace) -> Snapshot:
-    return table.snapshot(args.table_version, _moment(args))
-
-
-def _moment(args: Namespace) -> int | str | None:
-    """Return `--timestamp`, milliseconds or ISO-8601 text. Raises UsageError if a version is given too."""
-    if args.timestamp is None:
-        return None
-    if args.table_version is not None:
-        raise UsageError("--version and --timestamp exclude each other: one of them says which version is meant.")
-    text: str = args.timestamp
-    try:
-        return int(text)
-    except ValueError:
-        return text
+    return table.snapshot(args.table_version, moment_of(args))
 
 
 def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:

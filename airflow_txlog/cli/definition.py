@@ -130,6 +130,15 @@ def get_cli_commands() -> list[GroupCommand]:
         _arg("-n", "--dry-run", action="store_true", help="Commit nothing, only check the folder"),
         _YES,
     )
+    clone = (
+        _arg("--from", dest="source", required=True, metavar="SOURCE", help="The table to clone, as TABLE is given"),
+        _VERSION,
+        _TIMESTAMP,
+        _arg("--shallow", action="store_true", help="Copy no data: the clone reads the files of SOURCE"),
+        _arg("--replace", action="store_true", help="TABLE may be a table: its rows become those of SOURCE"),
+        _each("--set-property", "set_properties", _PAIR, "A property of the clone, instead of the one of SOURCE"),
+        _YES,
+    )
     history = (_limit(20), _arg("--check", action="store_true", help="Also look for what is unhealthy, and advise"))
     return [
         GroupCommand(
@@ -144,6 +153,7 @@ def get_cli_commands() -> list[GroupCommand]:
                 _command("alter", "Change properties, features, columns, constraints or clustering", *_ALTER),
                 _command("upkeep", "Do what is due: of a table, or of all tables of a folder", *_UPKEEP),
                 _command("convert", "Make a folder of Parquet files a table, without moving data", *convert),
+                _command("clone", "Make a table a clone of another one, shallow or deep", *clone),
                 _command("restore", "Make an earlier version the latest again", *restore),
             ),
         )

@@ -29,10 +29,17 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 DATA_FILE = re.compile(rf"(part|cdc)-[0-9a-f]{{16}}-{UUID}\.c\d+(?:-\d+)?(?:\.[a-z0-9_]+)?\.parquet")
 """kind-<job id>-<attempt>.c<number>[-<part>][.codec].parquet: no other Delta writer uses names of this form."""
 
+VECTOR_FILE = re.compile(rf"deletion_vector_{UUID}\.bin")
+_TEMPORARY = re.compile(rf"\.{UUID}\.tmp\Z")
+
 
 def is_staged_name(path: str) -> bool:
-    """Return whether the last part of the path is a name that our tasks give to new data files."""
-    return DATA_FILE.fullmatch(path.rpartition("/")[2]) is not None
+    """Return whether the last part of the path is a name that our tasks give to new files of a table.
+
+    That is also the temporary name of a file whose copying was cut off.
+    """
+    name = _TEMPORARY.sub("", path.rpartition("/")[2])
+    return (DATA_FILE.fullmatch(name) or VECTOR_FILE.fullmatch(name)) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

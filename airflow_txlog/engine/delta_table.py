@@ -19,7 +19,7 @@ from airflow_txlog.engine.commit.creation import holds_files_of_others, new_tabl
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.commit.writers import check_writers
-from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER, TableProperties
 from airflow_txlog.engine.table.schema.types import StructType
@@ -161,11 +161,16 @@ class DeltaTable:
             description=description,
             clock=self.clock,
         )
+        tx = self.begin_as(protocol, metadata)
+        for domain in domains:
+            tx.set_domain(domain.domain, domain.configuration)
+        return tx
+
+    def begin_as(self, protocol: Protocol, metadata: Metadata) -> Transaction:
+        """Return a transaction whose commit creates the table with this protocol and metadata, which are valid."""
         tx = self._transaction(None)
         tx.set_protocol(protocol)
         tx.set_metadata(metadata)
-        for domain in domains:
-            tx.set_domain(domain.domain, domain.configuration)
         return tx
 
     def check_folder(self, partition_by: Sequence[str] = (), *, allow_non_empty: bool = False) -> bool:

@@ -30,6 +30,7 @@ from openlineage.client.facet_v2 import (
 
 from airflow_txlog.contract.job import JobResult, Lineage
 from airflow_txlog.contract.operations import (
+    Clone,
     Convert,
     Delete,
     Operation,
@@ -138,10 +139,12 @@ def _lifecycle(operation: Operation, result: JobResult) -> str | None:
         return "TRUNCATE"
     if isinstance(operation, Convert):
         return "CREATE"
-    if not isinstance(operation, Write):
+    if not isinstance(operation, Write | Clone):
         return None
     if result.read_version is None:
         return "CREATE"
+    if isinstance(operation, Clone):
+        return "OVERWRITE"
     parts = (operation.replace_where, operation.replace_using, operation.partition_predicate)
     is_whole = all(part is None for part in parts)
     return "OVERWRITE" if operation.mode == "overwrite" and is_whole else None

@@ -5,6 +5,7 @@
 
 from airflow_txlog.operators.alter import DeltaAlterTableOperator
 from airflow_txlog.operators.checkpoint import CheckpointOperator
+from airflow_txlog.operators.clone import DeltaCloneOperator
 from airflow_txlog.operators.convert import DeltaConvertOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.operators.merge import (
@@ -28,6 +29,7 @@ from airflow_txlog.operators.write import DeltaWriteOperator
 __all__ = [
     "CheckpointOperator",
     "DeltaAlterTableOperator",
+    "DeltaCloneOperator",
     "DeltaConvertOperator",
     "DeltaDeleteOperator",
     "DeltaMergeOperator",

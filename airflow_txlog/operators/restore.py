@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import Operation, Restore
+from airflow_txlog.operators.arguments.given import moment_text, version_number
 from airflow_txlog.operators.base import ExactlyOnceOperator
 
 
@@ -42,10 +43,5 @@ class DeltaRestoreOperator(ExactlyOnceOperator):
 
     def job_arguments(self) -> dict[str, Any]:
         """Return the fields, with `version` as a number if its text is one, and `timestamp` as a text."""
-        version = self.version
-        if isinstance(version, str) and version.strip().isdecimal():
-            version = int(version)
-        # A template in a DAG of native objects, such as `{{ logical_date }}`, gives the moment itself.
-        at = self.timestamp
-        timestamp = at.isoformat() if isinstance(at, dt.datetime) else at
+        version, timestamp = version_number(self.version), moment_text(self.timestamp)
         return {**super().job_arguments(), "version": version, "timestamp": timestamp}

@@ -25,6 +25,7 @@ from airflow_txlog.locations import LOCAL, Access, is_inside, store_kind
 from airflow_txlog.storage.limits import USUAL, Limits
 
 LOG = "_delta_log"
+_COPIED_BYTES = 8 * 1024 * 1024
 _AT_ONCE = 8
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
@@ -130,7 +131,7 @@ class Store(ABC):
 
     @abstractmethod
     def open_output(self, path: str) -> Output:
-        """Return a file of the log to write, which appears whole, and replaces an older one, when it is closed.
+        """Return a file of the log, or a copy, to write. It appears whole, and replaces an older one, once closed.
 
         Nothing appears if the block raises or the file is dropped. A closed file survives a power loss.
         """
@@ -158,6 +159,16 @@ class Store(ABC):
         `is_read_again`: a remote store that `keeps_files` may keep it until the next call for it, or until `let_go`.
         """
         return self.open_input(path)
+
+    def copy_in(self, source: Store, from_path: str, path: str) -> None:
+        """Copy a data file of any store to `path`, where it appears whole and replaces an older one.
+
+        Only a part of it is in memory at a time; within a bucket's service no byte passes through this process.
+        Raises FileNotFoundError if `source` has no such file, and the errors of `open_input` and `open_output`.
+        """
+        with source.open_input(from_path) as file, self.open_output(path) as output:
+            while data := file.read(_COPIED_BYTES):
+                output.write(data)
 
     def let_go(self) -> int:
         """Free the files that `open_whole` has kept. Return their bytes."""

@@ -143,6 +143,13 @@ class Bucket(ABC):
         Raises NameTaken if it must be absent and is not.
         """
 
+    def copy(self, source: Bucket, source_key: str, key: str) -> bool:
+        """Copy an object of a bucket inside the service, and return True; False if it must be read and written.
+
+        It may be sent twice. Raises FileNotFoundError.
+        """
+        return False
+
     @abstractmethod
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         """Delete up to `deletes_at_once` objects; missing ones count as deleted. Return the failures by key."""

@@ -35,7 +35,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.locations import Access
 from airflow_txlog.storage.base import FileInfo, Store
-from airflow_txlog.storage.bucket import Check, Content, Listed, RangedBucket, found_object, made_ms
+from airflow_txlog.storage.bucket import Bucket, Check, Content, Listed, RangedBucket, found_object, made_ms
 from airflow_txlog.storage.clouds import (
     CONNECT_S,
     CONNECTIONS,
@@ -229,6 +229,18 @@ class GcsBucket(RangedBucket):
         path = f"/upload{self._objects}"
         answer = self._request("POST", path, given, key=key, headers=_BYTES, data=data, needs_bucket=True)
         return made_ms(answer.headers)
+
+    def copy(self, source: Bucket, source_key: str, key: str) -> bool:
+        if not isinstance(source, GcsBucket):
+            return False
+        path = f"{source._object(source_key)}/rewriteTo{self._object(key).removeprefix('/storage/v1')}"
+        given: dict[str, str] = {}
+        while True:
+            # A large object, or one of another place, takes several requests.
+            answer = self._request("POST", path, given, key=key, headers=_JSON, data=b"{}").json()
+            if answer.get("done") is not False:
+                return True
+            given = {"rewriteToken": needed(answer, "rewriteToken", self._where(key))}
 
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         if len(keys) == 1:

@@ -8,6 +8,7 @@ Source: docs/decisions/put-if-absent.md; Amazon S3 API reference, "Conditional r
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from base64 import b64encode
@@ -42,6 +43,7 @@ from airflow_txlog.errors import InvalidInput, UnsupportedStore
 from airflow_txlog.locations import Access
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.bucket import (
+    Bucket,
     Check,
     Content,
     Listed,
@@ -113,6 +115,7 @@ _RIGHTS = {
     "list_multipart_uploads": "s3:ListBucketMultipartUploads",
     **dict.fromkeys(("put_object", "create_multipart_upload", "upload_part"), "s3:PutObject"),
     "complete_multipart_upload": "s3:PutObject",
+    **dict.fromkeys(("copy_object", "upload_part_copy"), "s3:PutObject, and s3:GetObject of the copied object"),
 }
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 # The codes of a refused body without Content-MD5, always with status 400.
@@ -200,6 +203,9 @@ class S3Bucket(RangedBucket):
     """One bucket."""
 
     deletes_at_once = 1000
+    most_copied_bytes = 5 * 1024**3
+    """The largest object that one request copies."""
+    copied_part_bytes = 1024**3
 
     def __init__(self, name: str, client: Connection, requester_pays: bool, is_unsigned: bool = False) -> None:
         super().__init__(f"{SCHEME}://{name}", name, client)
@@ -231,6 +237,45 @@ class S3Bucket(RangedBucket):
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         answer = self._sent("put_object", data, Key=key, **condition)
         return made_ms(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}))
+
+    def copy(self, source: Bucket, source_key: str, key: str) -> bool:
+        if not isinstance(source, S3Bucket):
+            return False
+        size_bytes = source._head(source_key).size_bytes
+        origin = {"Bucket": source._name, "Key": source_key}
+        try:
+            if size_bytes <= self.most_copied_bytes:
+                self._request("copy_object", Key=key, CopySource=origin)
+            else:
+                self._copy_parts(origin, size_bytes, key)
+        except OSError as error:
+            if error.errno != errno.EREMOTEIO:
+                raise
+            # A server that copies nothing, or not between these buckets.
+            return False
+        return True
+
+    def _copy_parts(self, origin: dict[str, str], size_bytes: int, key: str) -> None:
+        upload = self.start_upload(key, if_absent=False)
+        try:
+            parts = []
+            for number, start in enumerate(range(0, size_bytes, self.copied_part_bytes), start=1):
+                last = min(start + self.copied_part_bytes, size_bytes) - 1
+                answer = self._request(
+                    "upload_part_copy",
+                    Key=key,
+                    CopySource=origin,
+                    CopySourceRange=f"bytes={start}-{last}",
+                    UploadId=upload[1],
+                    PartNumber=number,
+                )
+                etag = needed(answer.get("CopyPartResult", {}), "ETag", self._where(key))
+                parts.append({"ETag": etag, "PartNumber": number})
+            self.complete(upload, parts)
+        except BaseException:
+            with suppress(OSError):
+                self.abort(upload)
+            raise
 
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         if len(keys) == 1:

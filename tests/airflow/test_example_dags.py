@@ -198,6 +198,22 @@ def test_a_folder_is_looked_at_then_converted_and_goes_on_as_a_table(folder: Pat
     assert sorted(Table.open(folder / "events_to_convert").to_arrow().column("id").to_pylist()) == [1, 2, 12]
 
 
+def test_a_backup_copies_what_is_new_and_a_trial_copies_nothing(folder: Path, dag_of: ParseDag) -> None:
+    for number in (1, 2):
+        tasks = run(dag_of("clone_orders", "clone_orders"))
+        backup, trial = (tasks[name][0].xcom_pull(task_ids=name) for name in ("backup", "trial"))
+        assert (backup["status"], backup["metrics"]["numCopiedFiles"]) == ("committed", 1)
+        assert (trial["status"], trial["files"]["added"], trial["metrics"]["numCopiedFiles"]) == (
+            "committed",
+            number,
+            0,
+        )
+    assert Table.open(folder / "orders_backup").to_arrow().num_rows == 4
+    table = Table.open(folder / "orders_trial", allow_absolute_paths=True)
+    assert table.to_arrow().column_names == ["id", "amount", "note"]
+    assert not list((folder / "orders_trial").glob("*.parquet"))
+
+
 def race_specs(dag: Any, number: int) -> dict[str, JobSpec]:
     """The jobs of the race's tasks as a run of the DAG would submit them."""
     specs = {}

@@ -23,6 +23,7 @@ from airflow_txlog.errors import InvalidInput, InvalidJobSpec
 from airflow_txlog.operators import (
     CheckpointOperator,
     DeltaAlterTableOperator,
+    DeltaCloneOperator,
     DeltaConvertOperator,
     DeltaDeleteOperator,
     DeltaMergeOperator,
@@ -110,6 +111,8 @@ TASKS: dict[str, Callable[[], Any]] = {
     "restore": lambda: DeltaRestoreOperator(task_id="t", **ONCE, version="3"),
     "restore to a time": lambda: DeltaRestoreOperator(task_id="t", **ONCE, timestamp="2024-01-31"),
     "convert": lambda: DeltaConvertOperator(task_id="t", **ONCE, partition_schema="day DATE"),
+    "clone": lambda: DeltaCloneOperator(task_id="t", **ONCE, source=table("/s", version=3)),
+    "clone of a time": lambda: DeltaCloneOperator(task_id="t", **ONCE, source=table("/s"), timestamp="2024-01-31"),
     "optimize": lambda: DeltaOptimizeOperator(
         task_id="t",
         **SHARED,

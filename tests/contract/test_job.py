@@ -58,6 +58,9 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ("restore", {"timestamp": "2026-03-01T12:00:00Z"}),
     ("convert", {}),
     ("convert", {"partition_schema": "day DATE", "properties": {"a": "b"}, "dry_run": True}),
+    ("clone", {"source": {"table": "/s"}}),
+    ("clone", {"source": {"table": "/s", "version": 2}, "shallow": True, "replace": True, "properties": {"a": "b"}}),
+    ("clone", {"source": {"table": "s3://b/s"}, "timestamp": "2026-03-01T12:00:00Z"}),
     ("checkpoint", {}),
     ("vacuum", {}),
     ("vacuum", {"retention_hours": 0, "dry_run": True, "check_retention": False}),
@@ -68,7 +71,12 @@ VALID: list[tuple[str, dict[str, Any]]] = [
 ]
 
 INVALID: list[tuple[str, dict[str, Any], str]] = [
-    ("clone", {}, "operation"),
+    ("duplicate", {}, "operation"),
+    ("clone", {}, "arguments.source"),
+    ("clone", {"source": FILES}, "arguments.source.format"),
+    ("clone", {"source": {"table": "s"}}, "arguments.source.table"),
+    ("clone", {"source": {"table": "/s", "version": 1}, "timestamp": "2026-03-01"}, "arguments.timestamp"),
+    ("clone", {"source": {"table": "/s"}, "timestamp": "soon"}, "arguments.timestamp"),
     ("convert", {"partition_schema": " "}, "arguments.partition_schema"),
     ("convert", {"partition_by": ["day"]}, "arguments.partition_by"),
     ("upsert", {"source": FILES, "keys": []}, "arguments.keys"),

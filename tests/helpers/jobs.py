@@ -128,6 +128,7 @@ def run(
     key: str | None = KEY,
     unrestricted: tuple[str, ...] = (),
     limits: Limits = USUAL,
+    allow_absolute_paths: bool = False,
     **arguments: Any,
 ) -> JobResult:
     """Run a job in this session; its result, failed or not. `key` is that of the work, for its saved work.
@@ -145,6 +146,7 @@ def run(
         conflict_deadline_s=conflict_deadline_s,
         spark_conf=spark_conf or {},
         storage_options=storage_options or {},
+        allow_absolute_paths=allow_absolute_paths,
         saved_work_key=key if application is not None else None,
         unrestricted=unrestricted,
     )

@@ -15,7 +15,9 @@ import pytest
 from airflow_txlog.engine.log.paths import Visibility
 from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
 from airflow_txlog.storage import Store, StoreReference
+from airflow_txlog.storage.bucket import Bucket
 from airflow_txlog.storage.objects import ObjectStore
+from airflow_txlog.storage.s3 import S3Bucket
 from tests.helpers.contending import winners
 
 MIB = 1024 * 1024
@@ -218,3 +220,28 @@ def test_of_eight_processes_one_wins_each_key(object_store: Store) -> None:
     assert {key: len(numbers) for key, numbers in won.items()} == dict.fromkeys(keys, 1)
     assert all(object_store.read(key) == b"%d" % numbers[0] for key, numbers in won.items())
     assert len({numbers[0] for numbers in won.values()}) > 1  # or nothing was contended
+
+
+def test_a_copy_inside_a_service_moves_no_byte_through_this_process(
+    object_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(object_store, ObjectStore)
+    bucket, content = type(object_store._bucket), bytes_of(7, 12 * MIB + 5)
+    if object_store._bucket.copy.__func__ is Bucket.copy:  # type: ignore[attr-defined]
+        pytest.skip("this service copies nothing for us")
+    write(object_store, "a b/é%.bin", content)
+    if bucket is S3Bucket:
+        # In parts, as of an object beyond the limit.
+        monkeypatch.setattr(S3Bucket, "most_copied_bytes", 6 * MIB)
+        monkeypatch.setattr(S3Bucket, "copied_part_bytes", 5 * MIB)
+    with monkeypatch.context() as patch:
+        for name in ("get", "get_tail", "put", "put_part"):
+            patch.setattr(bucket, name, lambda *given, **named: pytest.fail("bytes were moved"))
+        object_store.copy_in(object_store, "a b/é%.bin", "x/copy ü")
+        with pytest.raises(FileNotFoundError):
+            object_store.copy_in(object_store, "none", "x/none")
+    assert object_store.open_input("x/copy ü").read() == content
+    monkeypatch.setattr(bucket, "copy", lambda *given: False)
+    object_store.copy_in(object_store, "a b/é%.bin", "x/streamed")
+    assert object_store.open_input("x/streamed").read() == content
+    assert names(object_store) == ["a b/é%.bin", "x/copy ü", "x/streamed"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.storage import Store, StoreReference, open_named_file
+from airflow_txlog.storage import Access, Store, StoreReference, open_named_file, open_store
 
 COMMIT = "_delta_log/00000000000000000000.json"
 
@@ -72,6 +72,21 @@ def test_put_if_absent_never_replaces(store: Store) -> None:
     assert store.put_if_absent(COMMIT, b"second") is False
     assert store.read(COMMIT) == b"first"
     assert names(store) == [COMMIT]  # the loser leaves nothing
+
+
+def test_a_copy_appears_whole_and_replaces_an_older_one(store: Store) -> None:
+    other, data = open_store("memory://another-store/t", Access()), bytes(range(256)) * 70_000
+    for source in (store, other):
+        source.put("a b/é.parquet", data)
+        store.put("x/copy", b"older")
+        store.copy_in(source, "a b/é.parquet", "x/copy")
+        with store.open_input("x/copy") as file:
+            assert file.read() == data
+        with pytest.raises(FileNotFoundError):
+            store.copy_in(source, "none", "x/none")
+    assert names(store) == ["a b/é.parquet", "x/copy"]
+    with pytest.raises(ValueError, match="inside the table"):
+        store.copy_in(other, "a b/é.parquet", "../x")
 
 
 def test_put_replaces(store: Store) -> None:

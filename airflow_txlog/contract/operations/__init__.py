@@ -29,6 +29,7 @@ from airflow_txlog.contract.operations.fields import (
 from airflow_txlog.contract.operations.reading import Sees
 from airflow_txlog.contract.operations.records import (
     Checkpoint,
+    Clone,
     Convert,
     Delete,
     Merge,
@@ -50,6 +51,7 @@ __all__ = [
     "AnyClause",
     "AnySource",
     "Checkpoint",
+    "Clone",
     "Convert",
     "Delete",
     "DeleteClause",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -22,6 +23,15 @@ from airflow_txlog.locations import ABSOLUTE
 
 _TEXT = "a non-empty text"
 
+
+def _is_moment(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text.strip())
+    except ValueError:
+        return False
+    return True
+
+
 Text = Annotated[str, Meta(pattern=r"\S", description=_TEXT)]
 Location = Annotated[
     str,
@@ -32,6 +42,7 @@ Location = Annotated[
     ),
 ]
 Version = Annotated[int, Meta(ge=0, description="a version from 0 on")]
+Moment = Annotated[str, Meta(description="a date or time in ISO 8601", extra={"holds": _is_moment, "is_shown": True})]
 ColumnNames = Annotated[tuple[Text, ...], Meta(description="a list of column names")]
 Names = Annotated[tuple[Text, ...], Meta(description="a list of names")]
 SomeColumnNames = Annotated[tuple[Text, ...], Meta(min_length=1, description="a non-empty list of column names")]

@@ -101,7 +101,7 @@ def read(kind: Any, value: Any, place: str, change: Change | None = None) -> Any
         want(place, found is not None, expectation(kind), value, is_shown=_is_shown(kind))
         return read(found, value, place, change)
     result = _single(inner, kind, value, place, change)
-    want(place, "holds" not in extra or extra["holds"](result), expectation(kind), value)
+    want(place, "holds" not in extra or extra["holds"](result), expectation(kind), value, is_shown=_is_shown(kind))
     return change(result, extra["sees"]) if change is not None and "sees" in extra else result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -23,6 +22,7 @@ from airflow_txlog.contract.operations.fields import (
     KeySource,
     Location,
     Minutes,
+    Moment,
     PairText,
     RowsInProcess,
     Share,
@@ -34,7 +34,7 @@ from airflow_txlog.contract.operations.fields import (
     UpdateClause,
     Version,
 )
-from airflow_txlog.contract.operations.reading import invalid, want
+from airflow_txlog.contract.operations.reading import want
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.sql.expression import Call, Expression, Opaque, parts_of
@@ -297,19 +297,12 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
     changes_rows = True
 
     version: Version | None = None
-    timestamp: Text | None = None
+    timestamp: Moment | None = None
     ignore_missing: bool = False
 
     def check(self) -> None:
         one = (self.version is None) != (self.timestamp is None)
         want("arguments.version", one, "given, or timestamp is: exactly one of them", self.version)
-        if self.timestamp is not None:
-            try:
-                datetime.fromisoformat(self.timestamp.strip())
-            except ValueError:
-                raise invalid(
-                    "arguments.timestamp", "a date or time in ISO 8601", self.timestamp, is_shown=True
-                ) from None
 
     @property
     def counts_from_first_try(self) -> bool:
@@ -331,6 +324,28 @@ class Convert(Operation, frozen=True, kw_only=True, tag="convert"):
     properties: TextMap = msgspec.field(default_factory=dict)
     collect_statistics: bool = True
     dry_run: bool = False
+
+
+@register
+class Clone(Operation, frozen=True, kw_only=True, tag="clone"):
+    """Make the table a clone of the source, at a version or a moment: shallow, or with copies of its files.
+
+    `replace`: also a table that exists, whose rows become the source's; a deep clone copies what it lacks.
+    `properties`: instead of the source's of these names.
+    """
+
+    job = f"{_JOBS}.clone:clone"
+    changes_rows = True
+
+    source: TableView
+    timestamp: Moment | None = None
+    shallow: bool = False
+    replace: bool = False
+    properties: TextMap = msgspec.field(default_factory=dict)
+
+    def check(self) -> None:
+        one = self.source.version is None or self.timestamp is None
+        want("arguments.timestamp", one, "null with a version of the source", self.timestamp, is_shown=True)
 
 
 @register

@@ -68,7 +68,7 @@ def new_table(
     asked = {**CREATED_TABLE_PROPERTIES, **given}
     if cluster_by:
         asked[f"{FEATURE_PREFIX}clustering"] = "supported"
-    _check_feature_properties(uri, asked)
+    check_feature_properties(uri, asked)
     given_schema = schema if isinstance(schema, StructType) else from_arrow(schema)
     delta_schema, mapping = _mapped(uri, given_schema, asked, clock)
     configuration = {key: value for key, value in {**asked, **mapping}.items() if not key.startswith(FEATURE_PREFIX)}
@@ -94,7 +94,8 @@ def new_table(
     return protocol, metadata, [clustering_domain(clustering)]
 
 
-def _check_feature_properties(uri: str, properties: Mapping[str, str]) -> None:
+def check_feature_properties(uri: str, properties: Mapping[str, str]) -> None:
+    """Raise InvalidProperty for a property that requests a feature by another word than Delta's."""
     for name, value in properties.items():
         if name.startswith(FEATURE_PREFIX) and value.lower() not in ("supported", "enabled"):
             raise InvalidProperty(

@@ -6,6 +6,7 @@ belongs to one thread and commits once.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -290,11 +291,7 @@ class Transaction:
                 "Begin another one.",
                 table=self._store.root,
             )
-        attempt = self._attempt(operation, never_rebases)
-        validate(attempt)
-        check_paths_are_free(attempt, self.snapshot)
-        check_new_files(attempt, self.snapshot)
-        check_clustered_files(attempt, self.clustering)
+        attempt = self._checked_attempt(operation, never_rebases)
         if not record_empty and self._has_nothing_to_record(attempt):
             self.outcome = CommitOutcome(version=self.read_version, committed=False)
             return self.read_version
@@ -314,6 +311,21 @@ class Transaction:
         if self._on_committed is not None:
             self._on_committed(self.snapshot, landed)
         return landed.version
+
+    def check(self, operation: str, adds: Iterable[Add], removed: pa.Table) -> None:
+        """Raise the error by which `commit` would refuse these files, which need not be written yet."""
+        trial = copy.copy(self)
+        trial._adds, trial._removes = [*self._adds, *adds], [*self._removes]
+        trial.remove(removed)
+        trial._checked_attempt(operation, False)
+
+    def _checked_attempt(self, operation: str, never_rebases: bool) -> Attempt:
+        attempt = self._attempt(operation, never_rebases)
+        validate(attempt)
+        check_paths_are_free(attempt, self.snapshot)
+        check_new_files(attempt, self.snapshot)
+        check_clustered_files(attempt, self.clustering)
+        return attempt
 
     def _has_nothing_to_record(self, attempt: Attempt) -> bool:
         """Return whether the commit may be skipped. An application transaction alone is nothing to record."""

@@ -83,6 +83,17 @@ def _all_plain(paths: pa.StringArray) -> bool:
     return not pc.equal(pc.binary_length(paths), 0).true_count
 
 
+def absolute_path(canonical: str, root: str) -> str:
+    """Return the wire path of a file of the table at `root` for other tables: an absolute URI, encoded once.
+
+    day=2024 a/f.parquet of s3a://lake/t  -> s3a://lake/t/day=2024%20a/f.parquet
+    f.parquet of /lake/t                  -> file:/lake/t/f.parquet, as Hadoop spells it
+    """
+    scheme, authority, path = _split(canonical) if not is_inside(canonical) else split(f"{root}/{canonical}")
+    encoded = encode_add_path(path)
+    return f"{LOCAL}:{encoded}" if scheme in (None, LOCAL) else f"{scheme}://{authority}{encoded}"
+
+
 def misspelled(wire_paths: pa.ChunkedArray) -> pa.BooleanArray:
     """Return which relative paths `encode_add_path` spells otherwise: delta-spark's VACUUM would delete their files."""
     found = [

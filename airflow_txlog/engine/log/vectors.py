@@ -15,9 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
+
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, corrupt_vector
 from airflow_txlog.engine.log.actions import DeletionVector
-from airflow_txlog.engine.log.paths import canonical_path
+from airflow_txlog.engine.log.paths import absolute_path, canonical_path
 from airflow_txlog.errors import CorruptTable
 from airflow_txlog.storage.base import Store, is_about_name
 from airflow_txlog.storage.limits import VECTOR
@@ -67,6 +69,14 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
     # The prefix is a directory name, not a URI: nothing in it is encoded.
     file_name = f"deletion_vector_{uuid.UUID(bytes=name)}.bin"
     return f"{prefix}/{file_name}" if prefix else file_name
+
+
+def absolute_vector(vector: DeletionVector, root: str, spelled: str) -> DeletionVector:
+    """Return the vector as other tables name it: by its file's absolute URI, below `spelled`, unless it is inline."""
+    path = vector_file(vector.storage_type, vector.path_or_inline_dv, root)
+    if path is None:
+        return vector
+    return msgspec.structs.replace(vector, storage_type="p", path_or_inline_dv=absolute_path(path, spelled))
 
 
 def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None]]) -> list[RowPositions]:

@@ -96,9 +96,10 @@ def restore(
     _check_features(head, target, metadata, store.root)
     coming = _without(target.state.live, head.state.live, store.root)
     going = _without(head.state.live, target.state.live, store.root)
-    missing = _missing(store, coming)
+    missing = missing_files(store, coming)
     if missing and not ignore_missing:
-        raise _files_missing(store.root, target.version, missing)
+        instead = "Restore a later version, put the files back, or pass ignore_missing=True to restore what is left."
+        raise files_missing(store.root, target.version, missing, "restored", instead)
     after_files, after_bytes = target.num_files - len(missing), target.size_bytes
     if missing:
         gone = pc.is_in(coming.column("path"), value_set=pa.array(missing, pa.string()))
@@ -198,7 +199,7 @@ def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table:
 # --- are the files still there? -------------------------------------------------------------------------------------
 
 
-def _missing(store: Store, files: pa.Table) -> list[str]:
+def missing_files(store: Store, files: pa.Table) -> list[str]:
     """Return, ordered, the wire paths of files that are gone or have another size, or whose vector's file is gone."""
     paths = canonical_paths(files.column("path"), store.root).to_pylist()
     sizes = files.column("size").to_pylist()
@@ -217,13 +218,19 @@ def _missing(store: Store, files: pa.Table) -> list[str]:
     return sorted(path for path, found in zip(wire, is_there, strict=True) if not found)
 
 
-def _files_missing(table: str, version: int, missing: list[str]) -> FilesMissing:
+def files_missing(
+    table: str,
+    version: int,
+    missing: list[str],
+    to_be: str,
+    instead: str = "Take a later version, or put the files back.",
+) -> FilesMissing:
+    """Return the error of a version that cannot be restored or cloned: `to_be`."""
     shown = ", ".join(missing[:_EXAMPLES])
     more = f" and {len(missing) - _EXAMPLES} more" if len(missing) > _EXAMPLES else ""
     return FilesMissing(
-        f"FilesMissing: version {version} of {table} cannot be restored: {len(missing)} of its files are gone or have "
-        f"another size ({shown}{more}), most likely deleted by a VACUUM. Nothing was committed. Restore a later "
-        "version, put the files back, or pass ignore_missing=True to restore what is left.",
+        f"FilesMissing: version {version} of {table} cannot be {to_be}: {len(missing)} of its files are gone or have "
+        f"another size ({shown}{more}), most likely deleted by a VACUUM. Nothing was committed. {instead}",
         table=table,
         version=version,
         count=len(missing),

@@ -12,13 +12,12 @@ import re
 from collections.abc import Iterable, Sequence
 
 from airflow_txlog.datafiles.partitioning import encode_add_path
-from airflow_txlog.datafiles.staged_files import CHANGE_DIRECTORY, DATA_FILE, UUID, StagedFile
+from airflow_txlog.datafiles.staged_files import CHANGE_DIRECTORY, DATA_FILE, VECTOR_FILE, StagedFile
 from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.base import inner_parts
 
-_VECTORS = re.compile(rf"deletion_vector_{UUID}\.bin")
 # The random directory of a file in a table with column mapping, or with delta.randomizeFilePrefixes.
 _PREFIX = re.compile("[0-9A-Za-z]+")
 
@@ -40,7 +39,7 @@ def confined(file: StagedFile, folder: str = "") -> StagedFile:
     if is_change:
         del directories[0]
     kind = DATA_FILE.fullmatch(name)
-    is_ours = (kind is not None and (kind[1] == "cdc") == is_change) or (_VECTORS.fullmatch(name) and not is_change)
+    is_ours = (kind is not None and (kind[1] == "cdc") == is_change) or (VECTOR_FILE.fullmatch(name) and not is_change)
     if not is_ours or not all("=" in part or _PREFIX.fullmatch(part) for part in directories):
         raise ValueError("a path is none of a file that a job stages")
     return file

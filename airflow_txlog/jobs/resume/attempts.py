@@ -74,11 +74,11 @@ _WORTH_ANOTHER_ATTEMPT = (CommitConflict, CommitContention, TableAlreadyExists)
 class Change:
     """The change that a job wants to commit.
 
-    `staged` are new files, of change rows too. `removed` are rows of a table `FILES`. `adds` are files of the table
-    with another deletion vector, which is in one of the staged `vector_files`. `parameters` and `metrics` are spelled
-    as delta-spark does; `files` are counts for the result. `add_fields` are further fields of the add actions of staged
-    files, by path. Without `data_change`, rows only moved. With `is_alteration`
-    the transaction has new metadata, protocol or domains already.
+    `staged` are new files, of change rows too. `removed` are rows of a table `FILES`. `adds` are whole actions: of
+    files of the table with another deletion vector, which is in one of the staged `vector_files`, or of a clone's
+    files. `add_fields` are further fields of the add actions of staged files, by path. `parameters` and `metrics` are
+    spelled as delta-spark does; `files` are counts for the result. Without `data_change`, rows only moved. With
+    `is_alteration` the transaction has new metadata, protocol or domains already.
     """
 
     operation: str

@@ -8,12 +8,13 @@ returns the value.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, get_args
 
-from airflow_txlog.contract.operations import FORMATS, AnySource
+from airflow_txlog.contract.operations import FORMATS, AnySource, TableView
 from airflow_txlog.contract.operations.fields import (
     Assignments,
     Clauses,
@@ -99,6 +100,16 @@ def is_output(value: Any) -> bool:
 def path_text(value: Any) -> Any:
     """Return a `pathlib` path as its text, and any other value unchanged."""
     return str(value) if isinstance(value, PurePath) else value
+
+
+def version_number(value: Any) -> Any:
+    """Return the text of a version, as a template renders it, as its number, and any other value unchanged."""
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
+def moment_text(value: Any) -> Any:
+    """Return a datetime, which a template in a DAG of native objects renders to, as its text; others unchanged."""
+    return value.isoformat() if isinstance(value, dt.datetime) else value
 
 
 def column_list(name: str, value: Any) -> list[str] | None:
@@ -193,6 +204,7 @@ def _format_of(path: str) -> str:
 # The types of a record's fields, and the readers of the forms in which an author may write them.
 _FORMS: tuple[tuple[Any, Callable[[str, Any], Any]], ...] = (
     (AnySource, source_of),
+    (TableView, source_of),
     (Clauses, clause_list),
     (Assignments, expression_map),
     (ColumnNames, column_list),

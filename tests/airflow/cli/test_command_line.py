@@ -355,6 +355,26 @@ def test_a_convert_makes_a_folder_a_table(txlog: Any, tmp_path: Path) -> None:
     assert "TableAlreadyExists" in txlog(*words).err
 
 
+def test_a_clone_is_made_once_and_brought_up_to_date(txlog: Any, folder: Path, tmp_path: Path) -> None:
+    words = ["clone", tmp_path / "t", "--from", folder, "--set-property", "delta.appendOnly=false"]
+    size = Table.open(folder).snapshot(1).size_bytes
+    assert txlog(*words, "--version", "1", "--json").document == {
+        "table": f"file://{tmp_path / 't'}",
+        "version": 0,
+        "committed": True,
+        "num_copied_files": 1,
+        "copied_size_bytes": size,
+        "num_removed_files": 0,
+    }
+    assert Table.open(tmp_path / "t").snapshot().properties["delta.appendOnly"] == "false"
+    assert "TableAlreadyExists" in txlog(*words).err
+    assert txlog(*words, "--replace").out.startswith("cloned by version 1, ")
+    assert txlog(*words, "--replace").out == "a clone of that version already: nothing to do\n"
+    assert txlog("clone", tmp_path / "u", "--from", folder, "--shallow").out == "cloned by version 0, 0 files copied\n"
+    for wrong in (["--version", "1", "--timestamp", "2024-01-01"], ["--set-property", "x"]):
+        assert txlog(*words, *wrong).code == 2
+
+
 def test_an_alter_changes_the_table_once_for_each_call(txlog: Any, folder: Path) -> None:
     words = ["--set-property", "comment=days and ids", "--add-column", "note=STRING", "--set-comment", "id=the key"]
     words += ["--set-not-null", "id", "--add-constraint", "positive=id > 0", "--set-comment", "day="]

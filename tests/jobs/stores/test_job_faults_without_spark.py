@@ -13,14 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.engine import Table
 from tests.conftest import REPORTED
 from tests.helpers import s3
 from tests.helpers.depth import by_hand
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.job_faults import BEFORE, LATE_S, NEXT_DAY, VECTORS, Harness, Job
-from tests.helpers.jobs import insert, rows, update
+from tests.helpers.jobs import SCHEMA, insert, rows, update
+from tests.helpers.rows import append
 
-pytestmark = pytest.mark.long("every kind of request of sixteen jobs, nine faults")
+pytestmark = pytest.mark.long("every kind of request of seventeen jobs, nine faults")
 
 FIRST_DAY = {number: name for number, name in BEFORE.items() if number < 4}
 SECOND_DAY = {number: name for number, name in BEFORE.items() if number >= 4}
@@ -66,6 +68,7 @@ JOBS = {
         makes_table=True,
         converts_files=True,
     ),
+    "clone": Job("clone", {"source": {"table": "(made by the fixture)"}}, version=0, makes_table=True),
     "checkpoint": Job("checkpoint", {}, version=2),
     "vacuum": Job("vacuum", {"retention_hours": 0, "check_retention": False}, version=None, removes=True),
 }
@@ -87,8 +90,11 @@ def harness() -> Iterator[Harness]:
         for name, value in s3.environment().items():
             patch.setenv(name, value)
         written, merged = put(rows(1, start=WRITTEN, day=NEXT_DAY)), put(rows(2, start=MERGED, day=NEXT_DAY))
+        original = Table.create(s3.new_folder(), SCHEMA, storage_options=s3.options())
+        append(original, rows(8))
+        JOBS["clone"].arguments["source"] = {"table": original.uri}
         for job in JOBS.values():
-            if "source" in job.arguments:
+            if "source" in job.arguments and job.operation != "clone":
                 path = written if job.operation == "write" else merged
                 job.arguments["source"] = {"format": "parquet", "path": path}
         yield Harness(JOBS, proxy, None)

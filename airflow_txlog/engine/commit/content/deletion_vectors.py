@@ -109,6 +109,11 @@ class VectorFile:
             offset += 4 + len(deleted.data) + 4
 
 
+def place_of_uuid(unique_id: str) -> str:
+    """Return how descriptors name the file of vectors with this UUID, in the table's own folder."""
+    return _encoded(unique_id)
+
+
 def pack_vectors(bitmaps: Sequence[RowPositions], file_bytes: int = FILE_BYTES) -> list[tuple[RowPositions, ...]]:
     """Return the bitmaps cut into the contents of files, in order; a file is full once it has `file_bytes`."""
     files: list[list[RowPositions]] = []

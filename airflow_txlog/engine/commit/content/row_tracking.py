@@ -63,13 +63,13 @@ def with_row_ids(attempt: Attempt, snapshot: Snapshot | None) -> Attempt:
 
 
 def _check_enabling(snapshot: Snapshot, attempt: Attempt) -> None:
-    """Raise InvalidCommit if row tracking is enabled before the columns are named and every live file has ids.
+    """Raise InvalidCommit if row tracking is enabled before the columns are named and every file that stays has ids.
 
     A file that the commit adds again gets its ids with it.
     """
     files = snapshot.files(columns=["path", "base_row_id"])
     paths = canonical_paths(files.filter(pc.is_null(files.column("base_row_id"))).column("path"), attempt.table)
-    without = len(set(paths.to_pylist()) - attempt.added_paths)
+    without = len(set(paths.to_pylist()) - attempt.added_paths - {attempt.canonical(each) for each in attempt.removes})
     metadata = attempt.new_metadata or snapshot.metadata
     unnamed = [name for name in MATERIALIZED_COLUMNS if name not in metadata.configuration]
     if without or unnamed:

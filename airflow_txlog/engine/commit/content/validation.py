@@ -214,10 +214,14 @@ def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
         _check_may_come(attempt, keys, f"is live at version {snapshot.version}")
 
 
+# Operations whose files another engine may have written.
+_OF_FILES_THAT_EXIST = frozenset({"RESTORE", "CLONE"})
+
+
 def check_new_files(attempt: Attempt, snapshot: Snapshot | None) -> None:
-    """Raise UnsupportedFeature for a new data file (none that is live or restored) that this engine cannot write."""
+    """Raise UnsupportedFeature for a new data file (none that is live, restored or cloned) that we cannot write."""
     protocol = attempt.resulting_protocol
-    if protocol is None or not attempt.adds or attempt.operation == "RESTORE":
+    if protocol is None or not attempt.adds or attempt.operation in _OF_FILES_THAT_EXIST:
         return
     try:
         check_files_writable(protocol, *attempt.resulting_layout, attempt.table)

@@ -1,0 +1,35 @@
+"""Arguments that several commands of `airflow txlog` read alike, and the error of wrong ones."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.locations import is_absolute
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+class UsageError(Exception):
+    """The arguments of a command contradict each other or cannot be read."""
+
+
+def uri_of(hook: TxlogHook, table: str, args: Namespace) -> str:
+    """Return the URI of a table as a command names it."""
+    # A shell has a current directory that its user chose; a worker has one that no author knows.
+    return hook.table_uri(table if args.conn_id or is_absolute(table) else os.path.abspath(table))
+
+
+def moment_of(args: Namespace) -> int | str | None:
+    """Return `--timestamp`, milliseconds or ISO-8601 text. Raises UsageError if a version is given too."""
+    if args.timestamp is None:
+        return None
+    if args.table_version is not None:
+        raise UsageError("--version and --timestamp exclude each other: one of them says which version is meant.")
+    text: str = args.timestamp
+    try:
+        return int(text)
+    except ValueError:
+        return text

@@ -1,0 +1,59 @@
+"""DeltaCloneOperator: make a table a clone of another one, shallow or deep."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_txlog.contract.operations import Clone, Operation
+from airflow_txlog.operators.arguments.given import moment_text, version_number
+from airflow_txlog.operators.base import ExactlyOnceOperator
+
+
+class DeltaCloneOperator(ExactlyOnceOperator):
+    """Make `table_uri` a clone of a Delta table at a version or a moment, in one commit, without Spark.
+
+    :param source: the table to clone, as `sources.table(uri)`, or `table(uri, version=7)`. (templated)
+    :param timestamp: instead of a version, the moment: a datetime or ISO-8601, in UTC if it names no zone; selects the
+        last version committed at or before it. (templated)
+    :param shallow: True copies no data: the clone reads the source's own files, until a VACUUM of the source deletes
+        them. False copies every file, and the clone is independent.
+    :param replace: `table_uri` may be a table already. Its rows become the source's, and its history stays. A deep
+        clone copies only the files that it lacks since it was cloned last.
+    :param properties: table properties, instead of the source's of these names.
+
+    A killed task continues: it copies no file twice. The clone has the source's schema, partitioning, constraints,
+    properties and features, and a new id. It has none of the source's application transactions: a task that wrote to
+    the source has not written to the clone. Example: `DeltaCloneOperator(task_id="copy", table_uri="/lake/orders_dev",
+    source=table("/lake/orders"), shallow=True)`. Other arguments: `ExactlyOnceOperator` and `TxlogOperator`.
+    """
+
+    operation: ClassVar[type[Operation]] = Clone
+    template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "source", "timestamp")
+
+    def __init__(
+        self,
+        *,
+        source: Mapping[str, Any],
+        timestamp: dt.datetime | str | None = None,
+        shallow: bool = False,
+        replace: bool = False,
+        properties: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.timestamp = timestamp
+        self.shallow = shallow
+        self.replace = replace
+        self.properties = properties
+        self.check_literals()
+
+    def job_arguments(self) -> dict[str, Any]:
+        """Return the fields, with the source's `version` as a number if its text is one."""
+        arguments = super().job_arguments()
+        source = {**arguments["source"]}
+        if "version" in source:
+            source["version"] = version_number(source["version"])
+        return {**arguments, "source": source, "timestamp": moment_text(self.timestamp)}

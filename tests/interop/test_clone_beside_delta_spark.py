@@ -1,0 +1,145 @@
+"""Shallow clones beside delta-spark's own: of the same tables the same protocol, metadata, files and domains.
+
+delta-spark reads, changes and vacuums ours, and delta-rs reads them. Skipped where delta-spark's jars are not there.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.paths import canonical_path
+from tests.helpers.delta_spark import DeltaSpark
+from tests.helpers.jobs import committed, files_on_disk, run
+from tests.helpers.readers import rows_by_delta_rs
+from tests.interop.reference.plain import plain_rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow("delta-spark in a JVM of its own")]
+
+# What each table is made by, after its name; and what is done to it then.
+TABLES = {
+    "plain": ("(id BIGINT, day STRING) USING delta PARTITIONED BY (day)", ["DELETE FROM {} WHERE id = 1"]),
+    "rich": (
+        "(id BIGINT NOT NULL COMMENT 'key', day STRING, twice BIGINT GENERATED ALWAYS AS (id * 2)) USING delta "
+        "PARTITIONED BY (day) COMMENT 'a table' TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', "
+        "'delta.columnMapping.mode' = 'name', 'delta.enableRowTracking' = 'true', 'delta.enableChangeDataFeed' = "
+        "'true', 'delta.enableInCommitTimestamps' = 'true', 'delta.appendOnly' = 'false', 'my.own' = 'x')",
+        [
+            "ALTER TABLE {} ADD CONSTRAINT positive CHECK (id >= 0)",
+            "ALTER TABLE {} RENAME COLUMN id TO number",
+            "DELETE FROM {} WHERE number = 1",
+        ],
+    ),
+    "clustered": (
+        "(id BIGINT, day STRING) USING delta CLUSTER BY (id) TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+        ["OPTIMIZE {}", "DELETE FROM {} WHERE id = 1"],
+    ),
+}
+# Of each table its own, on purpose or by chance.
+OWN = ("id", "createdTime")
+MATERIALIZED = "delta.rowTracking.materialized"
+
+
+def of_log(place: Path) -> dict[str, Any]:
+    """What a table's first commit holds, in a form that both writers' agree in where they mean the same."""
+    lines = [json.loads(line) for line in (place / "_delta_log" / f"{0:020}.json").read_text().splitlines()]
+    found: dict[str, Any] = {"add": [], "domainMetadata": []}
+    for line in lines:
+        for kind, action in line.items():
+            if kind in ("add", "domainMetadata"):
+                found[kind].append(action)
+            else:
+                found[kind] = action
+    metadata, protocol = found["metaData"], found["protocol"]
+    own = {name: value for name, value in metadata.items() if name not in OWN and value is not None}
+    own["configuration"] = {name: value for name, value in own["configuration"].items() if MATERIALIZED not in name}
+    for add in found["add"]:
+        add["path"] = canonical_path(add["path"], place.as_uri())
+        add["stats"] = json.loads(add["stats"])
+        if "deletionVector" in add:
+            vector = add["deletionVector"]
+            vector["pathOrInlineDv"] = canonical_path(vector["pathOrInlineDv"], place.as_uri())
+            vector.pop("maxRowIndex", None)
+        add.pop("tags", None)
+    return {
+        "metadata": own,
+        "protocol": {name: sorted(value) if isinstance(value, list) else value for name, value in protocol.items()},
+        "files": sorted(found["add"], key=lambda add: str(add["path"])),
+        "domains": sorted(found["domainMetadata"], key=lambda each: str(each["domain"])),
+        "parameters": {name: str(value) for name, value in found["commitInfo"]["operationParameters"].items()},
+    }
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_shallow_clone_is_the_one_that_delta_spark_makes(delta: DeltaSpark, tmp_path: Path, name: str) -> None:
+    source, theirs, ours = (tmp_path / each for each in ("a b%c", "theirs", "ours"))
+    made, steps = TABLES[name]
+    delta.run(
+        f"CREATE TABLE delta.`{source}` {made}",
+        *(f"INSERT INTO delta.`{source}` (id, day) VALUES ({n}, 'x/y'), ({n + 1}, 'x/y')" for n in (0, 2, 5)),
+        *(step.format(f"delta.`{source}`") for step in steps),
+        f"CREATE TABLE delta.`{theirs}` SHALLOW CLONE delta.`{source}`",
+    )
+    committed(run(None, "clone", ours, source={"table": str(source)}, shallow=True))
+    wanted, found = of_log(theirs), of_log(ours)
+    assert found["protocol"] == wanted["protocol"]
+    assert found["metadata"] == wanted["metadata"]
+    assert found["domains"] == wanted["domains"]
+    # Row ids are numbered in the order of the files, which delta-spark leaves to chance.
+    for each in (wanted, found):
+        for add in each["files"]:
+            add.pop("baseRowId", None)
+    assert found["files"] == wanted["files"]
+    assert {**wanted["parameters"], "isShallow": "true"} == found["parameters"]
+    was = delta.read(source)["rows"]
+    assert delta.read(ours)["rows"] == was == delta.read(theirs)["rows"]
+    for place in (ours, theirs):
+        assert plain_rows(Table.open(place, allow_absolute_paths=True).to_arrow()) == was
+        by_delta_rs = rows_by_delta_rs(str(place))
+        assert by_delta_rs is None if name == "rich" else plain_rows(by_delta_rs) == was
+    # Both engines change it, and neither touches the source.
+    before = files_on_disk(source)
+    key, table = "number" if name == "rich" else "id", f"delta.`{ours}`"
+    delta.run(
+        f"INSERT INTO {table} ({key}, day) VALUES (9, 'x/y')",
+        f"DELETE FROM {table} WHERE {key} = 2",
+        f"OPTIMIZE {table}",
+        f"VACUUM {table} RETAIN 0 HOURS",
+    )
+    committed(run(None, "delete", ours, predicate=f"{key} = 5", allow_absolute_paths=True))
+    left = Table.open(ours, allow_absolute_paths=True)
+    left.vacuum(0, check_retention=False, orphan_retention=dt.timedelta(days=1))
+    assert sorted(left.to_arrow().column(key).to_pylist()) == [0, 3, 6, 9]
+    assert sorted(row[key] for row in delta.read(ours)["rows"]) == [0, 3, 6, 9]
+    assert files_on_disk(source) == before
+    assert delta.read(source)["rows"] == was
+
+
+def test_delta_spark_reads_a_deep_clone_and_writes_to_it(delta: DeltaSpark, tmp_path: Path) -> None:
+    source, ours = tmp_path / "s", tmp_path / "t"
+    made, steps = TABLES["rich"]
+    delta.run(
+        f"CREATE TABLE delta.`{source}` {made}",
+        f"INSERT INTO delta.`{source}` (id, day) VALUES (0, 'a'), (1, 'a'), (2, 'b')",
+        *(step.format(f"delta.`{source}`") for step in steps),
+    )
+    committed(run(None, "clone", ours, source={"table": str(source)}))
+    was = delta.read(source)["rows"]
+    delta.run(f"INSERT INTO delta.`{source}` (number, day) VALUES (7, 'a')")
+    committed(run(None, "clone", ours, source={"table": str(source)}, replace=True))
+    assert delta.read(ours, 0)["rows"] == was
+    assert delta.read(ours)["rows"] == delta.read(source)["rows"] == plain_rows(Table.open(ours).to_arrow())
+    ids = delta.sql(f"SELECT number, _metadata.row_id AS row_id FROM delta.`{ours}` ORDER BY row_id")
+    assert len({row["row_id"] for row in ids}) == 3
+    delta.run(f"UPDATE delta.`{ours}` SET day = 'c' WHERE number = 0", f"VACUUM delta.`{ours}` RETAIN 0 HOURS")
+    found = Table.open(ours).to_arrow().to_pylist()
+    assert sorted((row["number"], row["day"], row["twice"]) for row in found) == [
+        (0, "c", 0),
+        (2, "b", 4),
+        (7, "a", 14),
+    ]
