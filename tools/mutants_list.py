@@ -54,6 +54,8 @@ KILLED_CLONES = "tests/jobs/operations/clone/test_killed_clones.py"
 UPKEEP = "tests/jobs/operations/test_upkeep.py"
 VERIFICATION = "tests/jobs/operations/alter/test_verification.py"
 TASK_ROWS = "tests/airflow/test_task_rows.py"
+IDENTITIES = "tests/engine/table/schema/test_identities.py"
+IDENTITY_COLUMNS = "tests/jobs/test_identity_columns.py"
 SMALL_FILES = "tests/datafiles/tasks/test_small_files.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
@@ -737,6 +739,47 @@ FAULTS = (
         old="{_short_digest(self.table)}-{self.number}",
         new="{self.number}",
         tests=(TASK_ROWS,),
+    ),
+    # --- identity columns -------------------------------------------------------------------------------------------
+    Fault(
+        name="values-at-the-mark",
+        breaks="the first row of a commit gets the last value of the one before",
+        file="airflow_txlog/engine/table/schema/identities.py",
+        old="(self.mark - self.start) // self.step + 1)",
+        new="(self.mark - self.start) // self.step)",
+        tests=(IDENTITIES,),
+    ),
+    Fault(
+        name="values-of-a-lost-race-kept",
+        breaks="rows that lost a race are committed with the values of the winner's rows",
+        file="airflow_txlog/jobs/source/handed_out.py",
+        old="name in identities and identities[name].value(0) == value for",
+        new="name in identities for",
+        tests=(IDENTITY_COLUMNS,),
+    ),
+    Fault(
+        name="inserts-of-a-lost-race-kept",
+        breaks="a merge commits inserts with the values of the winner's rows",
+        file="airflow_txlog/jobs/operations/merge/job.py",
+        old='+ ("" if handed is None else handed.first_values(number))',
+        new="",
+        tests=(IDENTITY_COLUMNS,),
+    ),
+    Fault(
+        name="mark-left-behind",
+        breaks="a merge hands out values, and the next writer hands them out again",
+        file="airflow_txlog/jobs/rows/pipeline.py",
+        old="tx.move_marks(marks)",
+        new="pass",
+        tests=(IDENTITY_COLUMNS,),
+    ),
+    Fault(
+        name="values-of-another-column-reserved",
+        breaks="rows get values that were reserved for another column of the name, and its mark stays behind them",
+        file="airflow_txlog/jobs/source/handed_out.py",
+        old="            self._reserved = None\n        if",
+        new="            pass\n        if",
+        tests=(IDENTITY_COLUMNS,),
     ),
     # --- small files ------------------------------------------------------------------------------------------------
     Fault(

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import pyarrow as pa
@@ -35,15 +36,44 @@ ORC_TYPE_KEY = b"spark.sql.catalyst.type"
 _WHOLE_ORC_BYTES = 64 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityValues:
+    """Values of identity columns for the rows of a scan: they follow from a row's number alone.
+
+    `columns`: for each column its name, the value of row 0 and the step. `starts`: the number of the first row of each
+    file, by its index; the other rows of the file follow in their order.
+    """
+
+    columns: tuple[tuple[str, int, int], ...]
+    starts: tuple[int, ...]
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        return [pa.field(name, pa.int64()) for name, _, _ in self.columns]
+
+    def beside(self, index: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one file with their values."""
+        number = self.starts[index]
+        for rows in batches:
+            numbers = addresses(0, number, rows.num_rows)
+            for field, (_, first, step) in zip(self.fields, self.columns, strict=True):
+                # A product that leaves the range wraps around, and so does the sum: the driver has checked the result.
+                rows = rows.append_column(field, pc.add(pc.multiply(numbers, step), first))
+            number += rows.num_rows
+            yield rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class MaterializedScan(FileScan):
     """A scan of the files of a job's materialized source, encrypted if there is a `key`.
 
-    `only`: the numbers of the wanted rows, ascending; then the scan needs ROW_ID_COLUMN.
+    `only`: the numbers of the wanted rows, ascending; then the scan needs ROW_ID_COLUMN. `identities`: values of
+    columns that follow those of the files; every file is the work of one task.
     """
 
     key: bytes | None = dataclasses.field(default=None, repr=False)
     only: pa.Array | None = None
+    identities: IdentityValues | None = None
     is_read_again: bool = True
     joins_files: ClassVar[bool] = False
 
@@ -54,8 +84,16 @@ class MaterializedScan(FileScan):
             for planned in self.bins.files(number, store):
                 yield from self.rows_of(planned)
 
+    @cached_property
+    def output_schema(self) -> pa.Schema:
+        in_files: pa.Schema = FileScan.output_schema.func(self)
+        return pa.schema([*in_files, *(() if self.identities is None else self.identities.fields)])
+
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one file. Raises JobError, retryable, if the file is not as the job has written it."""
+        if self.identities is not None:
+            yield from self.identities.beside(planned.index, replace(self, identities=None).rows_of(planned))
+            return
         planned = replace(planned, file=replace(planned.file, key=self.key))
         try:
             for rows in super().rows_of(planned):

@@ -18,7 +18,8 @@ from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.column_paths import Path, parse_path, path_text
 from airflow_txlog.engine.table.schema.ddl import type_of_ddl
 from airflow_txlog.engine.table.schema.evolution import is_widening
-from airflow_txlog.engine.table.schema.rules import DEFAULT_KEY, GENERATION_KEY, is_identity
+from airflow_txlog.engine.table.schema.identities import is_identity
+from airflow_txlog.engine.table.schema.rules import DEFAULT_KEY, GENERATION_KEY
 from airflow_txlog.engine.table.schema.schema import INTEGERS
 from airflow_txlog.engine.table.schema.types import (
     CHAR_VARCHAR_KEY,

@@ -48,6 +48,7 @@ from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.engine.table.schema.column_paths import Path
 from airflow_txlog.engine.table.schema.evolution import Evolution
 from airflow_txlog.engine.table.schema.features import check_writable
+from airflow_txlog.engine.table.schema.identities import with_marks
 from airflow_txlog.engine.table.schema.properties import SERIALIZABLE, TableProperties
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructType
@@ -252,6 +253,14 @@ class Transaction:
             check_reserved_names(metadata, self._store.root)
             self._metadata = metadata
         return evolution
+
+    def move_marks(self, marks: Mapping[str, int]) -> None:
+        """Set the high-water marks of identity columns to values that the added files contain at the furthest.
+
+        A commit that moves marks too, and lands first, is a conflict: both have handed out the same values.
+        """
+        assert self.metadata is not None
+        self._metadata = with_marks(self.metadata, marks)
 
     def set_protocol(self, protocol: Protocol) -> None:
         self._protocol = protocol

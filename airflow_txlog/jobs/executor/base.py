@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from airflow_txlog.datafiles.staged_files import StagedFile
     from airflow_txlog.engine import Snapshot
     from airflow_txlog.engine.log.actions import Metadata
+    from airflow_txlog.engine.table.schema.rules import RowRules
     from airflow_txlog.engine.table.schema.types import StructType
     from airflow_txlog.jobs.context import JobContext
     from airflow_txlog.jobs.files.scan import BinTask
     from airflow_txlog.jobs.files.stage import Work
+    from airflow_txlog.jobs.source.handed_out import HandedOut
     from airflow_txlog.jobs.source.materialized import MaterializedSource
     from airflow_txlog.jobs.sql.columns import SchemaJson
     from airflow_txlog.jobs.sql.gate import SqlGate
@@ -78,6 +80,10 @@ class AcceptedRules(Protocol):
     @property
     def schema(self) -> StructType:
         """The table's columns."""
+
+    @property
+    def table(self) -> RowRules:
+        """The rules as the table's metadata states them."""
 
 
 class Executor(Protocol):
@@ -132,6 +138,11 @@ class Executor(Protocol):
         self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot | None
     ) -> FoundSource:
         """Find a source. `argument` is its name in errors; `target` is the job's table, which it may read."""
+
+    def numbered(
+        self, context: JobContext, gate: SqlGate, source: MaterializedSource, handed: HandedOut
+    ) -> FoundSource:
+        """Return the rows of a materialized source with values of identity columns, as a source."""
 
     def accepted_rules(self, context: JobContext, metadata: Metadata) -> AcceptedRules:
         """Return the rules of a table with this metadata, for `FoundSource.stage`."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_txlog.jobs.executor.base import AcceptedRules, FoundSource
+    from airflow_txlog.jobs.source.handed_out import HandedOut
+    from airflow_txlog.jobs.source.materialized import MaterializedSource
     from airflow_txlog.jobs.sql.gate import SqlGate
 
 T = TypeVar("T")
@@ -126,13 +128,20 @@ class LocalExecutor:
             self.refuse(found)
         return found
 
+    def numbered(
+        self, context: JobContext, gate: SqlGate, source: MaterializedSource, handed: HandedOut
+    ) -> FoundSource:
+        from airflow_txlog.jobs.executor.local_rows import FoundNumbered  # noqa: PLC0415
+
+        return FoundNumbered(context, source, handed)
+
     def accepted_rules(self, context: JobContext, metadata: Metadata) -> AcceptedRules:
         from airflow_txlog.jobs.executor.local_rows import PlainRules  # noqa: PLC0415
 
         schema = table_schema(metadata, context.root)
         rules = read_rules(metadata, schema, context.root)
-        if rules.must_check or rules.defaults:
-            self.refuse("the table has constraints, generated or identity columns, defaults or lengths of text")
+        if rules.has_texts or rules.defaults:
+            self.refuse("the table has constraints, generated columns, defaults or lengths of text")
         return PlainRules(schema=schema, table=rules)
 
     def stored_columns(self, described: dict[str, Any]) -> pa.Schema:

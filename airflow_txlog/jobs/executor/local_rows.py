@@ -15,11 +15,13 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.schema.identities import Identity
 from airflow_txlog.engine.table.schema.rules import RowRules, keeps_as_they_are
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.stage import TaskRows, stage
+from airflow_txlog.jobs.source.handed_out import HandedOut, numbered_columns, numbered_scan
 from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
 from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan, plain_columns_of
 from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here
@@ -48,6 +50,10 @@ class _PlainRows(abc.ABC):
     def _scan(self, *, in_one: bool) -> FileScan:
         """Return the scan of all rows, for one task if `in_one`."""
 
+    def _numbered(self) -> Collection[Identity]:
+        """Return the identity columns whose values the table has chosen."""
+        return ()
+
     @property
     def described(self) -> SchemaJson:
         described: SchemaJson = json.loads(schema_to_json(self.columns))
@@ -60,7 +66,8 @@ class _PlainRows(abc.ABC):
     def stage(self, rules: PlainRules, layout: Layout, inside: str | None) -> list[StagedFile]:
         """Write the rows as they are. Raises NeedsSpark."""
         context = self._context
-        context.executor.foresee(lambda: why_not_as_they_are(rules, self.columns, inside))
+        kept = replace(rules, table=rules.table.numbered(self._numbered()))
+        context.executor.foresee(lambda: why_not_as_they_are(kept, self.columns, inside))
         # A single task writes one file per partition; several tasks would each write a file per partition.
         scan = self._scan(in_one=bool(layout.partition_columns))
         return stage(context, layout, [(TaskRows(Task(source=scan)), None)])
@@ -87,6 +94,31 @@ class FoundHere(_PlainRows):
 
     def _scan(self, *, in_one: bool) -> FileScan:
         return self._found.scan(self._context, in_one=in_one)
+
+
+@dataclass(frozen=True)
+class FoundNumbered(_PlainRows):
+    """The rows of a materialized source with values of identity columns."""
+
+    _found: MaterializedSource
+    _handed: HandedOut
+
+    @property
+    def reads_target(self) -> bool:
+        return self._found.reads_target
+
+    @property
+    def columns(self) -> StructType:
+        return numbered_columns(self._found, self._handed)
+
+    def values_of(self, name: str, what: str) -> pa.ChunkedArray:
+        raise NotImplementedError("numbered rows are no keys")
+
+    def _numbered(self) -> Collection[Identity]:
+        return self._handed.identities
+
+    def _scan(self, *, in_one: bool) -> FileScan:
+        return numbered_scan(self._context, self._found, self._handed, in_one=in_one)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_txlog.contract.operations import AnySource, Merge, Operation, Upsert, Write
 from airflow_txlog.datafiles.parquet.writing import Layout
@@ -26,7 +26,8 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import FrameRows, over_bins, shuffled_towards, union_of, write_work
 from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
 from airflow_txlog.jobs.files.stage import NewRows, TaskRows, Work, stage
-from airflow_txlog.jobs.source.frames import Source, build_source, materialize, stored_columns
+from airflow_txlog.jobs.source.frames import Source, build_source, materialize, numbered_rows, stored_columns
+from airflow_txlog.jobs.source.handed_out import HandedOut
 from airflow_txlog.jobs.source.materialized import MaterializedSource, columns_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.executors import MERGE_MEMORY_MIB, TASK_MEMORY_MIB, check_executors
@@ -109,6 +110,12 @@ class SparkExecutor:
     ) -> FoundBySpark:
         return FoundBySpark(context, gate, build_source(context, gate, target, described, argument))
 
+    def numbered(
+        self, context: JobContext, gate: SqlGate, source: MaterializedSource, handed: HandedOut
+    ) -> FoundBySpark:
+        rows = Source(frame=numbered_rows(context, source, handed), reads_target=source.reads_target)
+        return FoundBySpark(context, gate, rows)
+
     def accepted_rules(self, context: JobContext, metadata: Metadata) -> Rules:
         return accepted_rules(context, metadata)
 
@@ -140,6 +147,10 @@ class FoundBySpark:
     @property
     def columns(self) -> StructType:
         return columns_of(self.described)
+
+    @property
+    def frame(self) -> DataFrame:
+        return self._found.frame
 
     @property
     def described(self) -> SchemaJson:

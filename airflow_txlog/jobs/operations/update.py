@@ -16,7 +16,7 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Update
 from airflow_txlog.datafiles.tasks.row_values import NewImages, RowValues
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.schema.rules import may_break_rules
+from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import NewRows, TaskImages
@@ -77,7 +77,8 @@ class _Update(ByCondition[_Prepared]):
         """Return a function that computes the new values: tasks if the texts are plain and no rule judges new rows."""
         context, gate, update = self._context, self._gate, self._context.record(Update)
         found: RowValues | str = "rules of the table"
-        if not may_break_rules(snapshot.metadata, snapshot.delta_schema):
+        rules = read_rules(snapshot.metadata, snapshot.delta_schema, snapshot.uri)
+        if not rules.has_texts:
             used = {name: value for text in update.set.values() for name, value in gate.parameters_in(text).items()}
             is_ansi = context.is_ansi
             found = plain_values(
@@ -89,6 +90,7 @@ class _Update(ByCondition[_Prepared]):
                 may_fail=not context.leaves_values_to_spark,
             )
             if isinstance(found, RowValues):
+                rules.check_update(found.values, context.root)
                 for text in update.set.values():
                     gate.check_clocks(text, snapshot.delta_schema.names)
                 gate.used |= set(used)

@@ -108,6 +108,10 @@ class RowOperation(ABC, Generic[P]):
         """Return the rows that these buckets insert, with the bucket as SEGMENT_COLUMN."""
         raise NotImplementedError(f"{type(self).__name__} inserts nothing")
 
+    def marks(self, prepared: P, matches: Matches) -> Mapping[str, int]:
+        """Return the high-water marks of the identity columns for which the table gives the inserted rows values."""
+        return {}
+
     @abstractmethod
     def parameters(self, prepared: P) -> Mapping[str, Any]:
         """Return the commit's operationParameters, as delta-spark spells them."""

@@ -84,6 +84,9 @@ class RowAttempts(Generic[P]):
             work = stage_work(context, self._operation, prepared, found, memory)
         if work.keeps_row_ids:
             tx.keep_row_ids()
+        marks = self._operation.marks(prepared, found.matches) if work.num_inserted else {}
+        if marks:
+            tx.move_marks(marks)
         self._saved_work.save(memory)
         return Change(
             operation=self._operation.name,

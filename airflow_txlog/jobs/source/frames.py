@@ -28,7 +28,7 @@ from airflow_txlog.contract.operations import (
 )
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
-from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
+from airflow_txlog.datafiles.tasks.rows_without_log import IdentityValues, MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TxlogError
@@ -38,6 +38,7 @@ from airflow_txlog.jobs.files.scan import bins_for, plan_files
 from airflow_txlog.jobs.files.stage import load
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_as_given, found_with_columns
 from airflow_txlog.jobs.source.footers import NotSpark, notes_in
+from airflow_txlog.jobs.source.handed_out import HandedOut, numbered_scan
 from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
 from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, files_in_store, find_files, is_listed_here
 from airflow_txlog.jobs.source.materialized import (
@@ -149,13 +150,25 @@ def schema_of(source: MaterializedSource) -> StructType:
 
 
 def unmatched_rows(
-    context: JobContext, source: MaterializedSource, matched: Mapping[int, RowPositions], buckets: Collection[int]
+    context: JobContext,
+    source: MaterializedSource,
+    matched: Mapping[int, RowPositions],
+    buckets: Collection[int],
+    identities: IdentityValues | None,
 ) -> DataFrame:
-    """Return the rows of `unmatched_plan` with all columns, and the bucket as SEGMENT_COLUMN."""
+    """Return the rows of `unmatched_plan` with all columns, the bucket as SEGMENT_COLUMN, and values of identities."""
     plan = unmatched_plan(context, source, source.names, matched, buckets)
-    task = MaterializedScan(bins=bins_for(context, plan), schema=plan.schema, with_segment=True)
-    frame = scan_frame(context, task)
-    return frame.select(*_columns(frame, source.names), frame[SEGMENT_COLUMN])
+    scan = MaterializedScan(bins=bins_for(context, plan), schema=plan.schema, with_segment=True, identities=identities)
+    frame = scan_frame(context, scan)
+    added = [] if identities is None else [frame[quoted(field.name)] for field in identities.fields]
+    return frame.select(*_columns(frame, source.names), frame[SEGMENT_COLUMN], *added)
+
+
+def numbered_rows(context: JobContext, source: MaterializedSource, handed: HandedOut) -> DataFrame:
+    """Return all rows of a materialized source with values of identity columns."""
+    frame = scan_frame(context, numbered_scan(context, source, handed))
+    added = (frame[quoted(each.name)] for each in handed.identities)
+    return frame.select(*_columns(frame, source.names), *added)
 
 
 def frame_of(context: JobContext, source: MaterializedSource, names: Collection[str] | None = None) -> DataFrame:

@@ -252,7 +252,10 @@ def unmatched_plan(
     matched: Mapping[int, RowPositions],
     buckets: Collection[int],
 ) -> FilePlan:
-    """Return the plan that reads these columns of the buckets, its segments, without the `matched` rows."""
+    """Return the plan that reads these columns of the buckets, its segments, without the `matched` rows.
+
+    Its index is the number of the source's file.
+    """
     files, skipped = source.files, source.among(matched)
     counts = [0 if data is None else RowPositions(data, "of rows that matched").num_rows for data in skipped]
     chosen = [
@@ -262,7 +265,7 @@ def unmatched_plan(
     ]
     paths, sizes = [files[n].store_path for n in chosen], [files[n].size_bytes for n in chosen]
     plan = plan_of(context.store, stored_of(source, names), paths, sizes)
-    plan = plan.with_column("deleted", [skipped[number] for number in chosen])
+    plan = plan.with_column("index", chosen).with_column("deleted", [skipped[number] for number in chosen])
     return plan.with_column("segment", [source.bucket_of(number) for number in chosen])
 
 

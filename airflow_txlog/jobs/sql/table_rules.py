@@ -24,7 +24,7 @@ from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.engine.table.schema.rules import Check, Length, RowRules, read_rules
-from airflow_txlog.errors import ConstraintViolation, InvalidPredicate, UnsupportedFeature
+from airflow_txlog.errors import InvalidPredicate, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.columns import columns_named
@@ -54,43 +54,6 @@ class Rules:
     @property
     def must_check(self) -> bool:
         return self.table.must_check
-
-    def check_identities(self, given: Collection[str]) -> None:
-        """Raise an error for new rows with these `given` columns that break the rules of an identity column.
-
-        UnsupportedFeature: they lack one, and we do not hand out values. ConstraintViolation: only the table may give
-        them.
-        """
-        names = {name.lower() for name in given}
-        for column, takes_values in self.table.identities.items():
-            if column.lower() not in names:
-                raise UnsupportedFeature(
-                    f"{self.uri}: the identity column {column!r} has no value in the new rows, and this engine hands "
-                    "none out. Give every row its own value, or write with the engine that made the table. Nothing "
-                    "was staged.",
-                    table=self.uri,
-                    feature="identityColumns",
-                    needed_to="write",
-                )
-            if not takes_values:
-                raise ConstraintViolation(
-                    f"{self.uri}: column {column!r} is GENERATED ALWAYS AS IDENTITY, so a row may not bring a value "
-                    "for it. Nothing was staged.",
-                    table=self.uri,
-                    constraint="GENERATED ALWAYS AS IDENTITY",
-                    column=column,
-                )
-
-    def check_update(self, assigned: Collection[str]) -> None:
-        """Raise UnsupportedFeature if an update assigns an identity column, as the reference implementation does."""
-        for column in self.table.identities:
-            if column in assigned:
-                raise UnsupportedFeature(
-                    f"{self.uri}: an update may not assign the identity column {column!r}. Nothing was staged.",
-                    table=self.uri,
-                    feature="identityColumns",
-                    needed_to="write",
-                )
 
     @property
     def enforced_columns(self) -> frozenset[str]:
@@ -188,7 +151,7 @@ def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
 
     Raises SchemaMismatch, ConstraintViolation and UnsupportedFeature for rows that can never be right.
     """
-    rules.check_identities(frame.schema.names)
+    rules.table.lacking(frame.schema.names, rules.uri)
     have = {name.lower() for name in frame.schema.names}
     absent = [name for name in rules.spark_schema.names if name.lower() not in have]
     rows = fit_rows(frame, rules.spark_schema, ansi=ansi, table_uri=rules.uri, filled=rules.fills)

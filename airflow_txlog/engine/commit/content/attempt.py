@@ -64,6 +64,7 @@ NON_DATA_CHANGING = frozenset(
         "ADD FEATURE",
         "DROP FEATURE",
         "ALTER TABLE",
+        "RESERVE IDENTITY",
     }
 )
 

@@ -19,11 +19,13 @@ from airflow_txlog import __version__
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.commit.content.row_tracking import preserved_tags
 from airflow_txlog.engine.log.actions import Commit, Metadata
+from airflow_txlog.engine.table.schema.harmless import moves_marks_only
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable
 
 ENGINE_INFO = f"airflow_txlog/{__version__}"
+IDENTITY_TAG = "delta.identity.schemaUpdate"
 
 
 def commit_info(
@@ -50,12 +52,23 @@ def commit_info(
     info["operationMetrics"] = _texts(metrics)
     if user_metadata is not None:
         info["userMetadata"] = user_metadata
-    all_tags = {**(tags or {}), **preserved_tags(attempt)}
+    all_tags = {**(tags or {}), **preserved_tags(attempt), **_identity_tags(attempt)}
     if all_tags:
         info["tags"] = all_tags
     info["engineInfo"] = ENGINE_INFO
     info["txnId"] = txn_id
     return info
+
+
+def _identity_tags(attempt: Attempt) -> dict[str, str]:
+    """Return the tag of a commit whose metadata differs in identity marks alone.
+
+    Only with it do commits of delta-spark that hand out no values follow ours without a conflict.
+    """
+    before, after = attempt.current_metadata, attempt.new_metadata
+    if before is None or after is None or attempt.new_protocol is not None or not moves_marks_only(before, after):
+        return {}
+    return {IDENTITY_TAG: "true"}
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:

@@ -37,8 +37,9 @@ from airflow_txlog.engine.table.schema.features import (
     reader_features,
     with_features,
 )
+from airflow_txlog.engine.table.schema.identities import MARK_KEY, number_of
 from airflow_txlog.engine.table.schema.properties import TableProperties
-from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, IDENTITY_PREFIX, MARK_KEY, RULE_KEYS
+from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, RULE_KEYS
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import (
     ArrayType,
@@ -256,7 +257,7 @@ def _number(text: str | None) -> int | None:
 
 def _with_furthest_marks(now: Metadata, coming: Metadata, table: str) -> str | None:
     """Return the coming schema; columns with the same physical name are the same column."""
-    marks = {member.physical_name.lower(): _int(member, "highWaterMark") for member in table_schema(now, table)}
+    marks = {member.physical_name.lower(): number_of(member, "highWaterMark") for member in table_schema(now, table)}
     schema = parse_schema(coming.schema_string)
     names = [member.physical_name.lower() for member in table_schema(coming, table)]
     fields = tuple(_with_mark(member, marks.get(name)) for member, name in zip(schema, names, strict=True))
@@ -264,7 +265,7 @@ def _with_furthest_marks(now: Metadata, coming: Metadata, table: str) -> str | N
 
 
 def _with_mark(member: StructField, mark: int | None) -> StructField:
-    start, step, own = (_int(member, name) for name in ("start", "step", "highWaterMark"))
+    start, step, own = (number_of(member, name) for name in ("start", "step", "highWaterMark"))
     if mark is None or start is None or not step:
         return member
     # Steps from the start to the mark; past the mark if the column's start or step was another one then.
@@ -272,8 +273,3 @@ def _with_mark(member: StructField, mark: int | None) -> StructField:
     if steps < 0 or (own is not None and (own - start) // step >= steps):
         return member
     return replace(member, metadata={**member.metadata, MARK_KEY: start + steps * step})
-
-
-def _int(member: StructField, name: str) -> int | None:
-    value = member.metadata.get(f"{IDENTITY_PREFIX}{name}")
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING
 from airflow_txlog.engine.table.schema.evolution import check_type_changes
+from airflow_txlog.engine.table.schema.identities import is_identity
 from airflow_txlog.engine.table.schema.rules import (
     CONSTRAINT_PREFIX,
     DEFAULT_KEY,
     GENERATION_KEY,
     INVARIANTS_KEY,
-    is_identity,
 )
 from airflow_txlog.engine.table.schema.types import (
     TYPE_CHANGES_KEY,

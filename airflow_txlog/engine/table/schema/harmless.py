@@ -7,7 +7,10 @@ data file may hold or how it is laid out. Source: soundness A18.
 
 from __future__ import annotations
 
-from airflow_txlog.engine.table.schema.rules import MARK_KEY
+import msgspec
+
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.schema.identities import MARK_KEY
 
 HARMLESS_PROPERTIES = frozenset(
     {
@@ -42,3 +45,13 @@ def without_identity_marks(node: object) -> object:
     if isinstance(node, list):
         return [without_identity_marks(value) for value in node]
     return node
+
+
+def moves_marks_only(before: Metadata, after: Metadata) -> bool:
+    """Return whether two versions of a table's metadata differ in the marks of identity columns alone."""
+    if before.schema_string == after.schema_string:
+        return False
+    if msgspec.structs.replace(after, schema_string=before.schema_string) != before:
+        return False
+    one, other = (msgspec.json.decode(each.schema_string or "null") for each in (before, after))
+    return without_identity_marks(one) == without_identity_marks(other)

@@ -8,21 +8,20 @@ Columns", "Identity Columns", "Default Columns"; Spark, CharVarcharUtils.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.schema.identities import Identity, is_identity, read_identities
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, StructField, StructType, bare_columns, walk_fields
-from airflow_txlog.errors import CorruptTable, UnsupportedFeature
+from airflow_txlog.errors import ConstraintViolation, CorruptTable, UnsupportedFeature
 
 CONSTRAINT_PREFIX = "delta.constraints."
 INVARIANTS_KEY = "delta.invariants"
 GENERATION_KEY = "delta.generationExpression"
-IDENTITY_PREFIX = "delta.identity."
-MARK_KEY = f"{IDENTITY_PREFIX}highWaterMark"
 DEFAULT_KEY = "CURRENT_DEFAULT"
 
 _LENGTH = re.compile(r"\s*(char|character|varchar)\s*\(\s*(\d+)\s*\)\s*", re.IGNORECASE)
@@ -50,23 +49,61 @@ class Length:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRules:
-    """The rules of one table except NOT NULL, by top-level column; `identities`: whether rows may supply values."""
+    """The rules of one table except NOT NULL, by top-level column."""
 
     checks: tuple[Check, ...] = ()
     generated: Mapping[str, str] = field(default_factory=dict)
-    identities: Mapping[str, bool] = field(default_factory=dict)
+    identities: Mapping[str, Identity] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     lengths: Mapping[str, Length] = field(default_factory=dict)
 
     @property
     def must_check(self) -> bool:
         """Whether a row can break a rule, so that it must be checked before it is written."""
-        return bool(self.checks or self.generated or self.identities or self.lengths)
+        return bool(self.has_texts or self.identities)
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether a row can break a rule that only Spark evaluates. Defaults break none."""
+        return bool(self.checks or self.generated or self.lengths)
 
     @property
     def fills(self) -> frozenset[str]:
         """The columns that a row may lack because the table gives them a value."""
-        return frozenset(self.generated) | frozenset(self.defaults)
+        return frozenset(self.generated) | frozenset(self.defaults) | frozenset(self.identities)
+
+    def lacking(self, given: Collection[str], table: str) -> tuple[Identity, ...]:
+        """Return the identity columns that new rows with the columns `given` lack, so that the table numbers them.
+
+        Raises ConstraintViolation for a given column whose values only the table may choose.
+        """
+        names = {name.lower() for name in given}
+        for column, identity in self.identities.items():
+            if column.lower() in names and not identity.takes_values:
+                raise ConstraintViolation(
+                    f"{table}: column {column!r} is GENERATED ALWAYS AS IDENTITY, so a row may not bring a value for "
+                    "it. Nothing was staged. Leave the column out: the table numbers the rows.",
+                    table=table,
+                    constraint="GENERATED ALWAYS AS IDENTITY",
+                    column=column,
+                )
+        return tuple(identity for column, identity in self.identities.items() if column.lower() not in names)
+
+    def numbered(self, identities: Collection[Identity]) -> RowRules:
+        """Return the rules for rows that have been given values of these identity columns."""
+        names = {identity.name for identity in identities}
+        return replace(self, identities={name: each for name, each in self.identities.items() if name not in names})
+
+    def check_update(self, assigned: Collection[str], table: str) -> None:
+        """Raise UnsupportedFeature if an update assigns an identity column, as the reference implementation does."""
+        for column in self.identities:
+            if column in assigned:
+                raise UnsupportedFeature(
+                    f"{table}: an update may not assign the identity column {column!r}. Nothing was staged.",
+                    table=table,
+                    feature="identityColumns",
+                    needed_to="write",
+                )
 
 
 def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
@@ -89,11 +126,7 @@ def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
         checks=tuple(checks),
         generated=dict(_texts(schema, GENERATION_KEY)),
         defaults=dict(_texts(schema, DEFAULT_KEY)),
-        identities={
-            member.name: member.metadata.get(IDENTITY_PREFIX + "allowExplicitInsert") is True
-            for member in schema
-            if is_identity(member)
-        },
+        identities=read_identities(schema, table),
         lengths={member.name: _length(member, table) for member in schema if CHAR_VARCHAR_KEY in member.metadata},
     )
 
@@ -107,11 +140,6 @@ def may_break_rules(metadata: Metadata, schema: StructType) -> bool:
 
 RULE_KEYS = frozenset({INVARIANTS_KEY, GENERATION_KEY, CHAR_VARCHAR_KEY})
 """The keys of a column's metadata with rules that a row can break."""
-
-
-def is_identity(member: StructField) -> bool:
-    """Return whether the table numbers this column's values."""
-    return any(key.startswith(IDENTITY_PREFIX) for key in member.metadata)
 
 
 def _texts(schema: StructType, key: str) -> Iterator[tuple[str, str]]:

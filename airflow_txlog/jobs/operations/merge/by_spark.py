@@ -44,6 +44,7 @@ from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
 from airflow_txlog.jobs.operations.merge.keys import MATCHING, PairColumns, join_hint, key_filter
 from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
 from airflow_txlog.jobs.source.frames import frame_of, schema_of, unmatched_rows
+from airflow_txlog.jobs.source.handed_out import HandedOut, beside_source
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.columns import SchemaJson, columns_named
@@ -226,10 +227,12 @@ class JudgedMerge(_Judged):
         frame = self.gate.run(f"SELECT {hint} {', '.join(columns)} FROM {relation}")
         return self._as_rows_of_table(frame, clauses, are_inserts=False)
 
-    def inserts(self, matched: SourceRowSet, buckets: Collection[int]) -> FrameRows:
+    def inserts(self, matched: SourceRowSet, buckets: Collection[int], handed: HandedOut | None) -> FrameRows:
         """Return new rows of the source rows in these buckets that are not among `matched`, with the bucket."""
         clauses, s = self.clauses.not_matched, quoted(self.sides.source_alias)
-        rows = self.view(unmatched_rows(self.context, self.source, matched.parts, buckets), self.sides.source_alias)
+        identities = None if handed is None else handed.values(beside_source)
+        unmatched = unmatched_rows(self.context, self.source, matched.parts, buckets, identities)
+        rows = self.view(unmatched, self.sides.source_alias)
         decided = f"SELECT {s}.*, {deciding_sql(clauses)} AS {CLAUSE_COLUMN} FROM {rows}"
         number = clause_of_row(self.sides.source_alias)
         columns = image_sql(self.sides, clauses, number, is_update=False)

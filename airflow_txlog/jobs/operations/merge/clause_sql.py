@@ -17,6 +17,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
+from airflow_txlog.jobs.source.handed_out import beside_source
 from airflow_txlog.jobs.sql.columns import assigned_column, columns_named, unassignable
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import Lacking, can_store, lacking_member, mismatch, stored_sql
@@ -58,6 +59,13 @@ class Sides:
     def own_value(self, column: str) -> str:
         """Return SQL for the target row's value of a column."""
         return f"{quoted(self.target_alias)}.{quoted(column)}"
+
+    def value_of_table(self, column: str) -> str:
+        """Return SQL for the value that a new row gets if its clause assigns none: from beside the source's row, if the
+        table numbers the column."""
+        if column in self.rules.table.identities:
+            return f"{quoted(self.source_alias)}.{quoted(beside_source(column))}"
+        return self.rules.default_sql(column)
 
     @cached_property
     def target_by_name(self) -> dict[str, StructField]:
@@ -119,13 +127,13 @@ def image_sql(
     """Return SQL for the columns `names` (None: all) of new rows, in the target's order.
 
     `number_of_row` is SQL for the acting clause. A column that it does not assign keeps its value in an update, and has
-    its default or NULL in an insert. Generated columns are computed afterwards: see `generated_by`.
+    its value of the table or NULL in an insert. Generated columns are computed afterwards: see `generated_by`.
     """
     columns = []
     for field in sides.target:
         if names is not None and field.name not in names:
             continue
-        kept = sides.own_value(field.name) if is_update else sides.rules.default_sql(field.name)
+        kept = sides.own_value(field.name) if is_update else sides.value_of_table(field.name)
         values = [clause.values.get(field.name, kept) for clause in clauses]
         if len(set(values)) == 1:
             sql = values[0]
@@ -180,9 +188,9 @@ def assigned_values(
     else:
         values = _named_columns(gate, sides, relation, assigned, is_insert=is_insert)
     if is_insert:
-        sides.rules.check_identities(values)
+        sides.rules.table.lacking(values, sides.table_uri)
     else:
-        sides.rules.check_update(values)
+        sides.rules.table.check_update(values, sides.table_uri)
     return values
 
 
@@ -198,7 +206,8 @@ def _named_columns(
         if field.name in values:
             raise InvalidJobSpec(f"A clause assigns the column {field.name!r} twice.", argument="clauses")
         if text.strip().upper() == "DEFAULT":
-            values[field.name] = sides.rules.default_sql(field.name)
+            if not is_insert or field.name not in sides.rules.table.identities:
+                values[field.name] = sides.rules.default_sql(field.name)
             continue
         found = gate.value(text, relation)
         if not can_store(found, field.dataType, ansi=sides.ansi, lacking=lacking):
@@ -213,7 +222,8 @@ def _named_columns(
 def _all_columns(sides: Sides, *, is_insert: bool) -> dict[str, str]:
     """Return SQL for `*`: the source's column for each of the target's, except those that the table fills in itself."""
     lacking = sides.lacking(is_insert=is_insert, is_star=True)
-    filled = sides.rules.fills if is_insert else frozenset(sides.rules.table.generated)
+    table = sides.rules.table
+    filled = table.fills if is_insert else frozenset([*table.generated, *table.identities])
     have = {field.name.lower(): field for field in sides.source}
     values, problems = {}, []
     for field in sides.target:

@@ -33,7 +33,7 @@ from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate.binding import ColumnBinder, NotPlain, columns_in, plain_expression
-from airflow_txlog.engine.table.schema.rules import read_rules
+from airflow_txlog.engine.table.schema.rules import RowRules, read_rules
 from airflow_txlog.engine.table.schema.schema import arrow_type
 from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.jobs.context import JobContext
@@ -41,6 +41,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import NewRows, TaskImages, TaskRows
 from airflow_txlog.jobs.operations.merge.keys import PairColumns, key_columns, source_column
 from airflow_txlog.jobs.rows.matches import SourceRowSet
+from airflow_txlog.jobs.source.handed_out import HandedOut, beside_source
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, unmatched_plan
 from airflow_txlog.jobs.sql.columns import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_value
@@ -135,9 +136,9 @@ class PlainClauses:
 
 def plain_clauses(context: JobContext, merge: Merge, snapshot: Snapshot, pair: PairColumns) -> PlainClauses:
     """Return the parts that tasks compute, whatever the size of the source."""
-    reader = _Reader(context, pair, may_lack=merge.schema_evolution)
     rules = read_rules(snapshot.metadata, pair.target, snapshot.uri)
-    why_rules = "the table has rules for new rows" if rules.must_check or rules.fills else None
+    reader = _Reader(context, pair, rules, may_lack=merge.schema_evolution)
+    why_rules = "the table has rules for new rows" if rules.has_texts or rules.defaults else None
     needed = {field.name for field in pair.target if not field.nullable}
     conditions: dict[str, dict[int, Expression | None]] = {
         "matched": {},
@@ -217,6 +218,7 @@ class _Reader:
 
     context: JobContext
     pair: PairColumns
+    rules: RowRules
     may_lack: bool
 
     def condition(self, clause: AnyClause) -> Expression | None:
@@ -236,18 +238,31 @@ class _Reader:
         return ColumnBinder(columns_in(self.pair.rows(when)), self.context.parameters, may_fail)
 
     def values(self, clause: AnyClause) -> RowValues:
-        """Return the values over `pair.rows`. Raises NotPlain."""
+        """Return the values over `pair.rows`, and those of identity columns that the clause leaves to the table.
+
+        Raises NotPlain; ConstraintViolation and UnsupportedFeature for an identity column that it may not assign.
+        """
         assert isinstance(clause, UpdateClause | InsertClause)
+        found, uri = self._assigned(clause), self.context.root
+        if isinstance(clause, UpdateClause):
+            self.rules.check_update(found, uri)
+            return RowValues(values=found)
+        lacking = self.rules.lacking(found, uri)
+        if len(lacking) < len(self.rules.identities):
+            raise NotPlain("an identity column, in which no row may be NULL")
+        return RowValues(values=found | {each.name: Column(beside_source(each.name)) for each in lacking})
+
+    def _assigned(self, clause: UpdateClause | InsertClause) -> dict[str, Expression]:
         given, pair = clause.set if isinstance(clause, UpdateClause) else clause.values, self.pair
         if isinstance(given, str):
-            return RowValues(values=self._every_column())
+            return self._every_column()
         values: dict[str, Expression] = {}
         for name, text in given.items():
             field = assigned_column(name, pair.target.by_name, pair.target_alias)
             if field is None or field.name in values or text.strip().upper() == "DEFAULT":
                 raise NotPlain(f"the assigned column {name}")
             values[field.name] = self._value(text, field, clause.when)
-        return RowValues(values=values)
+        return values
 
     def _every_column(self) -> dict[str, Expression]:
         values: dict[str, Expression] = {}
@@ -255,7 +270,7 @@ class _Reader:
             held = self.pair.source.find(wanted.name)
             if held is not None:
                 values[wanted.name] = self._of_source(wanted, held.name)
-            elif not self.may_lack:
+            elif not self.may_lack and wanted.name not in self.rules.identities:
                 raise NotPlain(f"a column {wanted.name} that the source lacks")
         return values
 
@@ -293,6 +308,7 @@ def plain_inserts(
     matched: SourceRowSet,
     plain: PlainClauses,
     buckets: Collection[int],
+    handed: HandedOut | None,
 ) -> NewRows:
     """Return the new rows of the source rows that are not among `matched`; a bucket is the work of one task."""
     assert plain.inserts is not None
@@ -300,5 +316,6 @@ def plain_inserts(
     read = _source_columns(source, plain.inserting, *plain.inserts.values()) or source.stored.names[:1]
     plan = unmatched_plan(context, source, read, matched.parts, buckets)
     bins, _ = bins_by_segment(context, plan)
-    scan = MaterializedScan(bins=bins, schema=plan.schema, with_segment=True)
+    identities = None if handed is None else handed.values(beside_source)
+    scan = MaterializedScan(bins=bins, schema=plan.schema, with_segment=True, identities=identities)
     return TaskRows(Task(source=scan, steps=(partial(inserted_rows, plain.inserting, plain.inserts),)))

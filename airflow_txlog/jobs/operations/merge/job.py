@@ -20,6 +20,8 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
+from airflow_txlog.engine.table.schema.identities import Identity
+from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import AmbiguousMerge, InvalidJobSpec, MatchNotFound, UnsupportedPredicate
 from airflow_txlog.jobs.context import JobContext
@@ -38,9 +40,10 @@ from airflow_txlog.jobs.operations.merge.keys import PairColumns, find_by_keys, 
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
-from airflow_txlog.jobs.rows.matches import Matches
+from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork, vector_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.source.handed_out import HandedOut, Numbering
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_again, saved_source
 from airflow_txlog.jobs.sql.columns import assigned_columns, evolved_metadata
 from airflow_txlog.jobs.sql.gate import SqlGate
@@ -75,6 +78,8 @@ class PreparedMerge(Prepared):
     """The parts of the clauses that the tasks compute."""
     judged: Callable[[str], JudgedMerge]
     """Has Spark accept the texts, at most once; the argument is the reason. Raises NeedsSpark."""
+    identities: tuple[Identity, ...] = ()
+    """The identity columns that some new row leaves to the table."""
 
 
 class MergeRows(RowOperation[PreparedMerge]):
@@ -97,6 +102,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         self._gate = SqlGate(context)
         self._materialized: MaterializedSource | None = None
         self._auto = AutoScope(context=context)
+        self._numbering = Numbering(context)
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PreparedMerge:
         """Materialize the source, accept every text, and register the files that are read."""
@@ -127,7 +133,22 @@ class MergeRows(RowOperation[PreparedMerge]):
                 clauses=clauses,
                 plain=plain,
                 judged=judged,
+                identities=self._numbered(snapshot, clauses, plain, judged),
             )
+
+    def _numbered(
+        self, snapshot: Snapshot, clauses: Clauses, plain: PlainClauses, judged: Callable[[str], JudgedMerge]
+    ) -> tuple[Identity, ...]:
+        """Return the identity columns for which some insert has no value."""
+        rules, uri = read_rules(snapshot.metadata, snapshot.delta_schema, snapshot.uri), self._context.root
+        if not rules.identities or not clauses.not_matched:
+            return ()
+        if plain.inserts is not None:
+            # A plain insert leaves all of them to the table.
+            return tuple(rules.identities.values())
+        values = [clause.values for clause in judged(self.clauses_not_plain).clauses.not_matched]
+        lacking = {each.name: each for assigned in values for each in rules.lacking(assigned, uri)}
+        return tuple(lacking.values())
 
     def _pair(self, snapshot: Snapshot, source: StructType) -> PairColumns:
         return PairColumns(
@@ -297,19 +318,39 @@ class MergeRows(RowOperation[PreparedMerge]):
         return prepared.judged(TOO_MANY_ROWS).images(updated, prepared.snapshot.delta_schema, prepared.row_ids)
 
     def inserts_wanted(self, prepared: PreparedMerge, matches: Matches) -> Mapping[int, str]:
-        """Return fingerprints of the matched rows, from which the inserted rows of a bucket follow."""
+        """Return fingerprints of the matched rows and of the first values that the table gives, from which the inserted
+        rows of a bucket follow.
+        """
         if not prepared.clauses.not_matched or prepared.source.num_rows == 0:
             return {}
-        matched, count = matches.source_rows, prepared.source.num_buckets
-        if matched.num_rows == prepared.source.num_rows:
+        left_out, count = self.inserts_nothing(matches), prepared.source.num_buckets
+        if left_out.num_rows == prepared.source.num_rows:
             return {}
-        return {number: f"{number}/{count}:{digest}" for number, digest in enumerate(matched.fingerprints(count))}
+        handed = self._handed_out(prepared, matches)
+        return {
+            number: f"{number}/{count}:{digest}" + ("" if handed is None else handed.first_values(number))
+            for number, digest in enumerate(left_out.fingerprints(count))
+        }
+
+    def inserts_nothing(self, matches: Matches) -> SourceRowSet:
+        """Return the source rows that insert no row, because they matched one."""
+        return matches.source_rows
+
+    def _handed_out(self, prepared: PreparedMerge, matches: Matches) -> HandedOut | None:
+        """Return the values of the identity columns for all rows that may be inserted; None if the table gives none."""
+        if not prepared.identities:
+            return None
+        return self._numbering.hand_out(prepared.identities, prepared.source, self.inserts_nothing(matches).parts)
+
+    def marks(self, prepared: PreparedMerge, matches: Matches) -> Mapping[str, int]:
+        handed = self._handed_out(prepared, matches)
+        return {} if handed is None else handed.marks
 
     def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> NewRows:
-        source, matched = prepared.source, matches.source_rows
+        source, left_out, handed = prepared.source, self.inserts_nothing(matches), self._handed_out(prepared, matches)
         if prepared.plain.inserts is not None:
-            return plain_inserts(self._context, source, matched, prepared.plain, buckets)
-        return prepared.judged(TOO_MANY_ROWS).inserts(matched, buckets)
+            return plain_inserts(self._context, source, left_out, prepared.plain, buckets, handed)
+        return prepared.judged(TOO_MANY_ROWS).inserts(left_out, buckets, handed)
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
         predicate = predicate_parameter([self._merge.on])

@@ -36,11 +36,14 @@ from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.stage import layout_for
 from airflow_txlog.jobs.files.staged import unstage
+from airflow_txlog.jobs.operations.write.numbered import NumberedRows, keep_numbered, move_marks
 from airflow_txlog.jobs.resume.attempts import Change, check_may_remove_rows, run_attempts
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse, rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
 from airflow_txlog.jobs.rows.tiny_files import joined
+from airflow_txlog.jobs.source.handed_out import NOT_NUMBERED
+from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.sql.columns import (
     SchemaJson,
     check_has_columns,
@@ -160,7 +163,8 @@ class _Write:
         self._saved_work = saved_work
         self._gate = SqlGate(context)
         self._mode = context.record(Write).mode
-        self._source: FoundSource | None = None
+        self._source: FoundSource | MaterializedSource | None = None
+        self._numbered = NumberedRows(context, self._gate)
         self._created: _Target | None = None
         self._replaced_rows: RowAttempts[Any] | None = None
 
@@ -170,7 +174,8 @@ class _Write:
         with context.step("plan"):
             # Before the evaluation of the source, which may take long and leaves its rows in the folder.
             context.table.check_folder(described.partition_by or (), allow_non_empty=described.allow_non_empty)
-            schema = _created_schema(self._found(None).described)
+            self._source = self._found(None)
+            schema = _created_schema(self._source.described)
             partition_by = spelled(described.partition_by or (), schema)
             cluster_by = described.cluster_by or ()
             tx = context.table.begin_create(
@@ -221,12 +226,13 @@ class _Write:
                 scope = scope_of(context, self._gate, tx.snapshot, partitions)
             if self._mode == "overwrite_partitions":
                 check_has_partitions(context, target.layout.partition_columns)
-        kept = self._memory.keep(ROWS, ())
         if must_stage:
             self._stage(tx, target, scope)
-        else:
-            log_reuse(context, self._memory, kept, ())
-        staged = [file for segment in self._memory.segments if segment.kind == ROWS for file in segment.files]
+        segments = [segment for segment in self._memory.segments if segment.kind == ROWS]
+        if not must_stage:
+            log_reuse(context, self._memory, segments, ())
+        move_marks(tx, target.rules.table, segments)
+        staged = [file for segment in segments for file in segment.files]
         return self._change(tx, target, scope, staged, self._replaced(tx, scope, staged))
 
     def _using(self, partition_columns: Sequence[str]) -> list[str] | None:
@@ -251,13 +257,15 @@ class _Write:
             why = "there is no table" if snapshot is None else "the source reads the table, which may have changed"
         if snapshot is not None and not memory.begin(rules_at(snapshot)):
             why = "the table's rules have changed"
+        if snapshot is not None and not keep_numbered(memory, snapshot):
+            why = "other rows have got the values of the table's identity columns"
         if sizes and why is not None:
             self._context.log(f"not used of what was staged before: {files_text(sizes)}, as {why}")
 
     def _stage(self, tx: Transaction, target: _Target, scope: WriteScope) -> None:
-        context, source = self._context, self._source
-        assert source is not None
+        context = self._context
         self._gate.check_all_used()
+        source, first_values = self._numbered_source(target)
         with context.step("write"):
             staged = joined(context, target.layout, source.stage(target.rules, target.layout, scope.rows))
         try:
@@ -265,10 +273,21 @@ class _Write:
         except BaseException:
             unstage(context.store, staged)
             raise
-        self._memory.add([Segment(kind=ROWS, inputs=frozenset(), files=tuple(staged))])
+        self._memory.add([Segment(kind=ROWS, inputs=frozenset(), fingerprint=first_values, files=tuple(staged))])
         context.log(f"{plural(sum(file.num_records for file in staged), 'row')} in {plural(len(staged), 'new file')}")
         if tx.snapshot is not None:
             self._saved_work.save(self._memory)
+
+    def _numbered_source(self, target: _Target) -> tuple[FoundSource, str]:
+        """Return the source, with values of the identity columns that it lacks, and the first of them."""
+        context, source = self._context, self._source
+        assert source is not None
+        found = self._numbered.of(target.rules.table, source)
+        if found is None:
+            assert not isinstance(source, MaterializedSource)
+            return source, NOT_NUMBERED
+        written, handed = found
+        return context.executor.numbered(context, self._gate, written, handed), handed.first_values()
 
     def _replaced(self, tx: Transaction, scope: WriteScope, staged: Sequence[StagedFile]) -> pa.Table:
         """Return the live files (a table `FILES`) that the staged ones replace."""
@@ -289,9 +308,9 @@ class _Write:
         """Find the source. `target`: the table's version for a source that reads it."""
         context = self._context
         write = context.record(Write)
-        self._source = context.executor.source(context, self._gate, write.source, "source", target)
-        check_has_columns("replace_using", write.replace_using or (), self._source.columns.names, "The source")
-        return self._source
+        found = context.executor.source(context, self._gate, write.source, "source", target)
+        check_has_columns("replace_using", write.replace_using or (), found.columns.names, "The source")
+        return found
 
     def _target(self, tx: Transaction, metadata: Metadata, *, is_new: bool) -> _Target:
         protocol = tx.protocol
@@ -308,7 +327,7 @@ class _Write:
         self._check(snapshot)
         if any(segment.kind == ROWS for segment in self._memory.segments):
             return False, self._target(tx, evolved_by_source(context, tx, None), is_new=False)
-        source = self._found(snapshot)
+        source = self._source = self._numbered.written_before(snapshot) or self._found(snapshot)
         context.saved_inputs.reads_target = source.reads_target
         if source.reads_target:
             tx.read_whole_table()

@@ -9,24 +9,29 @@ The invariant: a row for which the predicate is null is neither removed nor adde
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from airflow_txlog.contract.operations import Write
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.executor.spark import FoundBySpark
 from airflow_txlog.jobs.files.frames import FrameRows
 from airflow_txlog.jobs.files.stage import NewRows
+from airflow_txlog.jobs.operations.write.numbered import NumberedRows
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Found, StagedWork, overwrite_metrics
 from airflow_txlog.jobs.rows.staging import without_change_rows
-from airflow_txlog.jobs.source.frames import Source, build_source
+from airflow_txlog.jobs.source.frames import build_source, numbered_rows
+from airflow_txlog.jobs.source.handed_out import HandedOut
+from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.sql.columns import evolved_by_source
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import Partitions, accepted_by_spark, partition_scope, read_condition
@@ -45,9 +50,10 @@ def replaces_rows(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> boo
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared(PreparedByCondition):
-    """`source` is None if its rows are staged already."""
+    """`frame` returns the source's rows, unless they are staged already. `handed`: their values of identity columns."""
 
-    source: Source | None
+    frame: Callable[[], DataFrame] | None
+    handed: HandedOut | None
     rules: Rules
     staged_as: str
 
@@ -60,6 +66,7 @@ class ReplaceRows(ByCondition[_Prepared]):
 
     def __init__(self, context: JobContext, gate: SqlGate) -> None:
         super().__init__(context, gate, context.record(Write).replace_where or "FALSE")
+        self._numbered = NumberedRows(context, gate)
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
         """Accept the predicate, find the source unless its rows are staged, and return the files that it may touch."""
@@ -69,20 +76,23 @@ class ReplaceRows(ByCondition[_Prepared]):
             scope = partition_scope(context, gate, snapshot)
             read_self = context.saved_inputs.reads_target
             staged_as = f"version {snapshot.version}" if read_self else "the source"
-            source = None
-            if read_self or not any(
-                without_change_rows(segment.fingerprint) == staged_as for segment in memory.segments
+            source = self._numbered.written_before(snapshot)
+            if source is None and (
+                read_self
+                or not any(without_change_rows(segment.fingerprint) == staged_as for segment in memory.segments)
             ):
-                source = build_source(context, gate, snapshot)
+                source = FoundBySpark(context, gate, build_source(context, gate, snapshot))
                 gate.check_all_used()
                 context.saved_inputs.reads_target = source.reads_target
                 if source.reads_target:
                     # The rows differ in every attempt.
                     tx.read_whole_table()
                     staged_as = f"version {snapshot.version}"
-            metadata = evolved_by_source(context, tx, None if source is None else source.frame.schema.jsonValue())
+            metadata = evolved_by_source(context, tx, None if source is None else source.described)
             if metadata is not snapshot.metadata:
                 snapshot = snapshot.with_metadata(metadata)
+            rules = accepted_rules(context, snapshot.metadata)
+            frame, handed = self._rows(rules, source)
             condition_read = read_condition(context, snapshot, condition, used)
             candidates = scope.read_files(tx, condition_read)
             return _Prepared(
@@ -90,10 +100,24 @@ class ReplaceRows(ByCondition[_Prepared]):
                 scope=scope,
                 candidates=candidates,
                 condition=condition_read,
-                source=source,
-                rules=accepted_rules(context, snapshot.metadata),
-                staged_as=staged_as,
+                frame=frame,
+                handed=handed,
+                rules=rules,
+                staged_as=staged_as + ("" if handed is None else handed.first_values()),
             )
+
+    def _rows(
+        self, rules: Rules, source: FoundBySpark | MaterializedSource | None
+    ) -> tuple[Callable[[], DataFrame] | None, HandedOut | None]:
+        """Return a function for the rows of the source, and the values of identity columns that it adds to them."""
+        if source is None:
+            return None, None
+        found = self._numbered.of(rules.table, source)
+        if found is None:
+            assert isinstance(source, FoundBySpark)
+            return (lambda: source.frame), None
+        written, handed = found
+        return (lambda: numbered_rows(self._context, written, handed)), handed
 
     def inserts_wanted(self, prepared: _Prepared, matches: Matches) -> Mapping[int, str]:
         """Return all rows of the source, in one bucket, whatever was found."""
@@ -101,11 +125,14 @@ class ReplaceRows(ByCondition[_Prepared]):
 
     def inserts(self, prepared: _Prepared, matches: Matches, buckets: Collection[int]) -> NewRows:
         """Return the source's rows as new rows of the table, with the predicate's result for each."""
-        assert prepared.source is not None
+        assert prepared.frame is not None
         context = self._context
-        rows = fit_new_rows(prepared.source.frame, prepared.rules, ansi=context.is_ansi)
+        rows = fit_new_rows(prepared.frame(), prepared.rules, ansi=context.is_ansi)
         rows = only_inside(self._gate, context.view_name(), rows, self._condition)
         return FrameRows(rows.withColumn(SEGMENT_COLUMN, F.lit(0).cast("int")))
+
+    def marks(self, prepared: _Prepared, matches: Matches) -> Mapping[str, int]:
+        return {} if prepared.handed is None else prepared.handed.marks
 
     def parameters(self, prepared: _Prepared) -> dict[str, Any]:
         predicate = prepared.scope.with_condition(self._condition)

@@ -9,7 +9,7 @@ written and replaces no row. Source: Databricks, INSERT … REPLACE USING; delta
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,9 +25,7 @@ from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
-from airflow_txlog.jobs.files.stage import NewRows
-from airflow_txlog.jobs.operations.merge.clauses import plain_inserts
-from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, MergeRows, PreparedMerge
+from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
 from airflow_txlog.jobs.operations.merge.keys import (
     MATCHING,
     SOURCE_ALIAS,
@@ -36,7 +34,7 @@ from airflow_txlog.jobs.operations.merge.keys import (
     key_columns,
     source_values,
 )
-from airflow_txlog.jobs.rows.matches import Matches
+from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
 from airflow_txlog.jobs.rows.operation import Found, StagedWork, overwrite_metrics
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of
 from airflow_txlog.jobs.sql.columns import check_fits_by_name, check_has_columns
@@ -99,16 +97,9 @@ class ReplaceUsing(MergeRows):
         task = Task(source=scan, steps=(partial(pairs_of_keys, held, acting), without_source_rows, pairs_packed))
         return Matches.of_packed(context.executor.run([task], PAIRS_SCHEMA, MATCHING))
 
-    def inserts_wanted(self, prepared: PreparedMerge, matches: Matches) -> Mapping[int, str]:
-        """Return all rows of the source, whatever was found."""
-        count = prepared.source.num_buckets if prepared.source.num_rows else 0
-        return {number: f"all of {number}/{count}" for number in range(count)}
-
-    def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> NewRows:
-        nothing = Matches().source_rows
-        if prepared.plain.inserts is not None:
-            return plain_inserts(self._context, prepared.source, nothing, prepared.plain, buckets)
-        return prepared.judged(TOO_MANY_ROWS).inserts(nothing, buckets)
+    def inserts_nothing(self, matches: Matches) -> SourceRowSet:
+        """Return no row: every row of the source is written, whatever was found."""
+        return SourceRowSet()
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
         return {

@@ -14,7 +14,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.metadata import keep_furthest, lowered_facts
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, encode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.table.schema.rules import MARK_KEY
+from airflow_txlog.engine.table.schema.identities import MARK_KEY
 from airflow_txlog.errors import InvalidCommit
 
 FEATURES = ["checkpointProtection", "columnMapping", "domainMetadata", "identityColumns", "rowTracking"]

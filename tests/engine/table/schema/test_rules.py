@@ -9,8 +9,11 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.schema.identities import Identity
 from airflow_txlog.engine.table.schema.rules import Check, Length, RowRules, may_break_rules, read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
+
+IDENTITY = {"delta.identity.start": 1, "delta.identity.step": 2}
 
 
 def metadata(*fields: dict[str, Any], **configuration: str) -> Metadata:
@@ -35,9 +38,9 @@ def test_every_rule_of_the_metadata_is_read() -> None:
         {
             "name": "i",
             "type": "long",
-            "metadata": {"delta.identity.start": 1, "delta.identity.allowExplicitInsert": True},
+            "metadata": {**IDENTITY, "delta.identity.allowExplicitInsert": True},
         },
-        {"name": "j", "type": "long", "metadata": {"delta.identity.start": 1}},
+        {"name": "j", "type": "long", "metadata": {**IDENTITY, "delta.identity.highWaterMark": 7}},
         {"name": "c", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}},
         {"name": "v", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "VARCHAR( 5 )"}},
         **{"delta.constraints.small": "a < 9", "delta.constraints.big": "a > 1", "delta.appendOnly": "true"},
@@ -50,10 +53,13 @@ def test_every_rule_of_the_metadata_is_read() -> None:
         ),
         generated={"g": "upper(a)"},
         defaults={"d": "'x'"},
-        identities={"i": True, "j": False},
+        identities={
+            "i": Identity(name="i", start=1, step=2, takes_values=True),
+            "j": Identity(name="j", start=1, step=2, mark=7),
+        },
         lengths={"c": Length(limit=3, is_padded=True), "v": Length(limit=5, is_padded=False)},
     )
-    assert rules(what).fills == {"g", "d"}
+    assert rules(what).fills == {"g", "d", "i", "j"}
     assert may_break_rules(what, parse_schema(what.schema_string))
 
 
@@ -68,6 +74,20 @@ def test_an_invariant_of_another_form_is_a_corrupt_table(text: Any) -> None:
     what = metadata({"name": "a", "metadata": {"delta.invariants": text}})
     with pytest.raises(errors.CorruptTable, match="invariants"):
         rules(what)
+
+
+@pytest.mark.parametrize(
+    ("kind", "marks"),
+    [
+        ("long", {"delta.identity.start": 1}),
+        ("long", {**IDENTITY, "delta.identity.step": 0}),
+        ("long", {**IDENTITY, "delta.identity.step": "1"}),
+        ("integer", IDENTITY),
+    ],
+)
+def test_an_identity_column_that_no_engine_can_number_is_a_corrupt_table(kind: str, marks: dict[str, Any]) -> None:
+    with pytest.raises(errors.CorruptTable, match="identity column 'i'"):
+        rules(metadata({"name": "i", "type": kind, "metadata": marks}))
 
 
 NESTED = [

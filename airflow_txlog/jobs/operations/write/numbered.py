@@ -1,0 +1,81 @@
+"""The rows of a write to a table that numbers them: materialized once, numbered again after a lost race.
+
+Another writer that commits first may have handed out the same values of an identity column. Then the staged files are
+dropped and written again from the materialized rows: the source is not evaluated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.schema.rules import RowRules, read_rules
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
+from airflow_txlog.jobs.source.handed_out import HandedOut, Numbering, marks_after, still_handed_out
+from airflow_txlog.jobs.source.materialized import MaterializedSource, read_again, saved_source
+from airflow_txlog.jobs.sql.gate import SqlGate
+
+if TYPE_CHECKING:
+    from airflow_txlog.jobs.executor.base import FoundSource
+
+
+class NumberedRows:
+    """The rows of one job's source, for all of its attempts. Used by one thread."""
+
+    def __init__(self, context: JobContext, gate: SqlGate) -> None:
+        self._context = context
+        self._gate = gate
+        self._written: MaterializedSource | None = None
+        self._numbering = Numbering(context)
+
+    def written_before(self, snapshot: Snapshot) -> MaterializedSource | None:
+        """Return the rows that an earlier attempt or try has materialized to number them."""
+        context = self._context
+        if context.saved_inputs.reads_target:
+            self._written = None
+        saved = saved_source(context) if self._written is None else None
+        if saved is not None:
+            names = [field["name"] for field in saved.schema["fields"]]
+            if _rules_of(snapshot).lacking(names, context.root):
+                self._gate.used.update(saved.parameters)
+                self._written = read_again(context, saved, context.executor.stored_columns(saved.schema))
+        return self._written
+
+    def of(
+        self, rules: RowRules, source: FoundSource | MaterializedSource
+    ) -> tuple[MaterializedSource, HandedOut] | None:
+        """Return the rows, materialized, and their values of identity columns; None if the source lacks no such column.
+
+        Raises ConstraintViolation for a column whose values only the table may choose.
+        """
+        identities = rules.lacking(source.columns.names, self._context.root)
+        if not identities:
+            return None
+        if isinstance(source, MaterializedSource):
+            self._written = source
+        else:
+            with self._context.step("materialize"):
+                self._written = source.materialize(self._gate.used)
+        return self._written, self._numbering.hand_out(identities, self._written)
+
+
+def keep_numbered(memory: Memory, snapshot: Snapshot) -> bool:
+    """Drop staged rows whose values of identity columns are no longer the next ones; return whether there are none."""
+    identities = _rules_of(snapshot).identities
+    staged = [segment for segment in memory.segments if segment.kind == ROWS]
+    hold = {each.fingerprint for each in staged if still_handed_out(each.fingerprint, identities)}
+    return len(memory.keep(ROWS, (), hold)) == len(staged)
+
+
+def move_marks(tx: Transaction, rules: RowRules, segments: Sequence[Segment]) -> None:
+    """Move the marks of the identity columns past the values of the staged rows."""
+    for segment in segments:
+        marks = marks_after(segment.fingerprint, segment.num_records, rules.identities)
+        if marks:
+            tx.move_marks(marks)
+
+
+def _rules_of(snapshot: Snapshot) -> RowRules:
+    return read_rules(snapshot.metadata, snapshot.delta_schema, snapshot.uri)
