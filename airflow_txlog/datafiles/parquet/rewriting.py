@@ -54,13 +54,13 @@ def copy_without(
     deleted: RowPositions | None = None,
     row_groups: Sequence[int] | None = None,
     look: Callable[[int, pa.RecordBatch], None] | None = None,
-    with_ids: Callable[[int, pa.RecordBatch], pa.RecordBatch] | None = None,
+    completed: Callable[[int, pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> int:
     """Write the rows of the file, or of these row groups, that neither `positions` nor `deleted` names.
 
     Returns the number of rows left out. `positions` are packed (`positions.pack`). `writer` was made with `copy_schema`
     and `copy_options` of the same file. `look` gets every batch that is read, and the position of its first row, and so
-    does `with_ids`, which adds the columns of row ids that the schema of `writer` has. Raises the errors of
+    does `completed`, which adds the columns that the schema of `writer` has and the file lacks. Raises the errors of
     `read_batches`, and CorruptDataFile for a column that does not fit.
     """
     schema = writer.schema
@@ -73,8 +73,8 @@ def copy_without(
             look(at, part)  # type: ignore[misc]
             at += part.num_rows
         # Both count the rows as the file has them, so nothing is filtered before both have answered (soundness A19).
-        if with_ids is not None:
-            batch = with_ids(start, batch)
+        if completed is not None:
+            batch = completed(start, batch)
         keep = leaving.keep(start, batch.num_rows)
         if deleted is not None:
             keep = kept_by_both(keep, deleted.keep(start, batch.num_rows))

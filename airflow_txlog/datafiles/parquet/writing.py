@@ -18,13 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.datafiles.parquet.conversion import (
-    ColumnMismatch,
-    convert_array,
-    convert_columns,
-    map_entries,
-    relabel,
-)
+from airflow_txlog.datafiles.parquet.conforming import conforming, null_in
+from airflow_txlog.datafiles.parquet.conversion import convert_array, relabel
 from airflow_txlog.datafiles.parquet.encryption import writing_options
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import (
@@ -32,7 +27,6 @@ from airflow_txlog.datafiles.parquet.physical import (
     FileFields,
     ParquetFormat,
     file_suffix,
-    inner_fields,
     is_mapped,
     physical_name,
     physical_schema,
@@ -49,7 +43,6 @@ from airflow_txlog.datafiles.staged_files import (
     UPDATE_PREIMAGE,
     StagedFile,
 )
-from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
 from airflow_txlog.storage import Store, StoreReference
 
 # Fewer files than these are closed one after the other; more are closed in parallel, because stores answer slowly.
@@ -72,7 +65,7 @@ class Layout:
     means that new rows can break a rule of the table, so they come with the column that `violations` checks. At
     `target_bytes` a task begins another file; a file exceeds it by one row group at most. `is_change` marks files of
     change rows (`for_changes`). `row_ids` are the last columns of `schema` if rows keep their ids. `with_digests`
-    records the digest of each file. `key` encrypts the files.
+    records the digest of each file. `key` encrypts the files. `materializes`: files contain the partition columns too.
     """
 
     store: StoreReference
@@ -88,6 +81,7 @@ class Layout:
     is_change: bool = False
     row_ids: RowIds | None = None
     with_digests: bool = False
+    materializes: bool = False
     key: bytes | None = dataclasses.field(default=None, repr=False)
 
     def for_changes(self) -> Layout:
@@ -95,7 +89,7 @@ class Layout:
         # An old row may lack a column that is NOT NULL now.
         plain = self.without_row_ids()
         fields = [*(field.with_nullable(True) for field in plain.schema), CHANGE_TYPE_FIELD]
-        return replace(plain, schema=pa.schema(fields), indexed_columns=(), is_change=True)
+        return replace(plain, schema=pa.schema(fields), indexed_columns=(), is_change=True, materializes=False)
 
     def without_row_ids(self) -> Layout:
         """Return the layout of files in which rows do not keep their ids."""
@@ -104,11 +98,24 @@ class Layout:
         return replace(self, schema=pa.schema(list(self.schema)[: -len(self.row_ids.fields)]), row_ids=None)
 
     @cached_property
-    def file_schema(self) -> pa.Schema:
-        """The columns of a file, by logical name, without partition columns and void columns or members."""
+    def data_schema(self) -> pa.Schema:
+        """The columns of a file that are no partition columns, by logical name, without void columns or members."""
         partition = set(self.partition_columns)
         held = [f for f in self.schema if f.name not in partition and not pa.types.is_null(f.type)]
         return pa.schema([field.with_type(stored_type(field.type)) for field in held])
+
+    @cached_property
+    def file_schema(self) -> pa.Schema:
+        """The columns of a file, by logical name: after the others those of the partition, if files contain them.
+
+        Source: protocol, "Materialize Partition Columns".
+        """
+        return pa.schema([*self.data_schema, *self.materialized])
+
+    @property
+    def materialized(self) -> list[pa.Field]:
+        """The partition columns that files contain."""
+        return [self.schema.field(name) for name in self.partition_columns] if self.materializes else []
 
     @property
     def partition_keys(self) -> tuple[str, ...]:
@@ -117,12 +124,12 @@ class Layout:
 
     def statistics(self) -> StatisticsCollector:
         """Return a collector for a file of new rows, which holds every column of the table."""
-        return self._statistics_of(self.file_schema)
+        return self._statistics_of(self.data_schema)
 
     def statistics_for(self, file_schema: pa.Schema) -> StatisticsCollector:
         """Return a collector for the columns that a file shares with the table, in the table's order and types."""
         held_fields = FileFields(file_schema)
-        held = [field for field in self.file_schema if held_fields.find(field) is not None]
+        held = [field for field in self.data_schema if held_fields.find(field) is not None]
         return self._statistics_of(pa.schema(held))
 
     def _statistics_of(self, schema: pa.Schema) -> StatisticsCollector:
@@ -315,25 +322,6 @@ def _with_segment(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return checked.append_column(SEGMENT_COLUMN, batch.column(SEGMENT_COLUMN))
 
 
-def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with the columns and types of the table's schema, checked against NOT NULL.
-
-    Raises SchemaMismatch for a column that does not fit or that the table lacks, ConstraintViolation for a null in a
-    NOT NULL column.
-    """
-    columns_of_table = FileFields(schema)
-    unknown = [name for name in batch.schema.names if columns_of_table.find_name(name) is None]
-    if unknown:
-        raise SchemaMismatch(f"The rows have columns that the table does not have: {unknown}.", columns=unknown)
-    try:
-        columns = convert_columns(batch, schema)
-    except ColumnMismatch as error:
-        raise SchemaMismatch(f"The rows do not fit the table: {error}.", columns=[error.column]) from error
-    for column, field in zip(columns, schema, strict=True):
-        _check_not_null(column, field, field.name)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def as_in_file(batch: pa.RecordBatch, schema: pa.Schema, file_schema: pa.Schema) -> pa.RecordBatch:
     """Return rows with the columns of `schema` as they are stored."""
     stored = [
@@ -349,6 +337,7 @@ def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[FileKe
     Raises ConstraintViolation for a null, or a value that is stored as one, in a NOT NULL partition column.
     """
     names = layout.file_schema.names
+    table = _with_null_for_empty(table, layout)
     codes: list[_Codes] = [_partition_codes(table, layout, name) for name in layout.partition_columns]
     has_segments = SEGMENT_COLUMN in table.schema.names
     if has_segments:
@@ -368,6 +357,17 @@ def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[FileKe
     for number in sorted(counts):
         yield keys[number], grouped.slice(start, counts[number])
         start += counts[number]
+
+
+def _with_null_for_empty(table: pa.Table, layout: Layout) -> pa.Table:
+    """Return the rows with the values that partition columns will have for readers, if files contain them."""
+    for field in layout.materialized:
+        index = table.schema.get_field_index(field.name)
+        column = table.column(index)
+        if field.nullable and (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
+            is_empty = pc.equal(pc.binary_length(column), 0)
+            table = table.set_column(index, field, pc.if_else(is_empty, pa.scalar(None, column.type), column))
+    return table
 
 
 class _Codes(NamedTuple):
@@ -395,7 +395,7 @@ def _partition_codes(table: pa.Table, layout: Layout, name: str) -> _Codes:
     texts = partition_string(encoded.dictionary)
     # An empty string is stored as null, so it breaks NOT NULL just as a null does.
     if None in texts and not layout.schema.field(name).nullable:
-        raise _null_in(name, " (an empty string in a partition column is stored as null)")
+        raise null_in(name, " (an empty string in a partition column is stored as null)")
     # Two values of one text (null and the empty string, 0.0 written two ways) are one partition.
     places: dict[str | None, int] = {}
     place_of = pa.array([places.setdefault(text, len(places)) for text in texts], pa.int64())
@@ -405,37 +405,3 @@ def _partition_codes(table: pa.Table, layout: Layout, name: str) -> _Codes:
 def _segment_codes(table: pa.Table) -> _Codes:
     encoded = table.column(SEGMENT_COLUMN).combine_chunks().dictionary_encode(null_encoding="encode")
     return _Codes(encoded.indices.cast(pa.int64()), encoded.dictionary.to_pylist())
-
-
-def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array | None = None) -> None:
-    """Raise ConstraintViolation for a null that the field forbids; `below` marks values of the level above."""
-    if not field.nullable and array.null_count:
-        nulls = array.is_null() if below is None else pc.and_(array.is_null(), below)
-        if pc.any(nulls, min_count=0).as_py():
-            raise _null_in(name, "" if below is None else ", in a struct that is not null")
-    kind = field.type
-    if not forbids_null(kind):
-        return
-    if pa.types.is_struct(kind):
-        for child, child_field in zip(array.flatten(), kind, strict=True):
-            _check_not_null(child, child_field, f"{name}.{child_field.name}", array.is_valid())
-    elif pa.types.is_map(kind):
-        _, items = map_entries(array)
-        _check_not_null(items, kind.item_field, f"{name}.value")
-    elif pa.types.is_list(kind):
-        _check_not_null(array.flatten(), kind.value_field, f"{name}.element")
-
-
-def forbids_null(kind: pa.DataType) -> bool:
-    """Return whether a level inside the type is NOT NULL; a map's keys always are, and do not count."""
-    fields = [kind.item_field] if pa.types.is_map(kind) else inner_fields(kind)
-    return any(not field.nullable or forbids_null(field.type) for field in fields)
-
-
-def _null_in(name: str, where: str) -> ConstraintViolation:
-    return ConstraintViolation(
-        f"Column {name!r} is NOT NULL, and a row has no value for it{where}. Nothing was committed. Correct such rows, "
-        "or leave them out, in the SQL that makes them.",
-        constraint="NOT NULL",
-        column=name,
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import deleted_rows
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
+from airflow_txlog.datafiles.parquet.physical import FileFields, physical_field
 from airflow_txlog.datafiles.parquet.rewriting import (
     copy_key_values,
     copy_options,
@@ -120,23 +121,46 @@ class CopyTask(FileTask):
                 deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
                 options = copy_options(parquet, self.layout.parquet)
                 schema, ids = copy_schema(parquet, self.layout.schema), self.layout.row_ids
-                with_ids = None if ids is None else functools.partial(ids.of_copied, planned.constants)
+                lacking = _lacking(schema, self.layout)
+                completed = functools.partial(_completed, ids, lacking, planned.constants) if ids or lacking else None
                 writer = RowGroupWriter(
                     store,
                     self.layout.path_in(planned.directory, attempt, number, options),
-                    schema if ids is None else ids.added_to(schema),
+                    pa.schema([*(schema if ids is None else ids.added_to(schema)), *map(physical_field, lacking)]),
                     options=options,
                     key_values=copy_key_values(parquet),
                     statistics=self.layout.statistics_for(schema),
                 )
                 groups = planned.row_groups(parquet.metadata.num_row_groups)
                 leaving = planned.leaving or planned.positions or b""
-                copy_without(planned.file, parquet, leaving, writer, deleted, groups, look, with_ids)
+                copy_without(planned.file, parquet, leaving, writer, deleted, groups, look, completed)
             return writer.close(planned.partition_values, source=planned.index)
         except BaseException:
             if writer is not None:
                 writer.abandon()
             raise
+
+
+def _lacking(schema: pa.Schema, layout: Layout) -> list[pa.Field]:
+    """Return the partition columns that a copy must contain and the file, which has this schema, does not."""
+    held = FileFields(schema)
+    return [field for field in layout.materialized if held.find(field) is None]
+
+
+def _completed(
+    ids: RowIds | None,
+    lacking: Sequence[pa.Field],
+    constants: Mapping[str, pa.Scalar],
+    start: int,
+    rows: pa.RecordBatch,
+) -> pa.RecordBatch:
+    """Return rows of a file, the first of which has the ordinal `start`, with their ids and partition columns."""
+    if ids is not None:
+        rows = ids.of_copied(constants, start, rows)
+    for field in lacking:
+        values = pa.repeat(constants[field.name].cast(field.type), rows.num_rows)
+        rows = rows.append_column(physical_field(field), values)
+    return rows
 
 
 def _alone(planned: PlannedFile) -> tuple[int, int]:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
+from airflow_txlog.datafiles.parquet.conforming import conforming, forbids_null
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.footer_statistics import chunks_of, leaves_of_footer
 from airflow_txlog.datafiles.parquet.physical import (
@@ -36,7 +37,7 @@ from airflow_txlog.datafiles.parquet.reading import (
 )
 from airflow_txlog.datafiles.parquet.rewriting import copy_options
 from airflow_txlog.datafiles.parquet.splicing import Splice, SplicedWriter
-from airflow_txlog.datafiles.parquet.writing import Layout, as_in_file, conforming, forbids_null
+from airflow_txlog.datafiles.parquet.writing import Layout, as_in_file
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN
@@ -64,7 +65,7 @@ class InPlace:
         """Whether files of the table can have such values in place, if nothing in them is against it."""
         layout = self.layout
         is_usual = not (layout.is_change or layout.row_ids or layout.with_digests or layout.key)
-        return is_usual and layout.parquet == DEFAULT_FORMAT and set(self.assigned) <= set(layout.file_schema.names)
+        return is_usual and layout.parquet == DEFAULT_FORMAT and set(self.assigned) <= set(layout.data_schema.names)
 
     def changed(self, planned: PlannedFile, images_of: MakeImages, attempt: str, store: Store) -> StagedFile | None:
         """Return the copy of a planned file with new values at its positions; None for a file that must be rewritten.
@@ -106,11 +107,12 @@ class _Copy:
         self._change, self._layout, self._planned, self._parquet = change, layout, planned, parquet
         self._held = parquet.schema_arrow
         members = FileFields(self._held)
-        found = [members.find(layout.file_schema.field(name)) for name in change.assigned]
+        found = [members.find(layout.data_schema.field(name)) for name in change.assigned]
         places = sorted(place for place in found if place is not None)
-        if len(places) < len(found) or len(set(self._held.names)) < len(self._held):
+        lacking = any(members.find(field) is None for field in layout.materialized)
+        if lacking or len(places) < len(found) or len(set(self._held.names)) < len(self._held):
             raise NotInPlace("a column is not in the file, or twice")
-        of_table = {members.find(field): field for field in layout.file_schema}
+        of_table = {members.find(field): field for field in layout.data_schema}
         for place, field in enumerate(self._held):
             if place in of_table and not _is_same(field.type, physical_field(of_table[place]).type):
                 raise NotInPlace("a column has another type in the file")
@@ -134,7 +136,7 @@ class _Copy:
             raise NotInPlace("a row group takes too much memory")
 
     def _in_file(self, names: Collection[str]) -> list[pa.Field]:
-        return [field for field in self._layout.file_schema if field.name in names]
+        return [field for field in self._layout.data_schema if field.name in names]
 
     def writer(self, store: Store, attempt: str) -> SplicedWriter:
         """Return the writer of the copy."""

@@ -38,6 +38,7 @@ _DROPPABLE: dict[str, tuple[str, ...]] = {
     "inCommitTimestamp": _TIMESTAMPS,
     "rowTracking": _ROW_TRACKING,
     "domainMetadata": (),
+    "materializePartitionColumns": (),
 }
 _WHY_NOT = {
     "columnMapping": "every file would have to be rewritten under the columns' names",

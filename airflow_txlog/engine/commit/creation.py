@@ -85,7 +85,7 @@ def new_table(
     )
     protocol = protocol_for(delta_schema, asked)
     check_writable(protocol, metadata, delta_schema, uri)
-    check_files_writable(protocol, delta_schema, metadata.partition_columns, uri)
+    check_files_writable(delta_schema, uri)
     check_reserved_names(metadata, uri)
     if not cluster_by:
         return protocol, metadata, []

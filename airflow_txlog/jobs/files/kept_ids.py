@@ -47,7 +47,7 @@ def with_ids(layout: Layout, ids: RowIds | None) -> Layout:
     """Return the layout with the columns of the ids last; they get no statistics."""
     if ids is None:
         return layout
-    count = sum(map(_leaf_count, layout.file_schema))
+    count = sum(map(_leaf_count, layout.data_schema))
     indexed = layout.num_indexed_columns
     return replace(
         layout,

@@ -26,7 +26,7 @@ from airflow_txlog.engine.commit.content.clustering import clustering_columns, i
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
 from airflow_txlog.engine.table.schema.column_paths import Path
-from airflow_txlog.engine.table.schema.features import check_files_writable, check_rows_have_place
+from airflow_txlog.engine.table.schema.features import check_files_writable, check_rows_have_place, writer_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.errors import TxlogError
@@ -57,7 +57,7 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata, clus
     """
     properties = TableProperties(metadata.configuration, context.root)
     schema = table_schema(metadata, context.root)
-    check_files_writable(protocol, schema, metadata.partition_columns, context.root)
+    check_files_writable(schema, context.root)
     check_rows_have_place(schema, metadata.partition_columns, context.root)
     # The metadata may spell a partition column in another case than the schema.
     partition_columns = [(name, schema.find(name)) for name in metadata.partition_columns]
@@ -71,6 +71,7 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata, clus
         must_check=may_break_rules(metadata, schema),
         target_bytes=properties.target_file_bytes or TARGET_BYTES_DEFAULT,
         parquet=properties.parquet,
+        materializes="materializePartitionColumns" in writer_features(protocol),
     )
 
 

@@ -133,7 +133,7 @@ def completed(before: Metadata, after: Metadata, protocol: Protocol, table: str)
     if missing or changed:
         check_writable(protocol, after, schema, table)
         if after.schema_string != before.schema_string or missing:
-            check_files_writable(protocol, schema, after.partition_columns, table)
+            check_files_writable(schema, table)
     return after, protocol
 
 

@@ -220,11 +220,10 @@ _OF_FILES_THAT_EXIST = frozenset({"RESTORE", "CLONE"})
 
 def check_new_files(attempt: Attempt, snapshot: Snapshot | None) -> None:
     """Raise UnsupportedFeature for a new data file (none that is live, restored or cloned) that we cannot write."""
-    protocol = attempt.resulting_protocol
-    if protocol is None or not attempt.adds or attempt.operation in _OF_FILES_THAT_EXIST:
+    if attempt.resulting_protocol is None or not attempt.adds or attempt.operation in _OF_FILES_THAT_EXIST:
         return
     try:
-        check_files_writable(protocol, *attempt.resulting_layout, attempt.table)
+        check_files_writable(attempt.resulting_layout[0], attempt.table)
     except UnsupportedFeature:
         paths = set(attempt.added_paths)
         if snapshot is None or snapshot.state.files.at_paths(paths).num_rows < len(paths):

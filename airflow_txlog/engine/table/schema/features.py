@@ -7,7 +7,7 @@ Source: protocol, "Table Features" and "Valid Feature Names in Table Features".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING
@@ -46,8 +46,9 @@ READABLE = _names(
 # rules for rows (`rules`), because a commit handles files and reads no row.
 WRITABLE = _names(
     "allowColumnDefaults appendOnly changeDataFeed checkConstraints checkpointProtection clustering columnMapping "
-    "deletionVectors domainMetadata generatedColumns identityColumns inCommitTimestamp invariants rowTracking "
-    "timestampNtz typeWidening typeWidening-preview v2Checkpoint vacuumProtocolCheck"
+    "deletionVectors domainMetadata generatedColumns identityColumns inCommitTimestamp invariants "
+    "materializePartitionColumns rowTracking timestampNtz typeWidening typeWidening-preview v2Checkpoint "
+    "vacuumProtocolCheck"
 )
 
 # Writer features that bind a writer only if the metadata switches them on: see `features_in_use`.
@@ -55,9 +56,7 @@ WRITABLE_WHILE_UNUSED = _names("icebergCompatV1 icebergCompatV2")
 
 # Writer features that bind only writers of data files, and no commit that only removes or restores files or deletes
 # rows by vectors: see `check_files_writable`.
-_OF_DATA_FILES = _names(
-    "materializePartitionColumns variantShredding variantShredding-preview variantType variantType-preview"
-)
+_OF_DATA_FILES = _names("variantShredding variantShredding-preview variantType variantType-preview")
 
 # The features that legacy version numbers imply.
 _LEGACY_READER = {2: ("columnMapping",)}
@@ -126,15 +125,10 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
         raise _refusal(table, "rowTracking", "write")
 
 
-def check_files_writable(
-    protocol: Protocol, schema: StructType, partition_columns: Collection[str], table: str
-) -> None:
+def check_files_writable(schema: StructType, table: str) -> None:
     """Raise UnsupportedFeature, naming it, if this engine cannot write data files as the table demands."""
     if any(isinstance(kind, VariantType) for kind in walk_types(schema)):
         raise _refusal(table, "variantType", "write")
-    # Without partitions, files hold all columns anyway.
-    if partition_columns and "materializePartitionColumns" in writer_features(protocol):
-        raise _refusal(table, "materializePartitionColumns", "write")
 
 
 def check_rows_have_place(schema: StructType, partition_columns: Iterable[str], table: str) -> None:

@@ -52,17 +52,13 @@ _PATHS_SHOWN = 20
 # The first bytes of a Parquet file, and of one with an encrypted footer, which is refused by name.
 _MAGIC = (b"PAR1", b"PARE")
 _PARQUET_NAMES = (".parquet", ".parq", ".pq")
-_CONSTRAINT = "delta.constraints."
+_NOT_YET = {"delta.constraints.": "no row was compared with it", "delta.feature.materialize": "files may lack columns"}
 
 
 def convert(context: LogContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
-    job = _Convert(context)
-    if context.record(Convert).dry_run:
-        result = job.dry_run()
-    else:
-        result = run_attempts(context, job.plan, begin_absent=job.begin_absent)
-    is_dry_run = context.record(Convert).dry_run or None
+    job, is_dry_run = _Convert(context), context.record(Convert).dry_run or None
+    result = job.dry_run() if is_dry_run else run_attempts(context, job.plan, begin_absent=job.begin_absent)
     return dataclasses.replace(
         result, details=dataclasses.replace(result.details, files=job.left_out[:_PATHS_SHOWN], dry_run=is_dry_run)
     )
@@ -326,9 +322,10 @@ class _Convert:
 
     def _check_properties(self) -> None:
         for name, value in of_new_table(self._record.properties, self._context.root).items():
+            reasons = (why for start, why in _NOT_YET.items() if name.lower().startswith(start))
             is_mapping = name == MODE_PROPERTY and value.lower() != "none"
-            if is_mapping or name.lower().startswith(_CONSTRAINT):
-                why = "the files have their columns' own names" if is_mapping else "no row was compared with it"
+            why = "the files have their columns' own names" if is_mapping else next(reasons, None)
+            if why is not None:
                 raise InvalidProperty(
                     f"{self._context.root} cannot be converted with the property {name}: {why}. Nothing was read. Set "
                     "it on the table afterwards.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Metadata, Protocol, encode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.schema.features import (
-    check_files_writable,
     check_readable,
     check_rows_have_place,
     check_writable,
@@ -26,7 +24,6 @@ from airflow_txlog.engine.table.schema.features import (
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from airflow_txlog.errors import UnsupportedFeature
-from tests.helpers.rows import append
 
 FIELD = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
 
@@ -88,38 +85,6 @@ def test_a_writer_feature_that_we_do_not_know_is_readable_and_not_writable(name:
     with pytest.raises(errors.UnsupportedFeature, match=name) as caught:
         writable(features(name), metadata())
     assert caught.value.needed_to == "write"
-
-
-MATERIALIZED = features("materializePartitionColumns")
-IDS = parse_schema(metadata().schema_string)
-
-
-def test_partition_columns_in_files_bind_only_who_writes_files_of_partitions(tmp_path: Path) -> None:
-    writable(MATERIALIZED, metadata())
-    check_files_writable(MATERIALIZED, IDS, [], "t")
-    with pytest.raises(errors.UnsupportedFeature, match="materializePartitionColumns"):
-        check_files_writable(MATERIALIZED, IDS, ["id"], "t")
-    asked = {"delta.feature.materializePartitionColumns": "supported"}
-    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
-    append(Table.create(tmp_path / "plain", schema, properties=asked), [{"id": 1, "p": "a"}])
-    with pytest.raises(errors.UnsupportedFeature, match="materializePartitionColumns"):
-        Table.create(tmp_path / "parted", schema, ["p"], asked)
-
-
-def test_a_partitioned_table_that_wants_the_columns_in_files_is_emptied_restored_and_vacuumed(tmp_path: Path) -> None:
-    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
-    table = Table.create(tmp_path / "t", schema, ["p"])
-    append(table, [{"id": 1, "p": "a"}])
-    assert table.store.put_if_absent(commit_name(2), encode_commit({"operation": "x"}, [MATERIALIZED]))
-    table = Table.open(tmp_path / "t")
-    with pytest.raises(errors.UnsupportedFeature, match="materializePartitionColumns"):
-        append(table, [{"id": 2, "p": "a"}])
-    tx = table.begin()
-    tx.remove(tx.read_whole_table())
-    assert tx.commit("TRUNCATE") == 3
-    assert table.restore(version=1) == 4
-    assert table.vacuum(timedelta(0), check_retention=False).deleted_files == 0
-    assert table.to_arrow().num_rows == 1
 
 
 def test_a_dry_vacuum_needs_no_writable_table_and_spares_the_metadata_of_iceberg(tmp_path: Path) -> None:
