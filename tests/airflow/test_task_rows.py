@@ -25,6 +25,8 @@ import pytest
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.table.schema.identities import identity_column
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import (
     AmbiguousMerge,
     ConstraintViolation,
@@ -189,6 +191,22 @@ def test_an_upsert_updates_and_inserts_and_a_delete_takes_the_keys_of_a_frame(ta
     assert (upserted.metrics["numTargetRowsUpdated"], upserted.metrics["numTargetRowsInserted"]) == (1, 1)
     assert (deleted.metrics["numDeletedRows"], deleted.metrics["numKeys"]) == (2, 3)
     assert rows_of(table) == [{"id": 3, "day": "b", "amount": 7.0}, {"id": 4, "day": "c", "amount": 8.0}]
+
+
+def test_rows_are_numbered_by_a_table_with_an_identity_column(task: Task, table: str) -> None:
+    columns = StructType(
+        (identity_column("key"), StructField("id", Primitive.LONG), StructField("day", Primitive.STRING))
+    )
+    Table.create(table, columns)
+
+    def work(hook: TxlogHook) -> None:
+        hook.append(table, reader(pa.table({"id": [1, 2], "day": ["a", "a"]})))
+        hook.upsert(table, pd.DataFrame({"id": [2, 3], "day": ["b", "b"]}), keys="id")
+        hook.overwrite(table, pa.table({"id": [3, 4], "day": ["c", "c"]}), replace_using="id")
+
+    task.run(work)
+    found = sorted((row["id"], row["key"], row["day"]) for row in rows_of(table))
+    assert found == [(1, 1, "a"), (2, 2, "b"), (3, 4, "c"), (4, 5, "c")]
 
 
 def test_a_delete_takes_a_predicate_or_a_list_too(task: Task, table: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.identities import identity_column
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.storage.limits import USUAL
 from tests.helpers.depth import depth
 from tests.helpers.jobs import (
     application,
@@ -32,7 +34,8 @@ from tests.helpers.jobs import (
     set_property,
     update,
 )
-from tests.helpers.racing import before_commit, killed_before_commit, winning
+from tests.helpers.racing import Killed, before_commit, killed_before_commit, winning
+from tests.helpers.rows import append as add_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -298,6 +301,26 @@ def test_a_job_that_has_lost_its_values_reserves_the_next_ones(tmp_path: Path, n
     assert operations[:3] == ["CHANGE COLUMN", "RESERVE IDENTITY", "CHANGE COLUMN"]
 
 
+@pytest.mark.parametrize("name", WORKS)
+def test_a_job_that_is_killed_after_it_reserved_values_leaves_a_gap_at_most(tmp_path: Path, name: str) -> None:
+    table, task = table_in(tmp_path / "t"), application()
+    work, log = WORKS[name](file_of(tmp_path / "mine", rows(10, 11))), winning("never", lambda: None)
+    operation = work.pop("operation")
+
+    def die() -> None:
+        raise Killed
+
+    landing = [lambda: take_values(table, 7), die]
+    with before_commit(lambda tx: landing.pop(0)(), times=2), pytest.raises(Killed):
+        run(None, operation, table, application=task, **work)
+    assert marks(table) == {"id": 9}
+    committed(run(None, operation, table, application=task, log=log, **work))
+    found = by_n(table)
+    assert sorted(found) == [10, 11]
+    assert sorted(found.values()) in ([8, 9], [10, 11])
+    assert marks(table)["id"] == max(9, *found.values())
+
+
 def test_reserved_values_are_not_those_of_a_column_that_takes_its_place(tmp_path: Path) -> None:
     table = table_in(tmp_path / "t", properties={"delta.columnMapping.mode": "name"})
 
@@ -366,15 +389,22 @@ def test_a_killed_try_leaves_values_that_the_next_one_takes_if_they_are_free(
     assert (again.status, by_n(table)) == ("already_done", found)
 
 
-def test_another_bucket_keeps_its_files_only_if_its_values_stay(tmp_path: Path) -> None:
-    """Rows that a winner inserted leave the first bucket with fewer inserts, so that the second begins elsewhere."""
-    table = table_in(tmp_path / "t")
-    append(table, 1)
-    source = file_of(tmp_path / "mine", rows(*range(10, 20)))
-    with before_commit(lambda tx: append(table, 10, 11)):
-        committed(run(None, "merge", table, source=source, on="t.n = s.n", clauses=[insert()]))
+@pytest.mark.spark
+def test_a_bucket_that_inserts_less_moves_the_values_of_the_next_ones(tmp_path: Path, spark: SparkSession) -> None:
+    """The winner hands out no value, so the mark stays, and the first buckets keep their files."""
+    table = table_in(tmp_path / "t", identity_column("id", takes_values=True))
+    source = "SELECT 'a' AS day, id AS n FROM range(0, 100, 1, 4)"
+    log = winning("never", lambda: None)
+    with before_commit(lambda tx: add_rows(table, [{"id": 1000, "day": "a", "n": 60}])):
+        limits = dataclasses.replace(USUAL, bucket_bytes=1)
+        merged = merge(spark, table, source, insert(), on="t.n = s.n", limits=limits, log=log)
+    assert committed(merged).attempts == 2
+    assert any("reused what was staged before" in line for line in log.lines), log.lines
+    assert any("not used of what was staged before" in line for line in log.lines), log.lines
     found = by_n(table)
-    assert sorted(found.values()) == list(range(1, 12))
+    assert found.pop(60) == 1000
+    assert sorted(found.values()) == list(range(1, 100))
+    assert marks(table) == {"id": 99}
 
 
 @pytest.mark.seeded
