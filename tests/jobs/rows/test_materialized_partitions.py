@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 
 from airflow_txlog.datafiles.partitioning import decode_add_path
 from airflow_txlog.engine import Table
+from airflow_txlog.storage.limits import USUAL, Limits
 from tests.helpers.jobs import by_id, committed, error_of, insert, live_files, read_alike, run, update
 
 FEATURE = "materializePartitionColumns"
 SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("shop", pa.string()), ("name", pa.string())])
+IN_PLACE = dataclasses.replace(USUAL, changed_in_place_bytes=0)
 LAYOUTS: dict[str, dict[str, str]] = {
     "plain": {},
     "mapped": {"delta.columnMapping.mode": "name"},
@@ -93,17 +96,24 @@ def test_every_operation_writes_partition_columns_into_its_files(tmp_path: Path,
         read_alike(table)
 
 
+@pytest.mark.parametrize(
+    "limits", [USUAL, dataclasses.replace(USUAL, changed_in_place_bytes=0)], ids=["anew", "in place"]
+)
 @pytest.mark.parametrize("properties", [{}, {"delta.enableRowTracking": "true"}], ids=["plain", "row ids"])
 def test_a_table_gets_the_feature_and_its_old_files_get_the_columns_when_they_are_rewritten(
-    tmp_path: Path, properties: dict[str, str]
+    tmp_path: Path, properties: dict[str, str], limits: Limits
 ) -> None:
     table, sources = Table.create(str(tmp_path / "t"), SCHEMA, ["day", "shop"], properties), tmp_path / "sources"
     committed(run(None, "write", table, source=source(sources, rows(*range(8)))))
     committed(run(None, "alter", table, add_features=[FEATURE]))
     assert all(columns == ["id", "name"] for columns, _ in of_files(table).values())
-    committed(run(None, "update", table, predicate="id < 4", set={"name": "'new'"}))
+    for name in ("once", "new"):
+        committed(run(None, "update", table, predicate="id < 4", set={"name": f"'{name}'"}, limits=limits))
+        assert_materialized(table)
+        assert by_id(table) == {number: name if number < 4 else "x" for number in range(8)}
+    committed(run(None, "update", table, predicate="id = 1", set={"shop": "'b'"}, limits=limits))
     assert_materialized(table)
-    assert by_id(table) == {number: "new" if number < 4 else "x" for number in range(8)}
+    assert by_id(table, "shop")[1] == "b"
     committed(run(None, "alter", table, drop_features=[FEATURE]))
     assert FEATURE not in (table.snapshot().protocol.writer_features or ())
     committed(run(None, "write", table, source=source(sources, rows(30)), mode="overwrite"))
