@@ -15,7 +15,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.table.schema.identities import Identity
+from airflow_txlog.engine.table.schema.identities import IdentityColumn
 from airflow_txlog.engine.table.schema.rules import RowRules, keeps_as_they_are
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import StructType
@@ -50,7 +50,7 @@ class _PlainRows(abc.ABC):
     def _scan(self, *, in_one: bool) -> FileScan:
         """Return the scan of all rows, for one task if `in_one`."""
 
-    def _numbered(self) -> Collection[Identity]:
+    def _numbered(self) -> Collection[IdentityColumn]:
         """Return the identity columns whose values the table has chosen."""
         return ()
 
@@ -114,7 +114,7 @@ class FoundNumbered(_PlainRows):
     def values_of(self, name: str, what: str) -> pa.ChunkedArray:
         raise NotImplementedError("numbered rows are no keys")
 
-    def _numbered(self) -> Collection[Identity]:
+    def _numbered(self) -> Collection[IdentityColumn]:
         return self._handed.identities
 
     def _scan(self, *, in_one: bool) -> FileScan:

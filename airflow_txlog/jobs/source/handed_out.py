@@ -19,7 +19,7 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.rows_without_log import IdentityValues, MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import RESERVED_PREFIX
-from airflow_txlog.engine.table.schema.identities import Identity, read_identities
+from airflow_txlog.engine.table.schema.identities import IdentityColumn, read_identities
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import CommitConflict
 from airflow_txlog.jobs.context import JobContext
@@ -45,7 +45,7 @@ class HandedOut:
     the table's marks are past the values already.
     """
 
-    identities: tuple[Identity, ...]
+    identities: tuple[IdentityColumn, ...]
     files: tuple[int, ...]
     buckets: tuple[int, ...]
     num_rows: int
@@ -74,12 +74,12 @@ class Numbering:
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._seen: tuple[Identity, ...] = ()
+        self._seen: tuple[IdentityColumn, ...] = ()
         self._reserved: HandedOut | None = None
 
     def hand_out(
         self,
-        identities: Sequence[Identity],
+        identities: Sequence[IdentityColumn],
         source: MaterializedSource,
         matched: Mapping[int, RowPositions] | None = None,
     ) -> HandedOut:
@@ -101,7 +101,7 @@ class Numbering:
         return replace(handed, identities=self._reserved.identities, are_reserved=True)
 
 
-def _is_past(reserved: HandedOut, now: Sequence[Identity]) -> bool:
+def _is_past(reserved: HandedOut, now: Sequence[IdentityColumn]) -> bool:
     """Return whether the columns, as they are now, hand out no reserved value."""
     then = {(each.name, each.start, each.step): each.value(reserved.num_rows - 1) for each in reserved.identities}
     last = [then.get((each.name, each.start, each.step)) for each in now]
@@ -136,7 +136,7 @@ def _reserved(context: JobContext, handed: HandedOut) -> HandedOut:
 
 def _handed_out(
     context: JobContext,
-    identities: Sequence[Identity],
+    identities: Sequence[IdentityColumn],
     source: MaterializedSource,
     matched: Mapping[int, RowPositions],
 ) -> HandedOut:
@@ -156,13 +156,13 @@ def _handed_out(
     return HandedOut(identities=tuple(identities), files=tuple(files), buckets=tuple(buckets), num_rows=number)
 
 
-def still_handed_out(first_values: str, identities: Mapping[str, Identity]) -> bool:
+def still_handed_out(first_values: str, identities: Mapping[str, IdentityColumn]) -> bool:
     """Return whether rows with these first values (`HandedOut.first_values`) may have their values now."""
     firsts = _by_column(first_values)
     return all(name in identities and identities[name].value(0) == value for name, value in firsts.items())
 
 
-def marks_after(first_values: str, num_rows: int, identities: Mapping[str, Identity]) -> dict[str, int]:
+def marks_after(first_values: str, num_rows: int, identities: Mapping[str, IdentityColumn]) -> dict[str, int]:
     """Return the marks that the commit of so many rows must set, the first of which has these values."""
     return {name: identities[name].value(num_rows - 1) for name in _by_column(first_values)} if num_rows else {}
 

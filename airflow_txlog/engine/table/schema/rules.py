@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from airflow_txlog.engine.log.actions import Metadata
-from airflow_txlog.engine.table.schema.identities import Identity, is_identity, read_identities
+from airflow_txlog.engine.table.schema.identities import IdentityColumn, is_identity, read_identities
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, StructField, StructType, bare_columns, walk_fields
 from airflow_txlog.errors import ConstraintViolation, CorruptTable, UnsupportedFeature
 
@@ -53,7 +53,7 @@ class RowRules:
 
     checks: tuple[Check, ...] = ()
     generated: Mapping[str, str] = field(default_factory=dict)
-    identities: Mapping[str, Identity] = field(default_factory=dict)
+    identities: Mapping[str, IdentityColumn] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     lengths: Mapping[str, Length] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class RowRules:
         """The columns that a row may lack because the table gives them a value."""
         return frozenset(self.generated) | frozenset(self.defaults) | frozenset(self.identities)
 
-    def lacking(self, given: Collection[str], table: str) -> tuple[Identity, ...]:
+    def lacking(self, given: Collection[str], table: str) -> tuple[IdentityColumn, ...]:
         """Return the identity columns that new rows with the columns `given` lack, so that the table numbers them.
 
         Raises ConstraintViolation for a given column whose values only the table may choose.
@@ -89,7 +89,7 @@ class RowRules:
                 )
         return tuple(identity for column, identity in self.identities.items() if column.lower() not in names)
 
-    def numbered(self, identities: Collection[Identity]) -> RowRules:
+    def numbered(self, identities: Collection[IdentityColumn]) -> RowRules:
         """Return the rules for rows that have been given values of these identity columns."""
         names = {identity.name for identity in identities}
         return replace(self, identities={name: each for name, each in self.identities.items() if name not in names})

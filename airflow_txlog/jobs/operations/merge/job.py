@@ -20,7 +20,7 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
-from airflow_txlog.engine.table.schema.identities import Identity
+from airflow_txlog.engine.table.schema.identities import IdentityColumn
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import AmbiguousMerge, InvalidJobSpec, MatchNotFound, UnsupportedPredicate
@@ -78,7 +78,7 @@ class PreparedMerge(Prepared):
     """The parts of the clauses that the tasks compute."""
     judged: Callable[[str], JudgedMerge]
     """Has Spark accept the texts, at most once; the argument is the reason. Raises NeedsSpark."""
-    identities: tuple[Identity, ...] = ()
+    identities: tuple[IdentityColumn, ...] = ()
     """The identity columns that some new row leaves to the table."""
 
 
@@ -138,7 +138,7 @@ class MergeRows(RowOperation[PreparedMerge]):
 
     def _numbered(
         self, snapshot: Snapshot, clauses: Clauses, plain: PlainClauses, judged: Callable[[str], JudgedMerge]
-    ) -> tuple[Identity, ...]:
+    ) -> tuple[IdentityColumn, ...]:
         """Return the identity columns for which some insert has no value."""
         rules, uri = read_rules(snapshot.metadata, snapshot.delta_schema, snapshot.uri), self._context.root
         if not rules.identities or not clauses.not_matched:

@@ -8,7 +8,7 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.harmless import moves_marks_only
-from airflow_txlog.engine.table.schema.identities import Identity, identity_column, read_identities, with_marks
+from airflow_txlog.engine.table.schema.identities import IdentityColumn, identity_column, read_identities, with_marks
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 
@@ -36,13 +36,13 @@ def metadata(*columns: StructField) -> Metadata:
 def test_values_follow_the_mark_in_steps_from_the_start(
     start: int, step: int, mark: int | None, values: list[int]
 ) -> None:
-    identity = Identity(name="id", start=start, step=step, mark=mark)
+    identity = IdentityColumn(name="id", start=start, step=step, mark=mark)
     assert [identity.value(number) for number in range(3)] == values
 
 
 @pytest.mark.parametrize(("start", "step"), [(2**63 - 3, 1), (3 - 2**63, -1)])
 def test_a_column_ends_where_a_bigint_ends(start: int, step: int) -> None:
-    identity = Identity(name="id", start=start, step=step)
+    identity = IdentityColumn(name="id", start=start, step=step)
     identity.check_has(0, "t")
     identity.check_has(3, "t")
     with pytest.raises(errors.ConstraintViolation, match="fewer values left than the 4") as caught:
@@ -53,8 +53,8 @@ def test_a_column_ends_where_a_bigint_ends(start: int, step: int) -> None:
 def test_a_column_for_a_new_table_is_read_back() -> None:
     schema = StructType((identity_column("a", start=3, step=-2, takes_values=True), identity_column("b")))
     assert read_identities(parse_schema(schema_to_json(schema)), "t") == {
-        "a": Identity(name="a", start=3, step=-2, takes_values=True),
-        "b": Identity(name="b", start=1, step=1),
+        "a": IdentityColumn(name="a", start=3, step=-2, takes_values=True),
+        "b": IdentityColumn(name="b", start=1, step=1),
     }
     with pytest.raises(errors.CorruptTable, match="step"):
         identity_column("c", step=0)

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine.log.actions import Metadata
-from airflow_txlog.engine.table.schema.identities import Identity
+from airflow_txlog.engine.table.schema.identities import IdentityColumn
 from airflow_txlog.engine.table.schema.rules import Check, Length, RowRules, may_break_rules, read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
 
@@ -54,8 +54,8 @@ def test_every_rule_of_the_metadata_is_read() -> None:
         generated={"g": "upper(a)"},
         defaults={"d": "'x'"},
         identities={
-            "i": Identity(name="i", start=1, step=2, takes_values=True),
-            "j": Identity(name="j", start=1, step=2, mark=7),
+            "i": IdentityColumn(name="i", start=1, step=2, takes_values=True),
+            "j": IdentityColumn(name="j", start=1, step=2, mark=7),
         },
         lengths={"c": Length(limit=3, is_padded=True), "v": Length(limit=5, is_padded=False)},
     )
