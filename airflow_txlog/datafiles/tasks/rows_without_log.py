@@ -86,8 +86,9 @@ class MaterializedScan(FileScan):
 
     @cached_property
     def output_schema(self) -> pa.Schema:
-        in_files: pa.Schema = FileScan.output_schema.func(self)
-        return pa.schema([*in_files, *(() if self.identities is None else self.identities.fields)])
+        if self.identities is None:
+            return super().output_schema
+        return pa.schema([*replace(self, identities=None).output_schema, *self.identities.fields])
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one file. Raises JobError, retryable, if the file is not as the job has written it."""

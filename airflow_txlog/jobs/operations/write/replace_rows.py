@@ -76,7 +76,7 @@ class ReplaceRows(ByCondition[_Prepared]):
             scope = partition_scope(context, gate, snapshot)
             read_self = context.saved_inputs.reads_target
             staged_as = f"version {snapshot.version}" if read_self else "the source"
-            source = self._numbered.written_before(snapshot)
+            source: FoundBySpark | MaterializedSource | None = self._numbered.written_before(snapshot)
             if source is None and (
                 read_self
                 or not any(without_change_rows(segment.fingerprint) == staged_as for segment in memory.segments)
