@@ -429,4 +429,5 @@ def test_eight_racing_writers_never_hand_out_a_value_twice(tmp_path: Path) -> No
     assert values == list(range(5, 5 + 3 * len(values), 3))
     assert marks(table) == {"id": values[-1]}
     for version in range(1, table.snapshot().version + 1):
-        assert marks(table, version)["id"] == max(table.to_arrow(version=version).column("id").to_pylist())
+        held = table.to_arrow(version=version).column("id").to_pylist()
+        assert marks(table, version)["id"] >= max(held, default=0)

@@ -149,9 +149,9 @@ class Rules:
 def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
     """Return a source's rows as new rows of the table: its columns and types, filled in, and enforced.
 
-    Raises SchemaMismatch, ConstraintViolation and UnsupportedFeature for rows that can never be right.
+    Identity columns have their values already. Raises SchemaMismatch, ConstraintViolation and UnsupportedFeature for
+    rows that can never be right.
     """
-    rules.table.lacking(frame.schema.names, rules.uri)
     have = {name.lower() for name in frame.schema.names}
     absent = [name for name in rules.spark_schema.names if name.lower() not in have]
     rows = fit_rows(frame, rules.spark_schema, ansi=ansi, table_uri=rules.uri, filled=rules.fills)
