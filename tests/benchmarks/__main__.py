@@ -55,6 +55,7 @@ CASES = (
     "merge-partition",
     "optimize",
     "z-order",
+    "cluster",
     *LOG_CASES,
     "memory",
     "ten-million",
@@ -208,6 +209,7 @@ class Bench:
             "merge-partition": self.merge_partition,
             "optimize": lambda: self.optimize("optimize"),
             "z-order": lambda: self.optimize("z-order"),
+            "cluster": lambda: self.optimize("cluster"),
             "open": self.open,
             "commit": self.commit,
             "convert": self.convert,
@@ -273,8 +275,9 @@ class Bench:
         from tests.benchmarks.optimize_cases import Z_ORDER, optimize_sides
 
         events = self._events()
-        columns = Z_ORDER if case == "z-order" else ()
-        with optimize_sides(events, self.folder / case, self.spark, columns) as sides:
+        columns = () if case == "optimize" else Z_ORDER
+        clusters = case == "cluster"
+        with optimize_sides(events, self.folder / case, self.spark, columns, clusters=clusters) as sides:
             return self._measure(case, sides, equal_tables(events.rows))
 
     def open(self) -> list[Line]:

@@ -56,16 +56,7 @@ def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[P
 def clustered_by(snapshot: Snapshot) -> tuple[Path, ...]:
     """Return the clustering columns as paths of logical names; none without clustering. Raises CorruptTable."""
     physical = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
-    if not physical:
-        return ()
-    logical_of = {_lower(held): logical for logical, held in _leaves(snapshot.delta_schema, (), ())}
-    missing = [".".join(path) for path in physical if _lower(path) not in logical_of]
-    if missing:
-        raise CorruptTable(
-            f"{snapshot.uri}: the domain {CLUSTERING_DOMAIN} names {missing}, which are no columns of the table.",
-            table=snapshot.uri,
-        )
-    return tuple(logical_of[_lower(path)] for path in physical)
+    return _logical(physical, list(_leaves(snapshot.delta_schema, (), ())), snapshot.uri)
 
 
 def chosen_columns(
@@ -135,15 +126,15 @@ def indexed_columns(
 ) -> tuple[Path, ...] | None:
     """Return the columns with statistics in our files (paths of logical names), the clustering columns among them.
 
-    None: the first ones, as the property delta.dataSkippingNumIndexedCols counts them.
+    None: the first ones, as the property delta.dataSkippingNumIndexedCols counts them. Raises CorruptTable for a
+    clustering column that the schema lacks.
     """
     named, missing = properties.stats_columns, without_statistics(schema, properties, clustering)
     if named is None and not missing:
         return None
     leaves = list(_leaves(schema, (), ()))
     first = [logical for logical, _ in leaves[: properties.num_indexed_columns]] if named is None else named
-    wanted = set(map(_lower, missing))
-    return (*first, *(logical for logical, physical in leaves if _lower(physical) in wanted))
+    return (*first, *_logical(missing, leaves, properties.table))
 
 
 def without_statistics(schema: StructType, properties: TableProperties, columns: Iterable[Path]) -> list[Path]:
@@ -159,6 +150,19 @@ def without_statistics(schema: StructType, properties: TableProperties, columns:
         count = properties.num_indexed_columns
         indexed = {_lower(physical) for _, physical in (leaves if count < 0 else leaves[:count])}
     return [path for path in wanted_paths if _lower(path) not in indexed]
+
+
+def _logical(columns: Sequence[Path], leaves: Sequence[tuple[Path, Path]], table: str) -> tuple[Path, ...]:
+    """Return the logical names of columns with these physical names. Raises CorruptTable."""
+    logical_of = {_lower(physical): logical for logical, physical in leaves}
+    unknown = [".".join(path) for path in columns if _lower(path) not in logical_of]
+    if unknown:
+        raise CorruptTable(
+            f"{table}: the domain {CLUSTERING_DOMAIN} names {unknown}, and the table has no such column. Nothing was "
+            "staged. Set other clustering columns with DeltaAlterTableOperator(cluster_by=[…]).",
+            table=table,
+        )
+    return tuple(logical_of[_lower(path)] for path in columns)
 
 
 def _lower(path: Path) -> Path:

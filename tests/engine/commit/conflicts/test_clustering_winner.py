@@ -139,6 +139,8 @@ def test_our_files_have_statistics_of_clustering_columns_whatever_the_properties
     tx.commit("CLUSTER BY")
     snapshot = made.snapshot()
     columns = clustering_columns(snapshot.state.domains.values(), made.uri)
+    with pytest.raises(errors.CorruptTable, match="gone"):
+        indexed_columns(snapshot.delta_schema, snapshot.table_properties, [*columns, ("gone",)])
     found = indexed_columns(snapshot.delta_schema, snapshot.table_properties, columns)
     assert found == (None if expected is None else tuple(expected))
 

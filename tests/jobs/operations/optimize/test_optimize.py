@@ -106,6 +106,29 @@ def test_small_files_of_each_partition_become_one_and_no_row_changes(tmp_path: P
     assert files_on_disk(table) >= live_files(table)
 
 
+@pytest.mark.usefixtures("each_place")
+def test_a_clustered_table_is_sorted_into_one_cube_and_its_rows_keep_their_ids(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    rng = random.Random("cluster")
+    properties = {"delta.enableRowTracking": "true", "delta.targetFileSize": "20kb"}
+    parts = [random_rows(rng, 300) for _ in range(3)]
+    table = Table.create(str(tmp_path / "t"), parts[0].schema, properties=properties, cluster_by=["s", "n.x", "ts"])
+    for part in parts:
+        append(table, part)
+    before = bag(table)
+    committed(run(spark, "optimize", table))
+    assert bag(table) == before
+    assert info_of(table)["tags"]["delta.rowTracking.preserved"] == "true"
+    files = Table.open(table.uri).snapshot().files()
+    assert files.num_rows > 1
+    assert set(files.column("clustering_provider").to_pylist()) == {"liquid"}
+    tags = {tuple(sorted(tags)) for tags in files.column("tags").to_pylist()}
+    assert len(tags) == 1
+    assert dict(tags.pop())["ZCUBE_ZORDER_BY"] == '["s", "n.x", "ts"]'
+    assert run(spark, "optimize", table).status == "nothing_to_do"
+
+
 def test_a_partition_predicate_bounds_what_is_rewritten(tmp_path: Path, spark: SparkSession) -> None:
     parts = [rows(3, start=start, day=day) for start, day in ((0, MONDAY), (3, MONDAY), (6, TUESDAY), (9, TUESDAY))]
     table = make_table(tmp_path / "t", *parts, partition_by=["day"])
