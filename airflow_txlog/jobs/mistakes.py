@@ -33,6 +33,7 @@ from airflow_txlog.contract.operations import (
     Write,
 )
 from airflow_txlog.engine import DeltaTable, Snapshot
+from airflow_txlog.engine.commit.content.clustering import chosen_columns
 from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
@@ -218,12 +219,13 @@ class _Checks:
             check_has_columns("replace_using", operation.replace_using or (), names, self.context.root)
             if operation.replace_where is not None:
                 self._check_condition(operation.replace_where, [NamedRows(alias=ROWS_ALIAS, columns=self._columns)])
-        if self.snapshot is not None or not operation.partition_by:
+        if self.snapshot is not None or not (operation.partition_by or operation.cluster_by):
             self._look_for(operation.source, "source")
             return
         columns = self._columns_of(operation.source, "source")
         if columns is not None:
-            spelled(operation.partition_by, columns)
+            spelled(operation.partition_by or (), columns)
+            chosen_columns(operation.cluster_by or (), columns, (), self.context.root)
 
     def _check_merge(self, operation: Merge) -> None:
         assert self.snapshot is not None

@@ -191,6 +191,8 @@ def test_the_keys_of_a_source_are_looked_for_among_its_columns(table: Table, sou
         ("write", {"source": {"sql": "SELECT * FROM a JOIN `b c` ON true"}}, "InvalidJobSpec", "reads 'a', and"),
         ("merge", merge(target_alias="x", source_alias="X", on="x.id = 1"), "InvalidJobSpec", "must differ"),
         ("write", {"source": {"sql": "SELECT 1"}, "partition_by": ["name"]}, "PartitionMismatch", "partition_by"),
+        ("write", {"source": {"sql": "SELECT 1"}, "cluster_by": ["name"]}, "PartitionMismatch", "clustered by nothing"),
+        ("optimize", {"full": True}, "InvalidJobSpec", "no clustering columns"),
     ],
 )  # fmt: skip
 def test_a_text_that_spark_cannot_read_is_refused_before_it_is_asked(
@@ -314,10 +316,11 @@ def test_a_new_table_has_the_partition_columns_that_the_job_names(tmp_path: Path
 
 
 def test_a_new_table_is_partitioned_by_columns_of_its_source(tmp_path: Path, source: dict[str, Any]) -> None:
-    write = {"source": source, "partition_by": ["dya"], "partition_predicate": "year(dya) = 1"}
-    error = refusal(str(tmp_path / "new"), "write", write)
-    assert error["type"] == "SchemaMismatch"
-    assert "Did you mean 'day'?" in error["message"]
+    partitioned = {"source": source, "partition_by": ["dya"], "partition_predicate": "year(dya) = 1"}
+    for write in (partitioned, {"source": source, "cluster_by": ["dya"], "properties": {"delta.constraints.a": "f()"}}):
+        error = refusal(str(tmp_path / "new"), "write", write)
+        assert error["type"] == "SchemaMismatch"
+        assert "Did you mean 'day'?" in error["message"]
 
 
 def test_an_append_only_table_is_refused_before_spark_is_asked(tmp_path: Path) -> None:

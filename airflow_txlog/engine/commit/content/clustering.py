@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, DomainMetadata
-from airflow_txlog.engine.table.predicate.names import shown_names
+from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.column_paths import Path, is_below, parse_path
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
@@ -79,10 +79,9 @@ def chosen_columns(
         except ValueError as error:
             raise refused(f"cluster_by: {error}. Write parts joined by dots, such as address.city", [name]) from error
         if members is None:
-            has = shown_names(schema.names)
-            raise refused(
-                f"cluster_by names {name!r}, which is no column or member of a struct: there are {has}", [name]
-            )
+            hint = did_you_mean(name, schema.names)
+            known = f"The columns are: {shown_names(schema.names)}"
+            raise refused(f"cluster_by names {name!r}, which is no column or member of a struct.{hint} {known}", [name])
         kind = members[-1].type
         if not isinstance(kind, Primitive | DecimalType) or kind in _NOT_ORDERED:
             raise refused(f"column {name!r} cannot cluster the table: files have no bounds of the type {kind}", [name])

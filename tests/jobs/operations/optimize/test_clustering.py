@@ -14,7 +14,8 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
-from airflow_txlog.engine.table.schema.features import writer_features
+from airflow_txlog.engine.table.schema.features import with_features, writer_features
+from airflow_txlog.errors import PartitionMismatch
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, live_files, read_alike, run
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, bag, make_table
@@ -70,7 +71,7 @@ def written(tmp_path: Path, name: str, **arguments: Any) -> Any:
     source = tmp_path / "source"
     if not source.exists():
         source.mkdir()
-        nested = points(100).append_column("s", pa.array([{"a b": n} for n in range(100)]))
+        nested = points(100).append_column("s", pa.array([{"a b": n, "flag": True} for n in range(100)]))
         pq.write_table(nested, source / "part.parquet")
     source_view = {"format": "parquet", "path": str(source)}
     return run(None, "write", tmp_path / name, source=source_view, **arguments)
@@ -91,11 +92,20 @@ def test_a_write_creates_a_clustered_table(tmp_path: Path) -> None:
     assert set(cubes(table)) == {None}
     committed(written(tmp_path, "t", cluster_by=["b", "S.`A B`"]))
     committed(written(tmp_path, "t"))
+    assert "clusterBy" not in table.history()[0]["operationParameters"]
+
+
+def test_the_engine_creates_a_clustered_table_that_is_not_partitioned(tmp_path: Path) -> None:
+    with pytest.raises(PartitionMismatch):
+        Table.create(str(tmp_path / "t"), SCHEMA, ["text"], cluster_by=["a"])
+    table = make(tmp_path / "t")
+    assert json.loads(table.history()[0]["operationParameters"]["clusterBy"]) == ["a", "b"]
 
 
 REFUSED = {
     "no such column": ({"cluster_by": ["nope"]}, "SchemaMismatch"),
     "a struct": ({"cluster_by": ["s"]}, "SchemaMismatch"),
+    "a boolean": ({"cluster_by": ["s.flag"]}, "SchemaMismatch"),
     "no name": ({"cluster_by": ["s."]}, "SchemaMismatch"),
     "twice": ({"cluster_by": ["a", "A"]}, "SchemaMismatch"),
     "five": ({"cluster_by": ["a", "b", "text", "s.`a b`", "A"]}, "SchemaMismatch"),
@@ -189,6 +199,17 @@ def test_a_clustered_table_is_not_sorted_by_other_columns(tmp_path: Path) -> Non
     assert error_of(run(None, "optimize", table, zorder_by=["text"]))["type"] == "UnsupportedFeature"
     plain = make_table(tmp_path / "plain", points(3))
     assert error_of(run(None, "optimize", plain, full=True))["type"] == "InvalidJobSpec"
+
+
+def test_a_partitioned_table_with_clustering_columns_is_compacted_as_others(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", *(points(3, seed).set_column(2, "text", [["x"] * 3]) for seed in range(3)),
+                       partition_by=["text"])  # fmt: skip
+    tx = table.begin()
+    tx.set_protocol(with_features(table.snapshot().protocol, {"clustering", "domainMetadata"}))
+    tx.set_domain("delta.clustering", '{"clusteringColumns":[["a"]]}')
+    tx.commit("CLUSTER BY")
+    optimized(table)
+    assert cubes(table) == {None: 1}
 
 
 def test_changed_rows_are_in_no_cube_until_they_are_clustered(tmp_path: Path) -> None:
@@ -348,3 +369,16 @@ def test_upkeep_clusters_when_more_than_two_files_are_new(tmp_path: Path) -> Non
     assert steps(table, max_bytes=size - 1) == []
     assert steps(table, max_bytes=10 * size, max_minutes=5) == ["cluster"]
     assert None not in cubes(table)
+
+
+def test_upkeep_clusters_as_much_as_its_bytes_allow_and_rewrites_worn_files(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", *(points(20, seed) for seed in range(6)), **VECTORS)
+    most = max(add.size for add in adds(table))
+    assert steps(table, max_bytes=4 * most) == ["cluster"]
+    assert cubes(table)[None] in (2, 4)
+    assert len(cubes(table)) == 2
+    optimized(table, full=True)
+    assert len(cubes(table)) == 1
+    mask(table, {0: range(30)})
+    assert steps(table, purge_above=None) == ["cluster"]
+    assert all(add.deletion_vector is None for add in adds(table))

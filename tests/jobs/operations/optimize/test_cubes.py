@@ -96,6 +96,10 @@ def test_a_bin_takes_no_more_than_is_allowed() -> None:
     assert chosen([*loose, *cubes], most_bytes=100) == [{"f0", "f1"}, {"f2", "f3"}, {"f4", "small"}]
     assert chosen([*loose, *cubes], most_bytes=100, full=True) == [{"f0", "f1"}, {"f2", "f3"}, {"f4", "small"}]
     assert chosen(cubes, most_bytes=100, full=True) == []
+    # What does not fit is left alone, also with others of its size.
+    cubes = [in_cube("small", 70, "1"), in_cube("more", 71, "2"), in_cube("most", 72, "3")]
+    assert chosen([loose[0], *cubes], most_bytes=150) == [{"f0", "small"}]
+    assert chosen([loose[0], *cubes], most_bytes=150, full=True) == [{"f0", "small"}, {"more", "most"}]
     assert chosen(loose, most_bytes=0) == [{f"f{number}"} for number in range(5)]
 
 
