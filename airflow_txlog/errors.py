@@ -266,7 +266,9 @@ class SchemaMismatch(InvalidInput, facts="table columns"):
 
 
 class PartitionMismatch(InvalidInput, facts="table partition"):
-    """Rows or files lie outside the partitions that they may belong to."""
+    """Rows or files lie outside the partitions that they may belong to, or a table has other partition columns or
+    clustering columns than a job names.
+    """
 
 
 class RetentionTooShort(InvalidInput, facts="table asked_ms required_ms"):

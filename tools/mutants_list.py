@@ -57,6 +57,8 @@ TASK_ROWS = "tests/airflow/test_task_rows.py"
 IDENTITIES = "tests/engine/table/schema/test_identities.py"
 IDENTITY_COLUMNS = "tests/jobs/test_identity_columns.py"
 SMALL_FILES = "tests/datafiles/tasks/test_small_files.py"
+CUBES = "tests/jobs/operations/optimize/test_cubes.py"
+CLUSTERING = "tests/engine/commit/conflicts/test_clustering_winner.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
 MERGES_WITHOUT_SPARK = "tests/jobs/test_merges_without_spark.py"
@@ -837,5 +839,37 @@ FAULTS = (
         old="planned.leaving is not None or planned.deleted is not None or planned.parts > 1",
         new="planned.deleted is not None or planned.parts > 1",
         tests=("tests/datafiles/tasks/test_in_place.py",),
+    ),
+    Fault(
+        name="worn-file-in-two-bins",
+        breaks="a file with deleted rows is clustered twice, by itself and with its cube",
+        file="airflow_txlog/jobs/operations/optimize/cubes.py",
+        old="    ids = pc.if_else(is_worn, None, ids)\n",
+        new="",
+        tests=(CUBES,),
+    ),
+    Fault(
+        name="cube-of-other-columns",
+        breaks="files that are clustered by other columns are rewritten by each run",
+        file="airflow_txlog/jobs/operations/optimize/cubes.py",
+        old="is_foreign = pc.or_(pc.fill_null(is_other, False), pc.and_(is_cube, pc.invert(is_same)))",
+        new="is_foreign = pc.fill_null(is_other, False)",
+        tests=(CUBES,),
+    ),
+    Fault(
+        name="cubes-of-any-size-grow",
+        breaks="one new file lets a whole clustered table be rewritten",
+        file="airflow_txlog/jobs/operations/optimize/cubes.py",
+        old=" or size >= GROWTH * total)",
+        new=")",
+        tests=(CUBES,),
+    ),
+    Fault(
+        name="clustering-columns-without-statistics",
+        breaks="a file lacks the bounds of a clustering column",
+        file="airflow_txlog/engine/commit/content/clustering.py",
+        old="return (*first, *_logical(missing, leaves, properties.table))",
+        new="return tuple(first)",
+        tests=(CLUSTERING,),
     ),
 )
