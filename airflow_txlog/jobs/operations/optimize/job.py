@@ -304,7 +304,7 @@ class _Optimizing:
         predicate = predicate_parameter([] if scope is None else [scope])
         if self._optimize.purge:
             return {"predicate": predicate, "applyPurge": True}
-        full = {"isFull": True} if self._optimize.full else {}
+        full = {"isFull": self._optimize.full} if self._order.is_clustering else {}
         return {"predicate": predicate, "auto": False, **self._order.parameters(), **full}
 
     def _result(self, considered: int, version: int) -> JobResult:

@@ -148,7 +148,7 @@ def test_optimize_clusters_new_files_and_leaves_clustered_ones_alone(tmp_path: P
     assert cube is not None
     assert files >= 8
     info = Table.open(table.uri).history(1)[0]
-    parameters = {"predicate": "[]", "auto": "false", "clusterBy": '["a", "b"]', "zOrderBy": "[]"}
+    parameters = {"predicate": "[]", "auto": "false", "clusterBy": '["a", "b"]', "zOrderBy": "[]", "isFull": "false"}
     assert (info["operation"], info["operationParameters"]) == ("OPTIMIZE", parameters)
     # A reader of a narrow range in either column skips most files.
     for column in ("a", "b"):
