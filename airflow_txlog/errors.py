@@ -333,6 +333,14 @@ class TransactionExpired(InvalidInput, facts="table app_id version first_tried_m
     """The first try is so old that the table may have forgotten a completed run of this work. Nothing was changed."""
 
 
+class AuditFailed(TxlogError, facts="table id failed"):
+    """A staged change does not pass its audits. `failed`: the names of those, with the number of rows where known."""
+
+
+class StagedChangeGone(TxlogError, facts="table id"):
+    """A staged change waits no longer: it was discarded, it has expired, or a conflict was found. Stage it again."""
+
+
 # --- possibly transient ---------------------------------------------------------------------------------------------
 
 

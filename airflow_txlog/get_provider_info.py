@@ -6,7 +6,7 @@ from typing import Any
 
 _NAME = "Delta tables (txlog)"
 _OPERATORS = (
-    *("write", "merge", "upsert", "delete", "update"),
+    *("write", "merge", "upsert", "delete", "update", "publish"),
     *("alter", "truncate", "restore", "convert", "clone", "optimize", "checkpoint", "vacuum", "upkeep"),
 )
 

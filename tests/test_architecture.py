@@ -108,6 +108,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine": (
         "table_api",
         "upkeep | alteration",
+        "staged_changes",
         "delta_table",
         "checkpointing",
         "commit",
@@ -143,7 +144,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "jobs.operations": (
         "update | upsert | write | upkeep",
         "delete",
-        "alter | merge | optimize | restore | truncate | convert | clone | maintenance",
+        "alter | audit | merge | optimize | publish | restore | truncate | convert | clone | maintenance",
     ),
 }
 MAX_MODULES_IN_A_FOLDER = 20

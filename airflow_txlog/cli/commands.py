@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.changing import alter, clone, convert
-from airflow_txlog.cli.keeping import upkeep
+from airflow_txlog.cli.keeping import staged, upkeep
 from airflow_txlog.cli.printing import Answer, ShownColumn, confirm
 from airflow_txlog.cli.usage import UsageError, moment_of, uri_of
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
@@ -232,6 +232,7 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "upkeep": upkeep,
     "convert": convert,
     "clone": clone,
+    "staged": staged,
 }
 
 

@@ -154,6 +154,7 @@ def get_cli_commands() -> list[GroupCommand]:
                 _command("upkeep", "Do what is due: of a table, or of all tables of a folder", *_UPKEEP),
                 _command("convert", "Make a folder of Parquet files a table, without moving data", *convert),
                 _command("clone", "Make a table a clone of another one, shallow or deep", *clone),
+                _command("staged", "The staged changes that wait for a task to publish them"),
                 _command("restore", "Make an earlier version the latest again", *restore),
             ),
         )

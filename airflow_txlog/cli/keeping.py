@@ -1,12 +1,16 @@
-"""The command `airflow txlog upkeep`: the due maintenance of one table, or of all tables of a folder."""
+"""The commands `airflow txlog upkeep` and `staged`: the maintenance that is due, and the changes that wait."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.printing import ShownColumn
+from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
+from airflow_txlog.contract.wording import commit_rows
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.staged_changes import StagedChange, staged_in
+from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.upkeep import upkeep_here
 
@@ -41,3 +45,45 @@ def upkeep(table: Table, args: Namespace) -> printing.Answer:
         printing.print_rows(columns, cells)
 
     return printing.Answer(report.to_dict(), show, has_failed=bool(report.errors))
+
+
+def staged(table: Table, args: Namespace) -> printing.Answer:
+    """`{"table", "staged": [{"id", "operation", "base_version", "state", "metrics", "files", "bytes", "staged_at",
+    "expires_at", "task"}]}`, by time. `state`: "waits", "expired" or "published".
+    """
+    head, now_ms = table.snapshot(), table.clock.now_ms()
+    found = sorted(staged_in(table.store), key=lambda each: (each[1].staged_ms, each[0]))
+    changes = [_staged_change(id, change, head.application_version(change.app_id), now_ms) for id, change in found]
+
+    def show() -> None:
+        columns = [ShownColumn(name=name) for name in ("id", "operation", "base", "state", "rows", "expires", "task")]
+        names = ("id", "operation", "base_version", "state")
+        cells = [
+            (
+                *(each[name] for name in names),
+                commit_rows(each["operation"], each["metrics"]),
+                each["expires_at"],
+                each["task"],
+            )
+            for each in changes
+        ]
+        printing.print_rows(columns, cells)
+
+    return printing.Answer({"table": table.uri, "staged": changes}, show)
+
+
+def _staged_change(id: str, change: StagedChange, recorded: int | None, now_ms: int) -> dict[str, Any]:
+    is_published = recorded is not None and recorded >= change.app_version
+    state = "published" if is_published else "waits" if now_ms < change.expires_ms else "expired"
+    return {
+        "id": id,
+        "operation": change.operation,
+        "base_version": change.base_version,
+        "state": state,
+        "metrics": change.metrics,
+        "files": len(change.content.adds),
+        "bytes": sum(add.size for add in change.content.adds),
+        "staged_at": moment_text(change.staged_ms),
+        "expires_at": moment_text(change.expires_ms),
+        "task": "/".join(change.tags.get(f"{ANNOTATION_TAG_PREFIX}{name}", "") for name in ("dag_id", "task_id")),
+    }

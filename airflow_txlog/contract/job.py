@@ -51,7 +51,7 @@ ANNOTATION_TAG_PREFIX = "airflow."
 OPEN_FILES = "/dev/fd/"
 """The folder of a process's own open files, by their numbers."""
 
-STATUSES = frozenset({"committed", "nothing_to_do", "already_done", "failed"})
+STATUSES = frozenset({"committed", "staged", "nothing_to_do", "already_done", "failed"})
 
 Milliseconds = Annotated[int, Meta(description="milliseconds since the epoch")]
 Counts = Annotated[dict[Text, int], Meta(description="a mapping of text to integers")]
@@ -82,9 +82,10 @@ class JobSpec:
     `{"column": name, "values": […]}`, `{"when": "matched", "then": "update", "set": "*"}`. `result_uri`: the file to
     which the job writes its JobResult; null: none. `annotations` (dag_id, task_id, run_id, map_index, try_number, …)
     become the commit's tags and decide nothing. `conflict_deadline_s`: how long the job keeps trying after its first
-    conflict with another commit; 0: that conflict fails it. `strict_writers`: refuse a table whose last commits name an
-    engine that would replace ours (docs/writers.md). `access`: how every process opens the stores of the job's tables.
-    It refers to credentials and holds no secret. `unrestricted`: which texts are the DAG author's own: "query",
+    conflict with another commit; 0: that conflict fails it. `publish` false: stage the change, for a job of `Publish`
+    with the same `application` and `saved_work_key` to commit. `strict_writers`: refuse a table whose last commits name
+    an engine that would replace ours (docs/writers.md). `access`: how every process opens the stores of the job's
+    tables. It refers to credentials and holds no secret. `unrestricted`: which texts are the DAG author's own: "query",
     "options", "spark_conf" (docs/operators.md). All others are restricted, here and in the job, to texts that cannot
     load code. `saved_work_key` (64 hexadecimal digits): the key with which the tries of this work name and sign their
     saved work; null: the job trusts and saves none. It is a secret and decides nothing, so specs that differ only in it
@@ -101,6 +102,7 @@ class JobSpec:
     spark_conf: TextMap = field(default_factory=dict)
     annotations: Annotated[dict[str, Any], Meta(description="a mapping")] = field(default_factory=dict)
     conflict_deadline_s: Annotated[int, Meta(ge=0, description="a whole number of seconds from 0 on")] = 3600
+    publish: bool = True
     strict_writers: bool = False
     access: Annotated[Access, Meta(description="an Access")] = PLAIN
     unrestricted: Annotated[tuple[str, ...], Meta(description="a list")] = ()
@@ -118,6 +120,7 @@ class JobSpec:
         if self.application is not None:
             possible, name = self.operation.changes_rows, self.operation.name
             want("application", possible, f"null: {name} carries no transaction")
+        want("publish", self.publish or self.operation.may_wait, f"true: a change by {self.operation.name} cannot wait")
         for item in self.unrestricted:
             want("unrestricted", item in RESTRICTED, f"a list of some of {list(RESTRICTED)}", item, is_shown=True)
         object.__setattr__(self, "unrestricted", tuple(sorted(set(self.unrestricted))))
@@ -211,7 +214,8 @@ class Details:
 
     `arguments_changed`: the work was already done, with other arguments than the spec's. `files` (the first ones),
     `dry_run` and `mode` are those of a vacuum; those of a convert are the files that it left out. `upkeep`: the steps
-    that were due, `[{"step", "why", "done", …}]`. `lineage` is None if the job knows none, or if it is too long.
+    that were due, `[{"step", "why", "done", …}]`. `staged`: the handle of a staged change. `lineage` is None if the job
+    knows none, or if it is too long.
     """
 
     arguments_changed: bool = False
@@ -219,6 +223,7 @@ class Details:
     dry_run: bool | None = None
     mode: str | None = None
     upkeep: list[dict[str, Any]] = field(default_factory=list)
+    staged: dict[str, Any] | None = None
     lineage: Lineage | None = None
 
 
@@ -230,7 +235,8 @@ def _are_steps(steps: list[dict[str, Any]]) -> bool:
 class JobResult:
     """The outcome of one job.
 
-    - `status`: "committed"; "nothing_to_do" (no commit was needed); "already_done" (an earlier try or a second copy
+    - `status`: "committed"; "staged" (`details.staged` is the handle, `metrics` those of the commit to come);
+      "nothing_to_do" (no commit was needed); "already_done" (an earlier try or a second copy
       did it); "failed" (`error` is the reason; nothing of this job is in the table unless the error states otherwise).
     - `version`: the commit's version; for "already_done" the version that did the work, or null with `at_or_before` if
       the log no longer shows it. `read_version`: the version that the work was computed from; null for a table that

@@ -6,12 +6,14 @@ never fails on content of a result that a newer release has added.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import OPERATIONS, REPLACED
+from airflow_txlog.errors import InvalidJobSpec
 
 _Count = TypeVar("_Count", int, str)
 
@@ -103,7 +105,7 @@ def summary_lines(result: JobResult, seconds: float) -> list[str]:
             "ones. Nothing was done by the new ones: clear the task to have that done."
         )
     metrics = ", ".join(f"{name} {count}" for name, count in result.metrics.items() if count)
-    if metrics and result.status == "committed":
+    if metrics and result.status in ("committed", "staged"):
         lines.append(f"metrics: {metrics}")
     return lines
 
@@ -132,6 +134,8 @@ def _outcome(result: JobResult) -> str:
     if result.status == "committed":
         before = "new table" if result.read_version is None else f"version {result.read_version}"
         return f"{before} -> version {result.version}"
+    if result.status == "staged":
+        return f"staged on version {result.read_version}, not published"
     if result.status == "already_done":
         where = f"at version {result.version}" if result.version is not None else f"by version {result.at_or_before}"
         return f"done already {where}, by an earlier try of this task or under the same key"
@@ -152,7 +156,58 @@ def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
     }
     if result.at_or_before is not None:
         xcom["at_or_before"] = result.at_or_before
+    if result.details.staged is not None:
+        xcom["staged"] = result.details.staged
     return xcom
+
+
+def handles_of(argument: str, given: Any) -> list[dict[str, Any]]:
+    """Return the handles of staged changes from the XComs of the tasks that staged them, or from handles; one or many.
+
+    A task that had nothing to stage, or whose change is published already, has none. Raises InvalidJobSpec (`argument`)
+    for anything else.
+    """
+    given = [given] if isinstance(given, Mapping) else given
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise _no_handle(argument, type(given).__name__)
+    found = []
+    for index, item in enumerate(given):
+        place = f"{argument}[{index}]"
+        handle = item.get("staged", item) if isinstance(item, Mapping) else None
+        if not isinstance(handle, Mapping):
+            raise _no_handle(place, type(item).__name__)
+        if "id" not in handle and item.get("status") in ("nothing_to_do", "already_done"):
+            continue
+        wrong = next((part for part, is_one in _HANDLE.items() if not is_one(handle.get(part))), None)
+        if wrong is not None:
+            is_done = item.get("status") == "committed"
+            raise _no_handle(place, "that of a task that has committed" if is_done else f"one without a valid {wrong}")
+        found.append(dict(handle))
+    return found
+
+
+def _no_handle(place: str, found: str) -> InvalidJobSpec:
+    return InvalidJobSpec(
+        f"{place} must be the output of a task with publish=False, such as load.output; found {found}. Nothing was "
+        "read.",
+        argument=place,
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value.strip() != ""
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+_HANDLE: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("table_uri", "operation", "app_id"), _is_text),
+    **dict.fromkeys(("app_version", "staged_ms", "base_version"), _is_count),
+    "id": lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None,
+    "digest": lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None,
+}
 
 
 def event_extra(result: JobResult) -> dict[str, Any]:

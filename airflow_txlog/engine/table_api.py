@@ -15,14 +15,16 @@ import pyarrow as pa
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.checkpointing import LogCleanup, clean_log
 from airflow_txlog.engine.commit.loop import CommitPolicy
+from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable, Uri
 from airflow_txlog.engine.many_files import PARALLELISM
+from airflow_txlog.engine.staged_changes import staged_snapshot
 from airflow_txlog.engine.table.changes.versions import change_rows
 from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_MS
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.commit_times import Moment, moment_text, parse_moment
 from airflow_txlog.engine.table.snapshot.scan import read_rows
-from airflow_txlog.engine.table.snapshot.snapshot import is_missing_from
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_missing_from
 from airflow_txlog.engine.upkeep.checks import Finding, check
 from airflow_txlog.engine.upkeep.history import history
 from airflow_txlog.engine.upkeep.restore import restore
@@ -57,6 +59,10 @@ class Table(DeltaTable):
         table = cls.at(uri, access, clock=clock, policy=policy, strict_writers=strict_writers)
         table.snapshot()
         return table
+
+    def with_staged(self, id: str, digest: str) -> Table:
+        """Return the table as a staged change would leave it, for reading only. Raises StagedChangeGone."""
+        return _StagedTable(self, staged_snapshot(self, id, digest))
 
     @staticmethod
     def exists(uri: Uri, storage_options: Mapping[str, Any] | None = None) -> bool:
@@ -238,3 +244,19 @@ class Table(DeltaTable):
             include_foreign=include_foreign,
         )
         return vacuum_table(self, request, on_progress=on_progress, tags=tags)
+
+
+class _StagedTable(Table):
+    """A table whose latest version is the one that a staged change would make."""
+
+    def __init__(self, table: Table, staged: Snapshot) -> None:
+        super().__init__(table.store, clock=table.clock)
+        self._staged = staged
+
+    def snapshot(self, version: int | None = None, timestamp: Moment | None = None) -> Snapshot:
+        """Return the staged state, or an earlier version as it is."""
+        return self._staged if version is None and timestamp is None else super().snapshot(version, timestamp)
+
+    def begin(self, version: int | None = None) -> Transaction:
+        """Raise InvalidInput: what is staged is published by DeltaPublishOperator alone."""
+        raise InvalidInput(f"{self.uri} was opened as a staged change would leave it, which is for reading only.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Asset, AssetAlias
@@ -30,16 +30,38 @@ log = logging.getLogger(__name__)
 
 
 def fill_asset_events(
-    task: Any, context: Mapping[str, Any], result: JobResult, *, without_change: bool, by_partition: bool
+    task: Any, context: Mapping[str, Any], results: Sequence[JobResult], *, without_change: bool, by_partition: bool
 ) -> None:
-    """Fill the events of the outlets, or one per partition; if no row changed, only `without_change`."""
+    """Fill the events of the outlets, or one per partition; if no row changed, only `without_change`.
+
+    An outlet that is the asset of one of several tables gets the event of its own table, any other that of each.
+    """
     if not task.outlets or "outlet_events" not in context:  # without Airflow no event is needed
         return
+    assets = {asset_uri(result.table_uri) for result in results}
+    filled: list[Any] = list(task.outlets) if without_change else []
+    for result in results:
+        others = assets - {asset_uri(result.table_uri)}
+        outlets = [outlet for outlet in task.outlets if getattr(outlet, "uri", None) not in others]
+        if outlets and _fill(task, context, result, outlets, without_change=without_change, by_partition=by_partition):
+            filled += outlets
+    # Airflow makes an event of every asset that a task names as an outlet when it succeeds.
+    task.outlets = [outlet for outlet in task.outlets if outlet in filled]
+
+
+def _fill(
+    task: Any,
+    context: Mapping[str, Any],
+    result: JobResult,
+    outlets: Sequence[Any],
+    *,
+    without_change: bool,
+    by_partition: bool,
+) -> bool:
+    """Fill the events of these outlets of the task. Return False if there are to be none."""
     is_change, found, partitions = _change_of(task, result)
     if not is_change and not without_change:
-        # Airflow makes an event of every asset that a task names as an outlet when it succeeds.
-        task.outlets = []
-        return
+        return False
     extra = {**event_extra(result), **found}
     if getattr(task, "sensitive", False):
         # Values of a sensitive task may be those of its partitions.
@@ -48,7 +70,7 @@ def fill_asset_events(
         extra["partition_count"] = len(partitions)
         if len(partitions) <= MOST_PARTITIONS:
             extra["partitions"] = partitions
-    for outlet in task.outlets:
+    for outlet in outlets:
         event = context["outlet_events"][outlet] if isinstance(outlet, Asset | AssetAlias) else None
         if isinstance(outlet, AssetAlias) and event is not None:
             event.add(Asset(uri=asset_uri(result.table_uri)), extra=extra)
@@ -56,6 +78,7 @@ def fill_asset_events(
             event.extra.update(extra)
             if by_partition:
                 _add_partitions(event, partitions)
+    return True
 
 
 def asset_uri(table_uri: str) -> str:

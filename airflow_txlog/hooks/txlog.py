@@ -21,6 +21,7 @@ from airflow.providers.common.compat.sdk import AirflowException, conf
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.restrictions import only_tunes, unrestricted_names
+from airflow_txlog.contract.wording import handles_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.spark_connection import open_spark_connection
 from airflow_txlog.hooks.task_rows import RowWritingHook
@@ -231,12 +232,18 @@ class TxlogHook(RowWritingHook):
         """Return the connection object itself, or None."""
         return self._connection
 
-    def open(self, table: str) -> Table:
+    def open(self, table: str, *, staged: Any = None) -> Table:
         """Return the table, opened for reading or writing through the engine: the same object every time.
 
-        Raises TableNotFound, CorruptTable, UnsupportedFeature.
+        `staged`: the output of a task with `publish=False`. Then the table is only for reading, and its latest version
+        is that which the staged change would make.
+
+        Raises TableNotFound, CorruptTable, UnsupportedFeature, StagedChangeGone.
         """
         found = self.table(table)
+        handles = [] if staged is None else handles_of("staged", staged)
+        if handles:
+            return found.with_staged(handles[0]["id"], handles[0]["digest"])
         found.snapshot()
         return found
 

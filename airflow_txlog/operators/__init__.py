@@ -17,6 +17,12 @@ from airflow_txlog.operators.merge import (
     when_not_matched_insert,
 )
 from airflow_txlog.operators.optimize import DeltaOptimizeOperator
+from airflow_txlog.operators.publish import (
+    DeltaAuditOperator,
+    DeltaDiscardOperator,
+    DeltaPublishOperator,
+    write_audit_publish,
+)
 from airflow_txlog.operators.restore import DeltaRestoreOperator
 from airflow_txlog.operators.sources import files, query, table
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
@@ -29,11 +35,14 @@ from airflow_txlog.operators.write import DeltaWriteOperator
 __all__ = [
     "CheckpointOperator",
     "DeltaAlterTableOperator",
+    "DeltaAuditOperator",
     "DeltaCloneOperator",
     "DeltaConvertOperator",
     "DeltaDeleteOperator",
+    "DeltaDiscardOperator",
     "DeltaMergeOperator",
     "DeltaOptimizeOperator",
+    "DeltaPublishOperator",
     "DeltaRestoreOperator",
     "DeltaTruncateOperator",
     "DeltaUpdateOperator",
@@ -49,4 +58,5 @@ __all__ = [
     "when_not_matched_by_source_delete",
     "when_not_matched_by_source_update",
     "when_not_matched_insert",
+    "write_audit_publish",
 ]

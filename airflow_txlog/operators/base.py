@@ -97,6 +97,7 @@ class TxlogOperator(RenderedOperator):
     """
 
     operation: ClassVar[type[Operation]]
+    publish = True
     template_fields: Sequence[str] = ("table_uri", "spark_conf")
     ui_color = "#e4f2f7"
 
@@ -220,7 +221,7 @@ class TxlogOperator(RenderedOperator):
         for line in summary_lines(result, seconds):
             self.log.info("%s", line)
         fill_asset_events(
-            self, context, result, without_change=self.emit_without_change, by_partition=self.emit_partitions
+            self, context, [result], without_change=self.emit_without_change, by_partition=self.emit_partitions
         )
         report_result(context, result, seconds)
         return xcom_of(result, seconds)
@@ -304,6 +305,7 @@ class TxlogOperator(RenderedOperator):
             unrestricted=self.unrestricted,
             time_zone=self.time_zone,
             conflict_deadline_s=self.conflict_deadline_s,
+            publish=self.publish,
         )
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
@@ -403,6 +405,8 @@ class DataChangingOperator(ExactlyOnceOperator):
         dates, datetimes, Decimals, bytes, or lists of them. (templated)
     :param nullable_parameters: the names of parameters that may be null. Any other that is None, or whose template
         renders to None, fails the task: a comparison with null is true for no row.
+    :param publish: False stages the change and commits nothing: the XCom has a handle (`staged`), with which a
+        `DeltaPublishOperator` publishes the change and a `DeltaDiscardOperator` deletes it (docs/staged-changes.md).
     :param sensitive: the values of `parameters` are personal data. Airflow's Rendered Templates, and with them its
         database, show asterisks; so does the task's log for the texts among them (the first hundred, of five characters
         and more). Every try renders them anew. Airflow still keeps literals of a DAG file and XComs of other tasks.
@@ -416,10 +420,12 @@ class DataChangingOperator(ExactlyOnceOperator):
         partition_predicate: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         nullable_parameters: str | Collection[str] = (),
+        publish: bool = True,
         sensitive: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.publish = publish
         self.sensitive = sensitive
         self.partition_predicate = partition_predicate
         self.parameters = parameters

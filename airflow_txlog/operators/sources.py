@@ -36,9 +36,13 @@ def files(
     }
 
 
-def table(uri: str, version: int | None = None) -> dict[str, Any]:
-    """Return the rows of a Delta table at a version, or at its latest one when the job starts."""
-    return {"table": uri, "version": version}
+def table(uri: str, version: int | None = None, *, staged: Any = None) -> dict[str, Any]:
+    """Return the rows of a Delta table at a version, or at its latest one when the job starts.
+
+    `staged`: the output of a task with `publish=False`, to read the table as the staged change would leave it.
+    """
+    source = {"table": uri, "version": version}
+    return source if staged is None else {**source, "staged": staged}
 
 
 def query(sql: str, **views: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,12 +14,15 @@ class DeltaTruncateOperator(ExactlyOnceOperator):
     The files stay for readers of older versions until a vacuum removes them. Use `DeltaDeleteOperator` to remove a part
     of a table; it reads no file either if its predicate names partition columns only.
 
+    :param publish: as in `DataChangingOperator`. Any other commit on the table then prevents the publication.
+
     Example: `DeltaTruncateOperator(task_id="empty", table_uri="/lake/staging")`. Other arguments: `ExactlyOnceOperator`
     and `TxlogOperator`.
     """
 
     operation: ClassVar[type[Operation]] = Truncate
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, publish: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.publish = publish
         self.check_literals()

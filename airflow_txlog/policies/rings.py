@@ -123,6 +123,8 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.MatchNotFound: (Ring.NONE, "what was asked to match is missing again"),
     errors.KeysNotFound: (Ring.NONE, "the same keys are missing again"),
     errors.IdempotencyKeyReused: (Ring.NONE, "the key belongs to other work, or may: a person must look"),
+    errors.AuditFailed: (Ring.NONE, "the same staged rows fail the same audits again"),
+    errors.StagedChangeGone: (Ring.NONE, "the change must be staged again: clear the task that staged it"),
     errors.TransactionExpired: (Ring.NONE, "the table has forgotten whether the work was done: a person must look"),
 }
 

@@ -37,7 +37,7 @@ def emitted(result: JobResult, *outlets: Any, without_change: bool = False, by_p
     task = SimpleNamespace(outlets=[*outlets], hook=TxlogHook())
     events = OutletEventAccessors()
     context = {"outlet_events": events}
-    fill_asset_events(task, context, result, without_change=without_change, by_partition=by_partition)
+    fill_asset_events(task, context, [result], without_change=without_change, by_partition=by_partition)
     return task.outlets, events
 
 
@@ -109,7 +109,7 @@ def test_a_log_that_cannot_be_read_again_costs_the_event_its_details_and_not_the
 def test_the_event_of_a_sensitive_task_names_no_partition(table: Table) -> None:
     task = SimpleNamespace(outlets=[ASSET], hook=TxlogHook(), sensitive=True)
     events = OutletEventAccessors()
-    fill_asset_events(task, {"outlet_events": events}, result(table), without_change=False, by_partition=True)
+    fill_asset_events(task, {"outlet_events": events}, [result(table)], without_change=False, by_partition=True)
     assert events[ASSET].extra["version"] == 1
     assert "partitions" not in events[ASSET].extra
     assert events[ASSET].partition_keys == set()

@@ -23,11 +23,14 @@ from airflow_txlog.errors import InvalidInput, InvalidJobSpec
 from airflow_txlog.operators import (
     CheckpointOperator,
     DeltaAlterTableOperator,
+    DeltaAuditOperator,
     DeltaCloneOperator,
     DeltaConvertOperator,
     DeltaDeleteOperator,
+    DeltaDiscardOperator,
     DeltaMergeOperator,
     DeltaOptimizeOperator,
+    DeltaPublishOperator,
     DeltaRestoreOperator,
     DeltaTruncateOperator,
     DeltaUpdateOperator,
@@ -61,6 +64,16 @@ SOURCE = query(
     late=files(["/in/a", "/in/b"], format="csv", options={"sep": ";"}, schema="id STRING"),
     early=table("/early", 3),
 )
+HANDLE = {
+    "table_uri": "/t",
+    "id": "0" * 32,
+    "digest": "0" * 64,
+    "operation": "delete",
+    "app_id": "airflow_txlog/a/b",
+    "app_version": 1,
+    "staged_ms": 1_700_000_000_000,
+    "base_version": 3,
+}
 # Each operator with every argument that is templated: a new one fails the test of that below.
 TASKS: dict[str, Callable[[], Any]] = {
     "write": lambda: DeltaWriteOperator(
@@ -90,6 +103,16 @@ TASKS: dict[str, Callable[[], Any]] = {
     ),
     "upsert": lambda: DeltaUpsertOperator(task_id="t", **CHANGING, source=SOURCE, keys=["id"], columns=["a", "b"]),
     "truncate": lambda: DeltaTruncateOperator(task_id="t", **ONCE),
+    "publish": lambda: DeltaPublishOperator(task_id="t", staged=[HANDLE], spark_conf=SHARED["spark_conf"]),
+    "audit": lambda: DeltaAuditOperator(
+        task_id="t",
+        staged=[HANDLE],
+        spark_conf=SHARED["spark_conf"],
+        checks={"a": {"check_statement": "x = :u"}},
+        no_rows={"b": "SELECT 1 FROM staged"},
+        parameters={"u": "a"},
+    ),
+    "discard": lambda: DeltaDiscardOperator(task_id="t", staged=[HANDLE], spark_conf=SHARED["spark_conf"]),
     "alter": lambda: DeltaAlterTableOperator(
         task_id="t",
         **ONCE,

@@ -129,6 +129,7 @@ def run(
     unrestricted: tuple[str, ...] = (),
     limits: Limits = USUAL,
     allow_absolute_paths: bool = False,
+    publish: bool = True,
     **arguments: Any,
 ) -> JobResult:
     """Run a job in this session; its result, failed or not. `key` is that of the work, for its saved work.
@@ -149,6 +150,7 @@ def run(
         allow_absolute_paths=allow_absolute_paths,
         saved_work_key=key if application is not None else None,
         unrestricted=unrestricted,
+        publish=publish,
     )
     if _tried_without:
         return run_job(spec, None, log=log, start=lambda: spark, limits=limits)

@@ -26,6 +26,7 @@ from airflow_txlog.contract.operations.fields import (
     UpdateClause,
     View,
 )
+from airflow_txlog.contract.operations.publish import Audit, Discard, Publish
 from airflow_txlog.contract.operations.reading import Sees
 from airflow_txlog.contract.operations.records import (
     Checkpoint,
@@ -50,11 +51,13 @@ __all__ = [
     "Alter",
     "AnyClause",
     "AnySource",
+    "Audit",
     "Checkpoint",
     "Clone",
     "Convert",
     "Delete",
     "DeleteClause",
+    "Discard",
     "FileView",
     "InsertClause",
     "KeySource",
@@ -62,6 +65,7 @@ __all__ = [
     "Merge",
     "Operation",
     "Optimize",
+    "Publish",
     "QuerySource",
     "Restore",
     "RowsInProcess",

@@ -40,6 +40,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether the job evaluates SQL and gets a `JobContext`; otherwise it gets a `LogContext`."""
     changes_rows: ClassVar[bool] = False
     """Whether its commit carries an application transaction. The others are idempotent by nature (soundness B5)."""
+    may_wait: ClassVar[bool] = False
+    """Whether its change may be staged now and published later, on what other commits have left by then."""
     rows: ClassVar[Mapping[str, str]] = {}
     """For people: the change of the rows that a metric of its commit counts, by the metric's name."""
 

@@ -33,6 +33,7 @@ def _is_moment(text: str) -> bool:
 
 
 Text = Annotated[str, Meta(pattern=r"\S", description=_TEXT)]
+ChangeId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z", description="32 hexadecimal digits")]
 Location = Annotated[
     str,
     Meta(
@@ -53,6 +54,7 @@ Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1", ext
 Bytes = Annotated[int, Meta(gt=0, description="a whole number of bytes above 0")]
 
 Query = Annotated[str, Meta(pattern=r"\S", description=_TEXT, extra={"sees": Sees.VIEWS})]
+Queries = Annotated[dict[Text, Query], Meta(description="a mapping of names to SQL")]
 PartitionText = Annotated[str, Meta(pattern=r"\S", description=_TEXT, extra={"sees": Sees.PARTITIONS})]
 TableText = Annotated[str, Meta(pattern=r"\S", description=_TEXT, extra={"sees": Sees.TABLE})]
 PairText = Annotated[str, Meta(pattern=r"\S", description=_TEXT, extra={"sees": Sees.TABLE_AND_SOURCE})]
@@ -86,15 +88,26 @@ Paths = Annotated[
 ]
 
 
+class StagedView(Part, frozen=True, kw_only=True):
+    """A staged change, by its id and the digest of its document."""
+
+    id: ChangeId
+    digest: Text
+
+
 class TableView(Part, frozen=True, kw_only=True):
-    """A Delta table, at a version or at its latest one."""
+    """A Delta table: at a version, as a staged change would leave it, or at its latest version."""
 
     table: Location
     version: Version | None = None
+    staged: StagedView | None = None
 
     @classmethod
     def fits(cls, given: Mapping[str, Any]) -> bool:
         return "table" in given
+
+    def check(self, place: str) -> None:
+        want(f"{place}.version", None in (self.version, self.staged), "null with a staged change", self.version)
 
 
 class FileView(Part, frozen=True, kw_only=True):

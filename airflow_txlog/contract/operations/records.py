@@ -95,6 +95,7 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
     job = f"{_JOBS}.write.job:write"
     needs_spark = True
     changes_rows = True
+    may_wait = True
     rows = {"numOutputRows": "written", "numDeletedRows": REPLACED}
 
     mode: Literal["append", "overwrite", "overwrite_partitions"] = "append"
@@ -147,6 +148,7 @@ class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
     job = f"{_JOBS}.delete.job:delete"
     needs_spark = True
     changes_rows = True
+    may_wait = True
     rows = {"numDeletedRows": "deleted"}
 
     predicate: TableText | None
@@ -181,6 +183,7 @@ class Update(ScopedOperation, frozen=True, kw_only=True, tag="update"):
     job = f"{_JOBS}.update:update"
     needs_spark = True
     changes_rows = True
+    may_wait = True
     rows = {"numUpdatedRows": "updated"}
 
     set: Assignments
@@ -206,6 +209,7 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
     job = f"{_JOBS}.merge.job:merge"
     needs_spark = True
     changes_rows = True
+    may_wait = True
     rows = {
         "numTargetRowsUpdated": "updated",
         "numTargetRowsDeleted": "deleted",
@@ -262,6 +266,7 @@ class Upsert(SourceOperation, frozen=True, kw_only=True, tag="upsert"):
     job = f"{_JOBS}.upsert:upsert"
     needs_spark = True
     changes_rows = True
+    may_wait = True
     rows = {"numTargetRowsUpdated": "updated", "numTargetRowsInserted": "inserted"}
 
     keys: SomeColumnNames
@@ -286,6 +291,7 @@ class Truncate(Operation, frozen=True, kw_only=True, tag="truncate"):
 
     job = f"{_JOBS}.truncate:truncate"
     changes_rows = True
+    may_wait = True
     rows = {"numDeletedRows": "deleted"}
 
 

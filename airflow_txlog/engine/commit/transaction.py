@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,6 +34,7 @@ from airflow_txlog.engine.commit.content.metadata import (
     new_rules,
 )
 from airflow_txlog.engine.commit.content.row_tracking import with_row_ids
+from airflow_txlog.engine.commit.content.staged_content import StagedContent
 from airflow_txlog.engine.commit.content.validation import (
     check_has_next_version,
     check_new_files,
@@ -328,7 +330,23 @@ class Transaction:
         trial.remove(removed)
         trial._checked_attempt(operation, False)
 
+    def staged(self, operation: str) -> tuple[StagedContent, ReadSet]:
+        """Return what `commit` would make the next version, checked as it is there, and what was read for it."""
+        self._checked_attempt(operation, never_rebases=False)
+        held = {name: getattr(self, f"_{name}") for name in StagedContent.__struct_fields__}
+        return StagedContent(**held), self._reads
+
+    def take(self, content: StagedContent, reads: ReadSet) -> None:
+        """Make the content of another transaction on this version this one's. Call it before anything else."""
+        self._reads = reads
+        self._adds, self._changes, self._domains = list(content.adds), list(content.changes), list(content.domains)
+        # The retention of removed files counts from the commit.
+        self._removes = [msgspec.structs.replace(each, deletion_timestamp=self._removed_ms) for each in content.removes]
+        self._metadata, self._is_metadata_checked = content.metadata, True
+        self._protocol, self._keeps_row_ids = content.protocol, content.keeps_row_ids
+
     def _checked_attempt(self, operation: str, never_rebases: bool) -> Attempt:
+        """Return the attempt, once it breaks no rule for a single commit."""
         attempt = self._attempt(operation, never_rebases)
         validate(attempt)
         check_paths_are_free(attempt, self.snapshot)

@@ -34,6 +34,12 @@ def confined(file: StagedFile, folder: str = "") -> StagedFile:
         start, path = path[: len(folder) + 1], path[len(folder) + 1 :]
         if start != f"{folder}/":
             raise ValueError("a path is in another folder")
+    check_is_ours(path)
+    return file
+
+
+def check_is_ours(path: str) -> None:
+    """Raise ValueError for a path in a table that our jobs would not give to a file that they stage."""
     *directories, name = inner_parts(path)
     is_change = bool(directories) and directories[0] == CHANGE_DIRECTORY
     if is_change:
@@ -42,7 +48,6 @@ def confined(file: StagedFile, folder: str = "") -> StagedFile:
     is_ours = (kind is not None and (kind[1] == "cdc") == is_change) or (VECTOR_FILE.fullmatch(name) and not is_change)
     if not is_ours or not all("=" in part or _PREFIX.fullmatch(part) for part in directories):
         raise ValueError("a path is none of a file that a job stages")
-    return file
 
 
 # A VACUUM with the shortest retention takes files that no commit names once they are this old.

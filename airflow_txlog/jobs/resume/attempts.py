@@ -11,6 +11,7 @@ Source: docs/decisions/retries.md; soundness A10, A11, A17, B5; delta-spark, Del
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from airflow_txlog.errors import (
     CorruptTable,
     DuplicateActions,
     InvalidInput,
+    JobError,
     LimitExceeded,
     OutsideTable,
     TableAlreadyExists,
@@ -43,10 +45,11 @@ from airflow_txlog.errors import (
     UnsupportedStore,
     VersionNotFound,
 )
-from airflow_txlog.exactly_once.transactions import done_in, earlier_run
+from airflow_txlog.exactly_once.transactions import Seal, done_in, earlier_run
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.staged import check_not_swept, unstage
 from airflow_txlog.jobs.resume.first_version import NO_TABLE, first_version, forget_first_version, landed_since
+from airflow_txlog.jobs.resume.unpublished import longest_wait_ms, prepared, seal_to_wait, stage, staged_before
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.resume.memory import Memory
@@ -67,6 +70,7 @@ _PROVES_UNCOMMITTED = (
     UnsupportedFeature,
     UnsupportedStore,
 )
+_NEEDS_TABLE = "publish=False stages a change of a table that exists. Create it first, empty or by another task."
 _WORTH_ANOTHER_ATTEMPT = (CommitConflict, CommitContention, TableAlreadyExists)
 
 
@@ -121,7 +125,8 @@ def run_attempts(
     """Plan and commit until it succeeds, for at most `conflict_deadline_s` after the first conflict.
 
     `plan` reads through the transaction, stages into `memory`, and returns the change; on an error it has deleted files
-    that it had not yet put there. `begin_absent` begins the transaction that creates a missing table. Work that counts
+    that it had not yet put there. `begin_absent` begins the transaction that creates a missing table. A job that does
+    not publish stages its change in place of the commit, and needs the table. Work that counts
     from its first try is planned on the version that this try met, and any conflict ends it for good. Raises the last
     conflict when the time is over, and every other error at once.
     """
@@ -136,9 +141,9 @@ def run_attempts(
         is_published = saved_work is not None and saved_work.is_published
         # Another try that knows of our files has the same application transaction: once that is in the table with
         # *our* commit, none of them can land. Where another's commit has it, our files may be in use.
-        if result.status == "committed" and (not is_published or context.spec.application is not None):
+        if attempts.has_landed and (not is_published or context.spec.application is not None):
             unstage(context.store, memory.leftovers())
-        elif result.status != "committed" and not is_published:
+        elif not attempts.has_landed and not is_published:
             unstage(context.store, memory.staged_files())
     if context.spec.operation.counts_from_first_try:
         forget_first_version(context)
@@ -156,8 +161,11 @@ class _Attempts:
         self._has_looked_back = False
         self._counts_from_first_try = context.spec.operation.counts_from_first_try
         self._first: int | None = None
+        self._seal = None if context.spec.publish else seal_to_wait(context)
         self.fate_is_known = True
-        """Whether it is certain that no commit of these attempts is in the table."""
+        """Whether it is certain that no commit of these attempts is in the table, and no staged change names it."""
+        self.has_landed = False
+        """Whether these attempts have committed their change, or staged it for a later job."""
 
     def run(self) -> JobResult:
         context, clock = self._context, self._clock
@@ -195,12 +203,17 @@ class _Attempts:
             change = self._plan(tx)
         if change.all_staged:
             check_not_swept(self._table.store, change.all_staged)
+        if self._seal is not None:
+            return self._stage(self._seal, tx, change, number)
         with context.step("commit"):
             is_committed = self._commit(tx, change)
-        version = None if tx.outcome is None else tx.outcome.version
         if tx.outcome is not None and tx.outcome.rebased_over:
             context.log(f"rebased over {plural(len(tx.outcome.rebased_over), 'commit')} without a conflict")
-        return context.result(
+        return self._result(tx, change, number, is_committed=is_committed)
+
+    def _result(self, tx: Transaction, change: Change, number: int, *, is_committed: bool) -> JobResult:
+        version = None if tx.outcome is None else tx.outcome.version
+        return self._context.result(
             is_committed=is_committed,
             version=version if is_committed else tx.read_version,
             read_version=None if tx.snapshot is None else tx.read_version,
@@ -226,9 +239,11 @@ class _Attempts:
         with self._context.step("open"):
             try:
                 return self._table.begin()
-            except TableNotFound:
+            except TableNotFound as error:
                 if self._begin_absent is None:
                     raise
+                if self._seal is not None:
+                    raise TableNotFound(f"{error.message} {_NEEDS_TABLE}", **error.facts) from error
         if self._counts_from_first_try and self._first is None:
             # Before the evaluation of the source, which may take long.
             self._first = first_version(self._context, None)
@@ -275,12 +290,48 @@ class _Attempts:
         if tx.snapshot is None:
             return None
         done = done_in(self._table.store, tx.snapshot, spec, self._clock)
+        if done is None and self._seal is not None:
+            longest_wait_ms(tx.snapshot)
+            done = staged_before(self._context, self._seal)
         if done is None and not self._has_looked_back:
             self._has_looked_back = True
             earlier = earlier_run(self._table.store, tx.snapshot, spec)
             if earlier is not None:
                 self._context.log(earlier)
         return done
+
+    def _stage(self, seal: Seal, tx: Transaction, change: Change, number: int) -> JobResult:
+        """Stage the change, and return the result with its handle. A change of nothing is not staged."""
+        context, known = self._context, self.fate_is_known
+        if change.changes_nothing:
+            return self._result(tx, change, number, is_committed=False)
+        with context.step("stage"):
+            fill(tx, change)
+            ready = prepared(
+                context,
+                seal,
+                tx,
+                operation=change.operation,
+                parameters=change.parameters,
+                metrics=change.metrics,
+                files=change.files,
+                staged=change.all_staged,
+            )
+            # An error may hide that the document is there.
+            self.fate_is_known = False
+            result = stage(context, ready)
+        if result is not None:
+            self.has_landed = True
+            return dataclasses.replace(result, attempts=number)
+        self.fate_is_known = known
+        found = staged_before(context, seal)
+        if found is None:
+            raise JobError(
+                f"{context.root}: what another copy of this work has staged is gone, or was not written by it. Nothing "
+                "was published. Run the task again.",
+                retryable=True,
+            )
+        return found
 
     def _commit(self, tx: Transaction, change: Change) -> bool:
         try:
@@ -292,7 +343,7 @@ class _Attempts:
             raise
         if is_committed:
             # Whatever fails from here on, even a log line: the staged files belong to the table.
-            self.fate_is_known = False
+            self.fate_is_known, self.has_landed = False, True
         return is_committed
 
 
@@ -306,14 +357,7 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
     is_serializable = snapshot is not None and snapshot.table_properties.isolation_level == SERIALIZABLE
     if change.changes_nothing and (is_serializable or not change.data_change):
         return False
-    fields_of = change.add_fields
-    new_files = (
-        _add(file, change.data_change, fields_of.get(file.path, {})) for file in change.staged if not file.is_change
-    )
-    tx.add([*new_files, *change.adds])
-    tx.add_changes([_cdc(file) for file in change.staged if file.is_change])
-    if change.removed is not None and change.removed.num_rows:
-        tx.remove(change.removed, data_change=change.data_change)
+    fill(tx, change)
     application = context.spec.application
     if application is not None:
         tx.set_application(application.app_id, application.version)
@@ -322,6 +366,18 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
         context.lineage.columns = {field.name: str(field.type) for field in schema}
     tx.commit(change.operation, change.parameters, change.metrics, tags=context.spec.commit_tags())
     return tx.outcome is not None and tx.outcome.committed
+
+
+def fill(tx: Transaction, change: Change) -> None:
+    """Give the files of the change to `tx`."""
+    fields_of = change.add_fields
+    new_files = (
+        _add(file, change.data_change, fields_of.get(file.path, {})) for file in change.staged if not file.is_change
+    )
+    tx.add([*new_files, *change.adds])
+    tx.add_changes([_cdc(file) for file in change.staged if file.is_change])
+    if change.removed is not None and change.removed.num_rows:
+        tx.remove(change.removed, data_change=change.data_change)
 
 
 def check_may_remove_rows(snapshot: Snapshot, operation: str) -> None:

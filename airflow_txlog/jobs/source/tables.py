@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from airflow_txlog.contract.operations import TableView
 from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
+from airflow_txlog.engine.staged_changes import staged_snapshot
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.source.listing import SourceFiles
@@ -42,13 +43,16 @@ _PARALLELISM, _ASKED_AT_ONCE = 16, 500
 def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | None) -> tuple[Snapshot, bool]:
     """Return the version of a source's table that the job reads, and whether its rows may be the target's.
 
-    `target` is the version of the job's table that a source reading it sees. Raises SourceNotFound, InvalidJobSpec.
+    `target` is the version of the job's table that a source reading it sees. Raises SourceNotFound, InvalidJobSpec,
+    StagedChangeGone.
     """
     try:
         table = DeltaTable.at(view.table, context.store.access)
         newest = table.snapshot()
     except TableNotFound as error:
         raise _not_there(view) from error
+    if view.staged is not None:
+        return staged_snapshot(table, view.staged.id, view.staged.digest), False
     if view.version is not None:
         # A version that is named never changes.
         return table.snapshot(view.version), False

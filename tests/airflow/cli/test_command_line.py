@@ -21,6 +21,7 @@ from airflow_txlog.engine import Table
 from tests.helpers import s3
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import append, make_table, sorted_rows, stage
+from tests.helpers.staged import stage as stage_change
 from tests.helpers.vectors import mask
 
 pytestmark = pytest.mark.airflow
@@ -400,6 +401,19 @@ def test_a_clustering_column_may_have_a_comma_in_backquotes(txlog: Any, tmp_path
     names = {field.name: field.physical_name for field in table.snapshot().delta_schema}
     found = json.loads(table.snapshot().state.domains["delta.clustering"].configuration)["clusteringColumns"]
     assert found == [[names["c"]], [names["a,b"]]]
+
+
+def test_staged_changes_are_listed(txlog: Any, tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"id": [1, 2, 3]}))
+    assert txlog("staged", table.uri, "--json").document == {"table": table.uri, "staged": []}
+    handle = stage_change("delete", table, predicate="id = 2")
+    published = stage_change("delete", table, predicate="id = 7 OR id = 1")
+    (change, other) = txlog("staged", table.uri, "--json").document["staged"]
+    assert (change["id"], change["operation"], change["base_version"]) == (handle["id"], "delete", 1)
+    assert (change["state"], change["expires_at"], change["files"]) == ("waits", handle["expires_at"], 1)
+    assert other["id"] == published["id"]
+    shown = txlog("staged", table.uri)
+    assert (shown.code, handle["id"] in shown.out, "-1" in shown.out) == (0, True, True)
 
 
 def test_a_restore_makes_an_earlier_version_the_latest(txlog: Any, folder: Path) -> None:

@@ -1,0 +1,61 @@
+"""The operations on a staged change, one record each: its audit, its publication, its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from airflow_txlog.contract.operations.base import Operation, register
+from airflow_txlog.contract.operations.fields import ChangeId, Parameters, Queries, Text, Version
+from airflow_txlog.contract.operations.reading import want
+from airflow_txlog.contract.parameters import decode_parameter
+
+_JOBS = "airflow_txlog.jobs.operations"
+
+
+@register
+class Publish(Operation, frozen=True, kw_only=True, tag="publish"):
+    """Commit the staged change with this id, whose document has this digest, as the work that staged it."""
+
+    job = f"{_JOBS}.publish:publish"
+    changes_rows = True
+
+    id: ChangeId
+    digest: Text
+
+
+@register
+class Audit(Operation, frozen=True, kw_only=True, tag="audit"):
+    """Check the table as the staged change with this id and digest would leave it: the view `staged`.
+
+    `checks`: conditions on its rows, or on aggregates of them; each must be true. `no_rows`: queries that must return
+    no row. The view `before` is the version that the change was made on, `base_version`.
+    """
+
+    job = f"{_JOBS}.audit:audit"
+    needs_spark = True
+
+    id: ChangeId
+    digest: Text
+    base_version: Version
+    checks: Queries = msgspec.field(default_factory=dict)
+    no_rows: Queries = msgspec.field(default_factory=dict)
+    parameters: Parameters | None = None
+
+    def check(self) -> None:
+        want("arguments.checks", bool(self.checks or self.no_rows), "given, or no_rows is: there is nothing to check")
+
+    @property
+    def bound_parameters(self) -> dict[str, Any]:
+        return {name: decode_parameter(value) for name, value in (self.parameters or {}).items()}
+
+
+@register
+class Discard(Operation, frozen=True, kw_only=True, tag="discard"):
+    """Delete the files of the staged change with this id and digest, unless it may be published."""
+
+    job = f"{_JOBS}.publish:discard"
+
+    id: ChangeId
+    digest: Text

@@ -1,0 +1,196 @@
+"""Staged changes: complete changes that wait in a table's folder until a job publishes or discards them.
+
+A change waits as one document in a folder of its own, next to the files that it adds. The first line is a signature,
+which only jobs check (`jobs.resume.unpublished`); the second has everything that a commit would show; the rest are the
+reads, which only jobs can decrypt. A VACUUM keeps the files of a change that still waits. The invariants: a document is
+created once and never changed. No process publishes a change that another one has begun to discard, or discards one
+that may be published: the first of them to write the change's fate decides. Source: soundness A16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from airflow_txlog.datafiles.partitioning import decode_add_path
+from airflow_txlog.engine.commit.content.staged_content import StagedContent
+from airflow_txlog.engine.delta_table import DeltaTable
+from airflow_txlog.engine.log.actions import Add, Cdc
+from airflow_txlog.engine.log.columns import adds_to_table
+from airflow_txlog.engine.log.vectors import vector_file
+from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS
+from airflow_txlog.engine.table.snapshot.files import action_keys
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.errors import CorruptTable, LimitExceeded, OutsideTable, StagedChangeGone
+from airflow_txlog.locations import PRIVATE_PREFIX
+from airflow_txlog.storage.base import Store
+
+LONGEST_WAIT_MS = 6 * DAY_MS
+"""The longest time that a change waits. Other engines delete files that no commit names after seven days."""
+
+PUBLISH, DISCARD, REFUSED = "publish", "discard", "refused"
+"""The fates of a change: a job may be publishing it, a job discards it, or a conflict forbids it for ever."""
+
+_FORMAT = 1
+# A publication that begins in time ends in time.
+_GRACE_MS = HOUR_MS
+_DOCUMENT, _FATE = "/staged-change", "/staged-fate"
+
+
+class StagedChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything about a staged change but its reads.
+
+    `operation` is the record's name, `commit_operation` that of the commit. `files` are counts for the result.
+    """
+
+    format: int = _FORMAT
+    table_id: str
+    base_version: int
+    operation: str
+    commit_operation: str
+    app_id: str
+    app_version: int
+    staged_ms: int
+    expires_ms: int
+    parameters: dict[str, Any]
+    metrics: dict[str, int]
+    files: dict[str, int]
+    tags: dict[str, str]
+    content: StagedContent
+
+    def paths(self, root: str) -> list[str]:
+        """Return the files that were staged for the change, by their paths in the store of the table at `root`."""
+        named: Iterable[Add | Cdc] = (*self.content.adds, *self.content.changes)
+        removed = {each.path for each in self.content.removes}
+        found = {decode_add_path(each.path) for each in named if each.path not in removed}
+        vectors = (add.deletion_vector for add in self.content.adds if add.deletion_vector is not None)
+        files = (vector_file(each.storage_type, each.path_or_inline_dv, root) for each in vectors)
+        return sorted(found | {file for file in files if file is not None})
+
+    def applied(self, base: Snapshot) -> Snapshot:
+        """Return the table as the change would leave its base version, `base`."""
+        content, root = self.content, base.uri
+        keys = {*action_keys(content.removes, root), *action_keys(content.adds, root)}
+        state = replace(
+            base.state,
+            files=base.state.files.after(keys, adds_to_table(content.adds), root),
+            metadata=content.metadata or base.metadata,
+            protocol=content.protocol or base.protocol,
+        )
+        return Snapshot(base.store, state, base.commit_file, base.anchor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A change as it is in the store. `signed` is the part of `data` that `signature` covers."""
+
+    change: StagedChange
+    signature: str
+    signed: bytes
+    reads: bytes
+
+    @property
+    def digest(self) -> str:
+        """The digest by which a reader recognizes the document."""
+        return digest_of(self.signed)
+
+
+def digest_of(signed: bytes) -> str:
+    return hashlib.sha256(signed).hexdigest()
+
+
+def signed_part(change: StagedChange, reads: bytes) -> bytes:
+    """Return the bytes of a document after its signature."""
+    return msgspec.json.encode(change, order="deterministic") + b"\n" + reads
+
+
+def put_document(store: Store, id: str, signature: str, signed: bytes) -> bool:
+    """Write the document of a change unless there is one. Return whether this call wrote it."""
+    data = signature.encode() + b"\n" + signed
+    return store.put_if_absent(_folder(id) + _DOCUMENT, data)
+
+
+def read_document(store: Store, id: str) -> Document | None:
+    """Return the document of a change; None if there is none, or none in our form. Its signature is not checked."""
+    try:
+        data = store.read(_folder(id) + _DOCUMENT)
+        signature, _, signed = data.partition(b"\n")
+        header, _, reads = signed.partition(b"\n")
+        change = msgspec.json.decode(header, type=StagedChange)
+    except (FileNotFoundError, OutsideTable, LimitExceeded, ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+    if change.format != _FORMAT:
+        return None
+    return Document(change=change, signature=signature.decode("latin-1"), signed=signed, reads=reads)
+
+
+def staged_snapshot(table: DeltaTable, id: str, digest: str) -> Snapshot:
+    """Return the table as a staged change would leave the version that it was made on. Raises StagedChangeGone."""
+    found = read_document(table.store, id)
+    if found is None or found.digest != digest:
+        raise StagedChangeGone(
+            f"The staged change {id} of {table.uri} cannot be read: it was published or discarded, or a VACUUM has "
+            "deleted it. Nothing was read. Read the table itself if it is published; else stage it again.",
+            table=table.uri,
+            id=id,
+        )
+    return found.change.applied(table.snapshot(found.change.base_version))
+
+
+def staged_in(store: Store, paths: Iterable[str] | None = None) -> Iterator[tuple[str, StagedChange]]:
+    """Yield the id and the content of every change that waits. `paths`: the table's files, if already listed."""
+    if paths is None:
+        paths = (info.path for info in store.walk(lambda folder: None, prefix=PRIVATE_PREFIX))
+    for path in sorted(paths):
+        if path.startswith(PRIVATE_PREFIX) and path.endswith(_DOCUMENT):
+            id = path.removeprefix(PRIVATE_PREFIX).removesuffix(_DOCUMENT)
+            found = read_document(store, id)
+            if found is not None:
+                yield id, found.change
+
+
+def files_kept(store: Store, paths: Iterable[str], now_ms: int) -> set[str]:
+    """Return the files of the changes that still wait, and of their folders, among listed `paths`."""
+    kept: set[str] = set()
+    for id, change in staged_in(store, paths):
+        info = store.stat(_folder(id) + _DOCUMENT)
+        # Any process that writes the table may write such a document. It keeps files no longer than a real one.
+        if info is not None and now_ms < min(change.expires_ms, info.modified_ms + LONGEST_WAIT_MS) + _GRACE_MS:
+            with suppress(CorruptTable):
+                kept.update(change.paths(store.root))
+            kept.update(_folder(id) + name for name in (_DOCUMENT, _FATE))
+    return kept
+
+
+def decide(store: Store, id: str, fate: str) -> tuple[str, str]:
+    """Write the fate of a change unless it has one. Return the fate that it has, and why it was refused."""
+    path = _folder(id) + _FATE
+    with suppress(OSError):
+        # After an error what is there counts.
+        if store.put_if_absent(path, fate.encode()):
+            return fate, ""
+    found, _, why = store.read(path).decode("utf-8", "replace").partition("\n")
+    return found, why
+
+
+def refuse(store: Store, id: str, why: str) -> None:
+    """Write that a conflict forbids the change for ever: the log that it was compared with never changes."""
+    store.put(_folder(id) + _FATE, f"{REFUSED}\n{why}".encode("utf-8", "replace"))
+
+
+def forget(store: Store, id: str) -> None:
+    """Delete the document and then the fate of a change. What cannot be deleted is left to a VACUUM."""
+    for name in (_DOCUMENT, _FATE):
+        with suppress(Exception):
+            store.delete(_folder(id) + name)
+    with suppress(Exception):
+        store.delete_empty_directory(_folder(id))
+
+
+def _folder(id: str) -> str:
+    return PRIVATE_PREFIX + id

@@ -1,0 +1,204 @@
+"""A job's change that waits: an attempt that ends before its commit, and the job that commits it later.
+
+The change, what was read for it and the files that are staged become one document (`engine.staged_changes`), signed and
+in part encrypted with the key of the work. So only jobs with that key publish it, and they do it as that work: with its
+application transaction, which makes one commit of any number of tries and publishers. The invariant: a file of a
+document is deleted only by the job that has written the fate "discard", or by a VACUUM once the change waits no longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from airflow_txlog.contract.job import Details, JobResult
+from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.parquet.encryption import decrypted, encrypted
+from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.commit.content.attempt import ReadSet
+from airflow_txlog.engine.commit.content.staged_content import decode_reads, encode_reads
+from airflow_txlog.engine.staged_changes import (
+    LONGEST_WAIT_MS,
+    StagedChange,
+    digest_of,
+    put_document,
+    read_document,
+    signed_part,
+)
+from airflow_txlog.engine.table.snapshot.commit_times import moment_text
+from airflow_txlog.errors import InvalidJobSpec, InvalidProperty, StagedChangeGone
+from airflow_txlog.exactly_once.transactions import Seal
+from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.storage.limits import LOG_FILE
+
+_KIND = "staged change"
+_ID_CHARACTERS = 32
+
+
+def seal_to_wait(context: LogContext) -> Seal:
+    """Return the seal of work that is to wait, before it stages. Raises InvalidJobSpec if no job could publish it."""
+    if context.seal is not None:
+        return context.seal
+    why = (
+        "the work has no identity, because execute() was called without a task instance"
+        if context.spec.application is None
+        else "there is no secret to sign it with: the Variable txlog_saved_work_secret can be neither read nor made"
+    )
+    raise InvalidJobSpec(
+        f"publish=False stages a change of {context.root} for a later task, and {why}. Nothing was staged.",
+        argument="publish",
+    )
+
+
+def longest_wait_ms(snapshot: Snapshot) -> int:
+    """Return how long a change of the table may wait. Raises InvalidProperty if it may not wait at all."""
+    retention_ms = snapshot.table_properties.deleted_file_retention_ms
+    longest_ms = min(LONGEST_WAIT_MS, retention_ms // 2)
+    if longest_ms <= 0:
+        raise InvalidProperty(
+            f"publish=False stages a change of {snapshot.uri} for a later task, and the table keeps files that no "
+            "commit names for no time at all (delta.deletedFileRetentionDuration is 0), so another engine's VACUUM "
+            "might delete them first. Nothing was staged. Set a longer duration, or publish at once.",
+            table=snapshot.uri,
+            name="delta.deletedFileRetentionDuration",
+            value=str(retention_ms),
+        )
+    return longest_ms
+
+
+def staged_before(context: LogContext, seal: Seal) -> JobResult | None:
+    """Return the result of an earlier try of this work that has staged its change already."""
+    id = _id_of(seal)
+    found = read_document(context.store, id)
+    if found is None or not seal.is_signed(_KIND, found.signed, found.signature):
+        return None
+    _check_waits(context, id, found.change)
+    context.log("an earlier try has staged the change already")
+    return _result(context, id, found.change, found.digest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedChange:
+    """A change that is ready to wait: its document, not yet in the store."""
+
+    id: str
+    change: StagedChange
+    signature: str
+    signed: bytes
+
+
+def prepared(
+    context: LogContext,
+    seal: Seal,
+    tx: Transaction,
+    *,
+    operation: str,
+    parameters: Mapping[str, Any],
+    metrics: Mapping[str, int],
+    files: Mapping[str, int],
+    staged: Sequence[StagedFile],
+) -> PreparedChange:
+    """Return the document of the change that `tx` would commit. Raises the errors by which a commit refuses itself."""
+    snapshot, application = tx.snapshot, context.spec.application
+    assert snapshot is not None
+    assert application is not None
+    content, reads = tx.staged(operation)
+    now_ms = context.store.now_ms()
+    # Other engines go by the times of the files.
+    oldest_ms = min([now_ms, *(file.modification_time_ms for file in staged)])
+    change = StagedChange(
+        table_id=snapshot.metadata.id,
+        base_version=tx.read_version,
+        operation=context.spec.operation.name,
+        commit_operation=operation,
+        app_id=application.app_id,
+        app_version=application.version,
+        staged_ms=now_ms,
+        expires_ms=oldest_ms + longest_wait_ms(snapshot),
+        parameters=dict(parameters),
+        metrics=dict(metrics),
+        files=dict(files),
+        tags=context.spec.commit_tags(),
+        content=content,
+    )
+    signed = signed_part(change, encrypted(_reading_key(seal), encode_reads(reads)))
+    # No process would read a larger one.
+    LOG_FILE.check(len(signed), "the staged change", context.root)
+    return PreparedChange(id=_id_of(seal), change=change, signature=seal.sign(_KIND, signed), signed=signed)
+
+
+def stage(context: LogContext, prepared: PreparedChange) -> JobResult | None:
+    """Write the document, and return the result with its handle; None if another copy of the work has been faster."""
+    change = prepared.change
+    if not put_document(context.store, prepared.id, prepared.signature, prepared.signed):
+        return None
+    files = plural(len(change.paths(context.root)), "file")
+    context.log(f"staged, and not published: {files} wait until {moment_text(change.expires_ms)}")
+    return _result(context, prepared.id, change, digest_of(prepared.signed))
+
+
+def opened(context: LogContext, id: str, digest: str) -> tuple[StagedChange, ReadSet]:
+    """Return a change that waits, and its reads. Raises StagedChangeGone."""
+    seal = seal_to_wait(context)
+    found = read_document(context.store, id)
+    if found is None or found.digest != digest or not seal.is_signed(_KIND, found.signed, found.signature):
+        what = "there is none" if found is None else "the one that is there is another, or was changed"
+        raise gone(context, id, f"{what}: it was discarded, or a VACUUM has deleted it")
+    _check_waits(context, id, found.change)
+    reads = decrypted(_reading_key(seal), found.reads)
+    try:
+        return found.change, decode_reads(reads or b"")
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise gone(context, id, "another build of airflow_txlog has written it") from error
+
+
+def gone(context: LogContext, id: str, why: str) -> StagedChangeGone:
+    return StagedChangeGone(
+        f"The staged change {id} of {context.root} cannot be published: {why}. Nothing was published. Clear the task "
+        "that staged it, and it is made again on the newest version.",
+        table=context.root,
+        id=id,
+    )
+
+
+def _check_waits(context: LogContext, id: str, change: StagedChange) -> None:
+    if context.store.now_ms() >= change.expires_ms:
+        raise gone(context, id, f"it has waited since {moment_text(change.staged_ms)}, which is too long")
+
+
+def _result(context: LogContext, id: str, change: StagedChange, digest: str) -> JobResult:
+    return JobResult(
+        status="staged",
+        operation=change.operation,
+        table_uri=context.spec.table_uri,
+        read_version=change.base_version,
+        metrics=change.metrics,
+        files=change.files,
+        steps=context.times.as_json(),
+        details=Details(
+            staged={
+                "table_uri": context.spec.table_uri,
+                "id": id,
+                "digest": digest,
+                "operation": change.operation,
+                "base_version": change.base_version,
+                "metrics": change.metrics,
+                "app_id": change.app_id,
+                "app_version": change.app_version,
+                "staged_ms": change.staged_ms,
+                "expires_at": moment_text(change.expires_ms),
+            }
+        ),
+    )
+
+
+def _id_of(seal: Seal) -> str:
+    return seal.sign(f"{_KIND}'s id", b"")[:_ID_CHARACTERS]
+
+
+def _reading_key(seal: Seal) -> bytes:
+    return bytes.fromhex(seal.sign(f"encryption of the reads of a {_KIND}", b""))

@@ -1,0 +1,118 @@
+"""Staged changes in real DAG runs: published once the checks pass, discarded else, and never seen in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_txlog.contract.wording import handles_of
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import InvalidJobSpec
+from tests.helpers.jobs import by_id, files_on_disk, ids, rows
+from tests.helpers.rows import make_table
+
+pytestmark = pytest.mark.airflow
+
+ParseDag = Callable[[str, str], Any]
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Table, Table]:
+    """The tables of the DAG."""
+    monkeypatch.setenv("TXLOG_TEST_TABLE", str(tmp_path / "t"))
+    monkeypatch.setenv("TXLOG_TEST_OTHER", str(tmp_path / "other"))
+    return make_table(tmp_path / "t", rows(10)), make_table(tmp_path / "other", rows(3))
+
+
+def run(dag_of: ParseDag) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """Run the DAG; its state, and the states and XComs of its tasks by the last part of their ids."""
+    done = dag_of("staged_changes", "publish_after_checks").test()
+    found = {ti.task_id: ti for ti in done.get_task_instances()}
+    states = {name.split(".")[-1]: ti.state for name, ti in found.items()}
+    return done.state, states, {name.split(".")[-1]: ti.xcom_pull(task_ids=name) for name, ti in found.items()}
+
+
+def test_what_passes_its_checks_is_published(tables: tuple[Table, Table], dag_of: ParseDag) -> None:
+    state, states, xcoms = run(dag_of)
+    assert (state, set(states.values())) == ("success", {"success"})
+    table, other = tables
+    assert (xcoms["change"]["status"], xcoms["change"]["version"]) == ("staged", None)
+    changes = xcoms["publish"]["changes"]
+    assert [(each["operation"], each["status"], each["version"]) for each in changes] == [
+        ("update", "committed", 2),
+        ("truncate", "committed", 2),
+    ]
+    assert ([id for id, name in by_id(table).items() if name == "x"], ids(other)) == ([0, 1, 2, 3, 4], [])
+    (commit,) = table.history(1)
+    assert commit["tags"]["airflow.task_id"] == "change"
+    assert not any("txlog-inputs" in path for each in tables for path in files_on_disk(each))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected", "left"),
+    [
+        ("TXLOG_TEST_VERDICT", "Reject", "success", {"approve": "success", "publish": "skipped"}),
+        *(
+            pytest.param(*each, marks=pytest.mark.long("another reason to skip the publication"))
+            for each in (
+                ("TXLOG_TEST_VERDICT", "none", "failed", {"approve": "failed", "publish": "upstream_failed"}),
+                ("TXLOG_TEST_FOUND", "6", "failed", {"audit": "failed", "publish": "upstream_failed"}),
+            )
+        ),
+    ],
+)
+def test_what_is_refused_or_wrong_is_discarded(
+    variable: str,
+    value: str,
+    expected: str,
+    left: dict[str, str],
+    tables: tuple[Table, Table],
+    dag_of: ParseDag,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = [(files_on_disk(table), table.snapshot().version) for table in tables]
+    monkeypatch.setenv(variable, value)
+    state, states, _ = run(dag_of)
+    assert (state, {name: states[name] for name in left}, states["discard"]) == (expected, left, "success")
+    assert [(files_on_disk(table), table.snapshot().version) for table in tables] == before
+
+
+def test_the_outputs_of_tasks_and_handles_are_understood() -> None:
+    handle = {
+        "table_uri": "/t",
+        "id": "0" * 32,
+        "digest": "1" * 64,
+        "operation": "write",
+        "app_id": "a",
+        "app_version": 1,
+        "staged_ms": 1,
+        "base_version": 0,
+    }
+    staged = {"status": "staged", "staged": handle}
+    assert handles_of("staged", [staged, handle, {"status": "nothing_to_do"}]) == [handle, handle]
+    assert handles_of("staged", staged) == [handle]
+    for wrong in (
+        "x",
+        1,
+        None,
+        ["x"],
+        [{"status": "committed"}],
+        [{**handle, "id": "../x"}],
+        [{**handle, "app_id": 1}],
+    ):
+        with pytest.raises(InvalidJobSpec, match="staged"):
+            handles_of("staged", wrong)
+
+
+def test_operators_refuse_what_cannot_be_staged_changes_when_the_dag_is_parsed() -> None:
+    from airflow_txlog.operators import DeltaPublishOperator, DeltaTruncateOperator, write_audit_publish
+
+    with pytest.raises(InvalidJobSpec, match="staged"):
+        DeltaPublishOperator(task_id="p", staged=[])
+    with pytest.raises(InvalidJobSpec, match="deferrable"):
+        DeltaPublishOperator(task_id="p", staged="{{ v }}", deferrable=True)
+    with pytest.raises(InvalidJobSpec, match="publish=False"):
+        write_audit_publish(DeltaTruncateOperator(task_id="t", table_uri="/t"), [])

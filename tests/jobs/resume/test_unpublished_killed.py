@@ -1,0 +1,128 @@
+"""Staging, publishing and discarding, killed before and after each change of the store: nothing is lost or doubled.
+
+A killed process calls the store no more. So does a job here: from its last call on, every call ends like the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.staged_changes import staged_in
+from airflow_txlog.storage.local import LocalStore
+from tests.helpers.jobs import application, by_id, committed, files_on_disk, live_files, rows, run
+from tests.helpers.racing import Killed
+from tests.helpers.rows import make_table
+from tests.helpers.staged import discard, publish, stage
+
+SET_NAME = {"set": {"name": "'x'"}, "predicate": "id < 5"}
+_CHANGING = ("put_if_absent", "put", "open_new", "delete", "delete_empty_directory")
+
+
+class Death:
+    """Ends the process at the `at`-th change of a store: before it, or after it."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self._at, self._after, self._calls, self.is_dead = at, after, 0, False
+
+    def call(self, really: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        if self.is_dead:
+            raise Killed
+        self._calls += 1
+        if self._calls < self._at:
+            return really(*args, **more)
+        if self._after:
+            really(*args, **more)
+        self.is_dead = True
+        raise Killed
+
+
+def killed(do: Callable[[], object], at: int, *, after: bool) -> bool:
+    """Do it until it is killed there. Return whether it was."""
+    death = Death(at, after=after)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _CHANGING:
+            really = getattr(LocalStore, name)
+            patch.setattr(LocalStore, name, lambda *a, really=really, **k: death.call(really, *a, **k))
+        with suppress(Killed):
+            do()
+    return death.is_dead
+
+
+def two_files(folder: Path, properties: dict[str, str]) -> Table:
+    return make_table(folder, rows(10), rows(10, start=50), properties=properties)
+
+
+@pytest.mark.parametrize(
+    ("after", "properties"),
+    [
+        pytest.param(False, {}, id="before"),
+        pytest.param(True, {"delta.enableDeletionVectors": "true"}, id="after, with vectors"),
+    ],
+)
+def test_a_killed_try_loses_and_doubles_nothing(after: bool, properties: dict[str, str], tmp_path: Path) -> None:
+    deaths: dict[str, int] = {}
+    for step in ("stage", "publish", "discard"):
+        for at in range(1, 30):
+            table, work = two_files(tmp_path / f"{step}{at}", properties), application()
+            before = files_on_disk(table)
+            if step == "stage":
+                was_killed = killed(lambda: stage("update", table, work=work, **SET_NAME), at, after=after)  # noqa: B023
+            handle = stage("update", table, work=work, **SET_NAME)
+            if step == "publish":
+                was_killed = killed(lambda: publish(handle), at, after=after)  # noqa: B023
+            if step == "discard":
+                was_killed = killed(lambda: discard(handle), at, after=after)  # noqa: B023
+                assert discard(handle).status == "nothing_to_do"
+                # Killed after the document and before the fate, which a VACUUM then deletes.
+                left = {path for path in files_on_disk(table) if not path.endswith("/staged-fate")}
+                assert (left, table.snapshot().version) == (before, 2)
+            else:
+                assert publish(handle).status in ("committed", "already_done")
+                names = by_id(table)
+                assert (sorted(names), table.snapshot().version) == ([*range(10), *range(50, 60)], 3)
+                assert [id for id, name in names.items() if name == "x"] == list(range(5))
+            assert list(staged_in(table.store)) == []
+            if not was_killed:
+                deaths[step] = at - 1
+                break
+    print(f"killed at {deaths} changes of the store")
+    assert deaths.keys() == {"stage", "publish", "discard"}
+    assert all(deaths.values())
+
+
+def test_a_discard_that_was_killed_prevents_the_publication_and_is_ended_by_the_next(tmp_path: Path) -> None:
+    for at in range(1, 10):
+        table = two_files(tmp_path / f"t{at}", {})
+        handle = stage("update", table, **SET_NAME)
+        if not killed(lambda: discard(handle), at, after=True):  # noqa: B023
+            break
+        assert publish(handle).status == "failed"
+        assert table.snapshot().version == 2
+        discard(handle)
+        assert live_files(table) <= files_on_disk(table)
+    assert at > 2
+
+
+def test_a_publication_that_was_killed_before_its_commit_keeps_its_files_from_a_discard(tmp_path: Path) -> None:
+    table = two_files(tmp_path / "t", {})
+    handle = stage("update", table, **SET_NAME)
+    # The first change is the fate, the second the commit.
+    assert killed(lambda: publish(handle), 2, after=False)
+    discard(handle)
+    committed(publish(handle))
+    assert by_id(table)[0] == "x"
+
+
+def test_a_clear_of_the_work_stages_another_change(tmp_path: Path) -> None:
+    table, work = two_files(tmp_path / "t", {}), application()
+    stage("update", table, work=work, **SET_NAME)
+    again = application(2)
+    other = stage("update", table, work=type(work)(app_id=work.app_id, version=again.version), **SET_NAME)
+    committed(publish(other))
+    assert run(None, "update", table, application=work, publish=False, **SET_NAME).status == "already_done"
