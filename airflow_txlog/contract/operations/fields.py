@@ -106,6 +106,11 @@ class TableView(Part, frozen=True, kw_only=True):
     def fits(cls, given: Mapping[str, Any]) -> bool:
         return "table" in given
 
+    @property
+    def names_version(self) -> bool:
+        """Whether the rows are fixed: by a version or by a staged change."""
+        return self.version is not None or self.staged is not None
+
     def check(self, place: str) -> None:
         want(f"{place}.version", None in (self.version, self.staged), "null with a staged change", self.version)
 

@@ -350,8 +350,8 @@ class Clone(Operation, frozen=True, kw_only=True, tag="clone"):
     properties: TextMap = msgspec.field(default_factory=dict)
 
     def check(self) -> None:
-        one = self.source.version is None or self.timestamp is None
-        want("arguments.timestamp", one, "null with a version of the source", self.timestamp, is_shown=True)
+        one = self.timestamp is None or not self.source.names_version
+        want("arguments.timestamp", one, "null with a version or a staged change", self.timestamp, is_shown=True)
 
 
 @register

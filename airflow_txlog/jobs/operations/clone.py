@@ -23,6 +23,7 @@ from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
 from airflow_txlog.engine.log.actions import Add, Metadata, Protocol
 from airflow_txlog.engine.log.columns import FILES, table_to_adds
+from airflow_txlog.engine.staged_changes import staged_snapshot
 from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.engine.upkeep.clone import (
@@ -177,7 +178,7 @@ class _Clone:
 
     @cached_property
     def _version(self) -> Snapshot:
-        """The version to clone, the same in all attempts. Raises SourceNotFound, FilesMissing."""
+        """The version to clone, the same in all attempts. Raises SourceNotFound, FilesMissing, StagedChangeGone."""
         context, record, table = self._context, self._record, self._table
         with context.step("source"):
             try:
@@ -187,8 +188,12 @@ class _Clone:
                     f"The source table {record.source.table} does not exist (yet). Nothing was changed.",
                     argument="source.table",
                 ) from error
-            version = table.snapshot(record.source.version, record.timestamp)
-            if version.version != head.version:
+            staged = record.source.staged
+            if staged is None:
+                version = table.snapshot(record.source.version, record.timestamp)
+            else:
+                version = staged_snapshot(table, staged.id, staged.digest)
+            if version.version != head.version or staged is not None:
                 self._check_files(version, head)
         context.lineage.versions[record.source.table] = version.version
         return version
@@ -248,7 +253,7 @@ class _Clone:
     def _overtaken(self, error: FilesMissing) -> ConcurrentDeleteRead | None:
         """Return the conflict that has the newest version of the source cloned, if a later commit removed the files."""
         record, version = self._record, self._version
-        is_named = record.source.version is not None or record.timestamp is not None
+        is_named = record.source.names_version or record.timestamp is not None
         # A file that the newest version names, too, is damage.
         is_damage = not self._missed.isdisjoint(error.facts["examples"])
         if is_named or is_damage or self._table.snapshot().version == version.version:

@@ -33,6 +33,8 @@ from tests.helpers.jobs import (
 )
 from tests.helpers.racing import before_commit
 from tests.helpers.rows import append, overwrite, stage
+from tests.helpers.staged import discard, publish
+from tests.helpers.staged import stage as stage_change
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 KINDS = pytest.mark.parametrize("shallow", [True, False], ids=["shallow", "deep"])
@@ -64,6 +66,29 @@ def log_of(place: Path, version: int = 0) -> list[dict[str, Any]]:
 
 def actions(place: Path, kind: str, version: int = 0) -> list[dict[str, Any]]:
     return [line[kind] for line in log_of(place, version) if kind in line]
+
+
+@KINDS
+def test_a_clone_of_a_staged_change_has_the_rows_that_its_publication_would_make(
+    source: Table, tmp_path: Path, shallow: bool
+) -> None:
+    place = tmp_path / "trial"
+    handle = stage_change("update", source, set={"name": "'x'"}, predicate="id < 2 OR id = 8")
+    append(source, rows(1, start=90))
+    staged = {"table": source.uri, "staged": {"id": handle["id"], "digest": handle["digest"]}}
+    committed(run(None, "clone", place, source=staged, shallow=shallow))
+    names = by_id(opened(place))
+    assert names == by_id(source.with_staged(handle["id"], handle["digest"]))
+    assert [id for id, name in names.items() if name == "x"] == [0, 1, 8]
+    # The next trial replaces it.
+    committed(publish(handle))
+    other = stage_change("delete", source, predicate="id < 5")
+    staged["staged"] = {"id": other["id"], "digest": other["digest"]}
+    committed(run(None, "clone", place, source=staged, shallow=shallow, replace=True))
+    assert ids(opened(place)) == [5, 6, 7, 8, 90]
+    discard(other)
+    gone = run(None, "clone", place, source=staged, shallow=shallow, replace=True)
+    assert error_of(gone)["type"] == "StagedChangeGone"
 
 
 # --- what a clone is ------------------------------------------------------------------------------------------------
