@@ -58,7 +58,7 @@ def table_in(
 
 
 def rows(*numbers: int, day: str = "a", **more: list[Any]) -> pa.Table:
-    return pa.table({"day": [day] * len(numbers), "n": pa.array(numbers, pa.int64()), **more})
+    return pa.table({"day": pa.array([day] * len(numbers), pa.string()), "n": pa.array(numbers, pa.int64()), **more})
 
 
 def file_of(folder: Path, data: pa.Table) -> dict[str, str]:
@@ -219,6 +219,26 @@ def test_merge_upsert_and_overwrites_number_the_rows_that_they_add(tmp_path: Pat
         changes = table.changes(1).to_pylist()
         values = {(row["n"], row["id"]) for row in changes if row["_change_type"] == "insert"}
         assert values == {(1, 1), (2, 2), (3, 3), (40, 4), (41, 5), (50, 6), (50, 7), (51, 8), (60, 9)}
+
+
+def test_rows_that_only_spark_writes_are_not_read_without_it(tmp_path: Path) -> None:
+    """A stream of a hook's caller can be read once: the try without Spark must leave it alone."""
+    table = table_in(tmp_path / "t", identity_column("id"), identity_column("own", takes_values=True))
+    result = run(None, "write", table, source=file_of(tmp_path / "sources", rows(1, own=[7])))
+    assert error_of(result)["facts"]["needs_spark"]
+    assert "materialize" not in [step["name"] for step in result.steps]
+
+
+@pytest.mark.parametrize("layout", [{}, {"partition_by": "day"}], ids=["plain", "partitioned"])
+def test_a_source_without_rows_moves_no_mark(tmp_path: Path, layout: dict[str, Any]) -> None:
+    table = table_in(tmp_path / "t", **layout)
+    append(table, 1)
+    nothing = file_of(tmp_path / "sources", rows())
+    run(None, "write", table, source=nothing)
+    run(None, "merge", table, source=nothing, on="t.n = s.n", clauses=[insert()])
+    assert (by_n(table), marks(table)) == ({1: 1}, {"id": 1})
+    committed(run(None, "write", table, source=nothing, mode="overwrite"))
+    assert (by_n(table), marks(table)) == ({}, {"id": 1})
 
 
 def test_an_overwrite_of_partitions_numbers_its_rows(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_txlog.datafiles.staged_files import StagedFile
     from airflow_txlog.engine import Snapshot
     from airflow_txlog.engine.log.actions import Metadata
+    from airflow_txlog.engine.table.schema.identities import IdentityColumn
     from airflow_txlog.engine.table.schema.rules import RowRules
     from airflow_txlog.engine.table.schema.types import StructType
     from airflow_txlog.jobs.context import JobContext
@@ -66,6 +67,9 @@ class FoundSource(Protocol):
 
     def values_of(self, name: str, what: str) -> pa.ChunkedArray:
         """Return the values of one of the columns. `what` names the work in errors."""
+
+    def foresee(self, rules: Any, identities: Collection[IdentityColumn], inside: str | None) -> None:
+        """Raise NeedsSpark if only Spark can write the rows once they have values of these identity columns."""
 
     def materialize(self, parameters: Collection[str]) -> MaterializedSource:
         """Read the rows, once, and write them to files. `parameters` are those that its SQL has used."""

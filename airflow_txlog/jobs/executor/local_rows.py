@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.stage import TaskRows, stage
-from airflow_txlog.jobs.source.handed_out import HandedOut, numbered_columns, numbered_scan
+from airflow_txlog.jobs.source.handed_out import HandedOut, numbered_scan, with_identities
 from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
 from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan, plain_columns_of
 from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here
@@ -50,14 +50,15 @@ class _PlainRows(abc.ABC):
     def _scan(self, *, in_one: bool) -> FileScan:
         """Return the scan of all rows, for one task if `in_one`."""
 
-    def _numbered(self) -> Collection[IdentityColumn]:
-        """Return the identity columns whose values the table has chosen."""
-        return ()
-
     @property
     def described(self) -> SchemaJson:
         described: SchemaJson = json.loads(schema_to_json(self.columns))
         return described
+
+    def foresee(self, rules: PlainRules, identities: Collection[IdentityColumn], inside: str | None) -> None:
+        columns = with_identities(self.columns, identities)
+        kept = replace(rules, table=rules.table.numbered(identities))
+        self._context.executor.foresee(lambda: why_not_as_they_are(kept, columns, inside))
 
     def materialize(self, parameters: Collection[str]) -> MaterializedSource:
         scan = self._scan(in_one=False)
@@ -66,8 +67,7 @@ class _PlainRows(abc.ABC):
     def stage(self, rules: PlainRules, layout: Layout, inside: str | None) -> list[StagedFile]:
         """Write the rows as they are. Raises NeedsSpark."""
         context = self._context
-        kept = replace(rules, table=rules.table.numbered(self._numbered()))
-        context.executor.foresee(lambda: why_not_as_they_are(kept, self.columns, inside))
+        self.foresee(rules, (), inside)
         # A single task writes one file per partition; several tasks would each write a file per partition.
         scan = self._scan(in_one=bool(layout.partition_columns))
         return stage(context, layout, [(TaskRows(Task(source=scan)), None)])
@@ -109,13 +109,13 @@ class FoundNumbered(_PlainRows):
 
     @property
     def columns(self) -> StructType:
-        return numbered_columns(self._found, self._handed)
+        return self._found.columns
 
     def values_of(self, name: str, what: str) -> pa.ChunkedArray:
         raise NotImplementedError("numbered rows are no keys")
 
-    def _numbered(self) -> Collection[IdentityColumn]:
-        return self._handed.identities
+    def foresee(self, rules: PlainRules, identities: Collection[IdentityColumn], inside: str | None) -> None:
+        super().foresee(rules, self._handed.identities, inside)
 
     def _scan(self, *, in_one: bool) -> FileScan:
         return numbered_scan(self._context, self._found, self._handed, in_one=in_one)

@@ -18,6 +18,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.schema.identities import IdentityColumn
 from airflow_txlog.engine.table.schema.rules import keeps_as_they_are
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructType
@@ -160,6 +161,9 @@ class FoundBySpark:
     def values_of(self, name: str, what: str) -> pa.ChunkedArray:
         frame = self._found.frame
         return collect(frame.select(frame[quoted(name)]), what).column(0)
+
+    def foresee(self, rules: Rules, identities: Collection[IdentityColumn], inside: str | None) -> None:
+        """Do nothing: Spark is here."""
 
     def materialize(self, parameters: Collection[str]) -> MaterializedSource:
         return materialize(self._context, self._found, parameters)

@@ -12,7 +12,7 @@ would hand out, and no commit has such rows with a mark before them. Source: pro
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_txlog.contract.wording import plural
@@ -172,10 +172,9 @@ def _by_column(first_values: str) -> dict[str, int]:
     return dict(json.loads(first_values)) if is_owed else {}
 
 
-def numbered_columns(source: MaterializedSource, handed: HandedOut) -> StructType:
-    """Return the columns of the source and the identity columns."""
-    added = (StructField(name=each.name, type=Primitive.LONG, nullable=True) for each in handed.identities)
-    return StructType((*source.columns, *added))
+def with_identities(columns: StructType, identities: Iterable[IdentityColumn]) -> StructType:
+    """Return the columns of a source and the identity columns."""
+    return StructType((*columns, *(StructField(name=each.name, type=Primitive.LONG) for each in identities)))
 
 
 def numbered_scan(

@@ -265,7 +265,7 @@ class _Write:
     def _stage(self, tx: Transaction, target: _Target, scope: WriteScope) -> None:
         context = self._context
         self._gate.check_all_used()
-        source, first_values = self._numbered_source(target)
+        source, first_values = self._numbered_source(target, scope.rows)
         with context.step("write"):
             staged = joined(context, target.layout, source.stage(target.rules, target.layout, scope.rows))
         try:
@@ -278,11 +278,11 @@ class _Write:
         if tx.snapshot is not None:
             self._saved_work.save(self._memory)
 
-    def _numbered_source(self, target: _Target) -> tuple[FoundSource, str]:
+    def _numbered_source(self, target: _Target, inside: str | None) -> tuple[FoundSource, str]:
         """Return the source, with values of the identity columns that it lacks, and the first of them."""
         context, source = self._context, self._source
         assert source is not None
-        found = self._numbered.of(target.rules.table, source)
+        found = self._numbered.of(target.rules, source, inside)
         if found is None:
             assert not isinstance(source, MaterializedSource)
             return source, NOT_NUMBERED

@@ -18,7 +18,7 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource, read_agai
 from airflow_txlog.jobs.sql.gate import SqlGate
 
 if TYPE_CHECKING:
-    from airflow_txlog.jobs.executor.base import FoundSource
+    from airflow_txlog.jobs.executor.base import AcceptedRules, FoundSource
 
 
 class NumberedRows:
@@ -44,18 +44,20 @@ class NumberedRows:
         return self._written
 
     def of(
-        self, rules: RowRules, source: FoundSource | MaterializedSource
+        self, rules: AcceptedRules, source: FoundSource | MaterializedSource, inside: str | None
     ) -> tuple[MaterializedSource, HandedOut] | None:
         """Return the rows, materialized, and their values of identity columns; None if the source lacks no such column.
 
-        Raises ConstraintViolation for a column whose values only the table may choose.
+        `inside`: a condition that each row must satisfy. Raises NeedsSpark before a row is read, and
+        ConstraintViolation for a column whose values only the table may choose.
         """
-        identities = rules.lacking(source.columns.names, self._context.root)
+        identities = rules.table.lacking(source.columns.names, self._context.root)
         if not identities:
             return None
         if isinstance(source, MaterializedSource):
             self._written = source
         else:
+            source.foresee(rules, identities, inside)
             with self._context.step("materialize"):
                 self._written = source.materialize(self._gate.used)
         return self._written, self._numbering.hand_out(identities, self._written)

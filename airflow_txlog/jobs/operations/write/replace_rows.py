@@ -112,7 +112,7 @@ class ReplaceRows(ByCondition[_Prepared]):
         """Return a function for the rows of the source, and the values of identity columns that it adds to them."""
         if source is None:
             return None, None
-        found = self._numbered.of(rules.table, source)
+        found = self._numbered.of(rules, source, self._condition)
         if found is None:
             assert isinstance(source, FoundBySpark)
             return (lambda: source.frame), None
