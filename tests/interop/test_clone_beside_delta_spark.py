@@ -30,9 +30,9 @@ TABLES = {
         "'delta.columnMapping.mode' = 'name', 'delta.enableRowTracking' = 'true', 'delta.enableChangeDataFeed' = "
         "'true', 'delta.enableInCommitTimestamps' = 'true', 'delta.appendOnly' = 'false', 'my.own' = 'x')",
         [
+            "ALTER TABLE {} RENAME COLUMN day TO date",
             "ALTER TABLE {} ADD CONSTRAINT positive CHECK (id >= 0)",
-            "ALTER TABLE {} RENAME COLUMN id TO number",
-            "DELETE FROM {} WHERE number = 1",
+            "DELETE FROM {} WHERE id = 1",
         ],
     ),
     "clustered": (
@@ -104,18 +104,18 @@ def test_a_shallow_clone_is_the_one_that_delta_spark_makes(delta: DeltaSpark, tm
         assert by_delta_rs is None if name == "rich" else plain_rows(by_delta_rs) == was
     # Both engines change it, and neither touches the source.
     before = files_on_disk(source)
-    key, table = "number" if name == "rich" else "id", f"delta.`{ours}`"
+    day, table = "date" if name == "rich" else "day", f"delta.`{ours}`"
     delta.run(
-        f"INSERT INTO {table} ({key}, day) VALUES (9, 'x/y')",
-        f"DELETE FROM {table} WHERE {key} = 2",
+        f"INSERT INTO {table} (id, {day}) VALUES (9, 'x/y')",
+        f"DELETE FROM {table} WHERE id = 2",
         f"OPTIMIZE {table}",
         f"VACUUM {table} RETAIN 0 HOURS",
     )
-    committed(run(None, "delete", ours, predicate=f"{key} = 5", allow_absolute_paths=True))
+    committed(run(None, "delete", ours, predicate="id = 5", allow_absolute_paths=True))
     left = Table.open(ours, allow_absolute_paths=True)
     left.vacuum(0, check_retention=False, orphan_retention=dt.timedelta(days=1))
-    assert sorted(left.to_arrow().column(key).to_pylist()) == [0, 3, 6, 9]
-    assert sorted(row[key] for row in delta.read(ours)["rows"]) == [0, 3, 6, 9]
+    assert sorted(left.to_arrow().column("id").to_pylist()) == [0, 3, 6, 9]
+    assert sorted(row["id"] for row in delta.read(ours)["rows"]) == [0, 3, 6, 9]
     assert files_on_disk(source) == before
     assert delta.read(source)["rows"] == was
 
@@ -130,15 +130,15 @@ def test_delta_spark_reads_a_deep_clone_and_writes_to_it(delta: DeltaSpark, tmp_
     )
     committed(run(None, "clone", ours, source={"table": str(source)}))
     was = delta.read(source)["rows"]
-    delta.run(f"INSERT INTO delta.`{source}` (number, day) VALUES (7, 'a')")
+    delta.run(f"INSERT INTO delta.`{source}` (id, date) VALUES (7, 'a')")
     committed(run(None, "clone", ours, source={"table": str(source)}, replace=True))
     assert delta.read(ours, 0)["rows"] == was
     assert delta.read(ours)["rows"] == delta.read(source)["rows"] == plain_rows(Table.open(ours).to_arrow())
-    ids = delta.sql(f"SELECT number, _metadata.row_id AS row_id FROM delta.`{ours}` ORDER BY row_id")
+    ids = delta.sql(f"SELECT id, _metadata.row_id AS row_id FROM delta.`{ours}` ORDER BY row_id")
     assert len({row["row_id"] for row in ids}) == 3
-    delta.run(f"UPDATE delta.`{ours}` SET day = 'c' WHERE number = 0", f"VACUUM delta.`{ours}` RETAIN 0 HOURS")
+    delta.run(f"UPDATE delta.`{ours}` SET date = 'c' WHERE id = 0", f"VACUUM delta.`{ours}` RETAIN 0 HOURS")
     found = Table.open(ours).to_arrow().to_pylist()
-    assert sorted((row["number"], row["day"], row["twice"]) for row in found) == [
+    assert sorted((row["id"], row["date"], row["twice"]) for row in found) == [
         (0, "c", 0),
         (2, "b", 4),
         (7, "a", 14),

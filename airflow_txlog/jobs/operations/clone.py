@@ -99,11 +99,12 @@ class _Clone:
         # Files of deletion vectors are not counted: their size is not in the log.
         copied = [copy.size_bytes for copy in copies if copy.size_bytes is not None]
         self._log(added, len(removed))
-        uri = source.uri if store_kind(source.uri) != LOCAL else local_path(source.uri)
+        path = local_path(source.uri)
         return Change(
             operation="CLONE",
             parameters={
-                "source": f"delta.`{uri}`",
+                # As Hadoop spells it.
+                "source": f"delta.`{source.spelled if path is None else f'{LOCAL}:{path}'}`",
                 "sourceVersion": self._version.version,
                 "isShallow": record.shallow,
             },

@@ -110,7 +110,7 @@ def test_a_clone_has_the_rows_and_the_definition_of_its_source_and_an_id_of_its_
     (entry,) = table.history()
     assert entry["operation"] == "CLONE"
     path = source.uri.removeprefix("file://")
-    said = {"source": f"delta.`{path}`", "sourceVersion": "3", "isShallow": json.dumps(shallow)}
+    said = {"source": f"delta.`file:{path}`", "sourceVersion": "3", "isShallow": json.dumps(shallow)}
     assert entry["operationParameters"] == said
     assert entry["operationMetrics"]["sourceNumOfFiles"] == "2"
     copied = "0" if shallow else entry["operationMetrics"]["sourceTableSize"]
