@@ -358,13 +358,13 @@ def test_a_convert_makes_a_folder_a_table(txlog: Any, tmp_path: Path) -> None:
 
 def test_a_clone_is_made_once_and_brought_up_to_date(txlog: Any, folder: Path, tmp_path: Path) -> None:
     words = ["clone", tmp_path / "copy", "--from", folder, "--set-property", "delta.appendOnly=false"]
-    size = Table.open(folder).snapshot(1).size_bytes
+    first = Table.open(folder).snapshot(1)
     assert txlog(*words, "--version", "1", "--json").document == {
         "table": f"file://{tmp_path / 'copy'}",
         "version": 0,
         "committed": True,
-        "num_copied_files": 1,
-        "copied_size_bytes": size,
+        "num_copied_files": first.num_files,
+        "copied_size_bytes": first.size_bytes,
         "num_removed_files": 0,
     }
     assert Table.open(tmp_path / "copy").snapshot().properties["delta.appendOnly"] == "false"
