@@ -66,6 +66,9 @@ def of_log(place: Path) -> dict[str, Any]:
             vector["pathOrInlineDv"] = canonical_path(vector["pathOrInlineDv"], place.as_uri())
             vector.pop("maxRowIndex", None)
         add.pop("tags", None)
+    for domain in found["domainMetadata"]:
+        # delta-spark repeats the name of its own.
+        domain["configuration"] = {**json.loads(domain["configuration"]), "domainName": domain["domain"]}
     return {
         "metadata": own,
         "protocol": {name: sorted(value) if isinstance(value, list) else value for name, value in protocol.items()},
