@@ -3,9 +3,9 @@
 python -m tests.chaos --store file|s3 --writers 8 --seconds 60 --seed 1
 
 They append, delete, update, checkpoint, clean the log and vacuum through the engine; one more runs Spark jobs that
-write, delete, update, merge and optimize. All die by SIGKILL in the middle of their work and are started again. The
-checker, and delta-rs, read what is left. Prints one JSON line; ends with 1 where something is wrong. The table of an
-even seed has deletion vectors. `--store s3` needs the server of TXLOG_TEST_S3 (tools/with_stores.sh).
+write, delete, update, merge, optimize and alter. All die by SIGKILL in the middle of their work and are started again.
+The checker, and delta-rs, read what is left. Prints one JSON line; ends with 1 where something is wrong. The table of
+an even seed has deletion vectors. `--store s3` needs the server of TXLOG_TEST_S3 (tools/with_stores.sh).
 """
 
 from __future__ import annotations

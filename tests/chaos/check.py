@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from tests.chaos.work import WITHOUT_TRANSACTION, Journal, Rows, apply
+from tests.chaos.work import PROPERTY, WITHOUT_TRANSACTION, Journal, Piece, Rows, apply
 
 # The protocol writes the identifier of a vector's file in another alphabet than Python's.
 _FROM_Z85 = str.maketrans(
@@ -147,6 +147,7 @@ class _Replay:
             piece = self._known[name].pieces[number]
             apply(self.model, piece)
             buckets.add(int(piece["bucket"]))
+            self._check_metadata(version, piece, [*_of("metaData", actions)])
         for remove in _of("remove", actions):
             removed = self.live.pop(remove["path"], None)
             if removed is None:
@@ -163,6 +164,13 @@ class _Replay:
             self._check_statistics(version, buckets)
         for name, number in self._idle.get(version, []):
             self._check_idle(version, name, number)
+
+    def _check_metadata(self, version: int, piece: Piece, found: list[dict[str, Any]]) -> None:
+        """An ALTER alone changes the metadata, and by nothing but its property."""
+        expected = [str(piece["piece"])] if piece["kind"] == "alter" else []
+        if [each["configuration"].get(PROPERTY) for each in found] != expected:
+            self._found.lost += 1
+            self._found.problems.append(f"version {version} has not the metadata of its piece")
 
     def _check_statistics(self, version: int, buckets: set[int]) -> None:
         for bucket in sorted(buckets):

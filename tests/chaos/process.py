@@ -21,6 +21,7 @@ from tests.chaos.work import (
     ENGINE,
     IDS_OF_A_PIECE,
     JOBS,
+    PROPERTY,
     WITHOUT_TRANSACTION,
     Journal,
     Piece,
@@ -236,4 +237,6 @@ class Jobs:
             ]
             on = f"t.bucket = {bucket} AND pmod(t.id, {IDS_OF_A_PIECE}) = pmod(s.id, {IDS_OF_A_PIECE})"
             return "merge", {"source": {"sql": query}, "on": on, "clauses": clauses}
+        if piece["kind"] == "alter":
+            return "alter", {"set_properties": {PROPERTY: str(piece["piece"])}}
         return "optimize", {"partition_predicate": f"bucket BETWEEN {bucket} AND {bucket + BUCKETS_OF_AN_OPTIMIZE - 1}"}

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.chaos.check import Found, Log, check, read_log
-from tests.chaos.work import Piece, Rows, apply
+from tests.chaos.work import PROPERTY, Piece, Rows, apply
 
 # The protocol's own example.
 VECTOR = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4, "cardinality": 1}
@@ -45,7 +45,10 @@ class History:
         self.rows = self.rows if rows is None else rows
         version = max(self.log) + 1
         actions = [{"commitInfo": {"operation": "WRITE"}}, {"txn": {"appId": name, "version": piece["piece"] + 1}}]
-        self.log[version] = actions + self._files_of(piece["bucket"], version)
+        if piece["kind"] == "alter":
+            self.log[version] = [*actions, {"metaData": {"configuration": {PROPERTY: str(piece["piece"])}}}]
+        else:
+            self.log[version] = actions + self._files_of(piece["bucket"], version)
         return version
 
     def done(self, name: str, piece: Piece, version: int | None, status: str = "committed") -> None:
@@ -122,7 +125,7 @@ CLEAN = (0, 0, 0, [])
 
 
 def test_a_right_history_has_no_problem_and_its_figures(history: History) -> None:
-    for kind in ("write", "delete rows", "update rows", "merge"):
+    for kind in ("write", "delete rows", "update rows", "merge", "alter"):
         history.do("job-0", kind)
     history.write("job-0", {"conflict": "attempt 1 lost"})
     history.write("job-0", {"log": "resuming an earlier try: 1 file looked at"})
@@ -133,7 +136,7 @@ def test_a_right_history_has_no_problem_and_its_figures(history: History) -> Non
     history.do("writer-1", "delete", 2)
     found = history.check()
     assert totals(found) == CLEAN
-    assert (found.commits, found.job_commits, found.conflicts, found.job_conflicts, found.resumed) == (10, 4, 1, 1, 1)
+    assert (found.commits, found.job_commits, found.conflicts, found.job_conflicts, found.resumed) == (11, 5, 1, 1, 1)
     assert found.max_over_min == 1.0
 
 
@@ -319,6 +322,16 @@ def added_twice(history: History) -> str:
     return f"version 3 adds a file that is live: {history.files[2]}"
 
 
+def alteration_lost(history: History) -> str:
+    history.log[history.do("job-0", "alter")][-1] = {"metaData": {"configuration": {}}}
+    return "version 3 has not the metadata of its piece"
+
+
+def metadata_of_a_write(history: History) -> str:
+    history.log[history.do("job-0", "write", 3)].append({"metaData": {"configuration": {}}})
+    return "version 3 has not the metadata of its piece"
+
+
 def idle_and_there(history: History) -> str:
     piece = history.begin("job-0", "merge", 3)
     history.done("job-0", piece, 2, "nothing_to_do")
@@ -340,6 +353,8 @@ def idle_and_there(history: History) -> str:
         out_of_order,
         removed_twice,
         added_twice,
+        alteration_lost,
+        metadata_of_a_write,
         idle_and_there,
     ],
 )

@@ -35,7 +35,9 @@ Rows = dict[int, tuple[int, int]]
 """`n` and `bucket` by `id`."""
 
 ENGINE = (("append", 50), ("delete", 10), ("update", 25), ("checkpoint", 5), ("clean", 4), ("vacuum", 6))
-JOBS = (("write", 15), ("delete rows", 20), ("update rows", 25), ("merge", 30), ("optimize", 10))
+JOBS = (("write", 15), ("delete rows", 20), ("update rows", 25), ("merge", 30), ("optimize", 10), ("alter", 5))
+# An ALTER sets this property to the number of its piece.
+PROPERTY = "chaos.piece"
 WITHOUT_TRANSACTION = ("checkpoint", "clean", "vacuum", "optimize")
 
 
