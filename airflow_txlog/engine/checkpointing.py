@@ -42,14 +42,17 @@ def is_due(version: int, interval: int) -> bool:
     return version > 0 and version % interval == 0
 
 
-def checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
+def checkpoint(store: Store, snapshot: Snapshot, clock: Clock, *, is_classic: bool = False) -> None:
     """Write a checkpoint of this version: V2 if delta.checkpointPolicy is "v2" and the protocol allows it.
+
+    `is_classic`: whatever they say, one that every reader knows.
 
     Its statistics follow delta.checkpoint.writeStatsAsJson and delta.checkpoint.writeStatsAsStruct. Tombstones and
     application transactions that are past the table's retention are left out.
     """
     state = state_of(snapshot, clock.now_ms())
-    if snapshot.table_properties.wants_v2_checkpoints and "v2Checkpoint" in reader_features(snapshot.protocol):
+    wants_v2 = snapshot.table_properties.wants_v2_checkpoints and not is_classic
+    if wants_v2 and "v2Checkpoint" in reader_features(snapshot.protocol):
         write_v2_checkpoint(store, state, clock.unique_id, _form_of(snapshot))
     else:
         write_checkpoint(store, state, _form_of(snapshot))
@@ -144,14 +147,12 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
     """Delete the files of the log before the newest readable checkpoint that is past delta.logRetentionDuration.
 
     `snapshot` is the latest version. Every version that was current at any moment within the retention (whole days,
-    UTC) stays readable. A table with the feature checkpointProtection is not cleaned: its writer decides which versions
-    may be cut. `automatic`: the log was just written to, which shows the store's time, and at most
+    UTC) stays readable. With the feature checkpointProtection, the protected versions go at once or not at all.
+    `automatic`: the log was just written to, which shows the store's time, and at most
     `Limits.automatic_cleanup_files` are deleted, oldest first.
 
     Raises whatever the store raises at a listing or a delete.
     """
-    if "checkpointProtection" in writer_features(snapshot.protocol):
-        return NOTHING
     listed = store.list(LOG_DIRECTORY)
     # The slower of the store's clock and ours counts.
     store_ms = max((info.modified_ms for info in listed), default=0) if automatic else store.now_ms()
@@ -163,6 +164,8 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
     deletion = Deletion()
     doomed = _before(listed, cut)
     some = doomed[: store.limits.automatic_cleanup_files] if automatic else doomed
+    if _are_protected(snapshot, doomed) and (cut < snapshot.table_properties.protected_before or some != doomed):
+        return NOTHING
     _delete(store, some, deletion, clock)
     if "v2Checkpoint" in writer_features(snapshot.protocol) and some == doomed:
         # After the old checkpoints. The next cut finds the files that a crash leaves here.
@@ -170,6 +173,16 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
         _delete(store, sidecars, deletion, clock)
     log.info("%s: the log begins at version %d now; %d files deleted", store.root, cut, deletion.deleted_files)
     return LogCleanup(cut=cut, deleted_files=deletion.deleted_files, deleted_bytes=deletion.deleted_bytes)
+
+
+def _are_protected(snapshot: Snapshot, doomed: Sequence[FileInfo]) -> bool:
+    """Return whether one of the files belongs to a version that checkpointProtection guards.
+
+    Its checkpoints shut readers out that do not know a dropped feature. Source: protocol, "Checkpoint Protection".
+    """
+    if "checkpointProtection" not in writer_features(snapshot.protocol):
+        return False
+    return any(name.version < snapshot.table_properties.protected_before for name, _ in _parsed(doomed))
 
 
 def _delete(store: Store, files: Sequence[FileInfo], deletion: Deletion, clock: Clock) -> None:

@@ -8,10 +8,12 @@ import os
 import random
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -201,8 +203,6 @@ def test_a_commit_on_schedule_cleans_the_log() -> None:
 
 
 def _with_properties(history: History, properties: dict[str, str]) -> Any:
-    import msgspec
-
     metadata = history.table.snapshot().metadata
     return msgspec.structs.replace(metadata, configuration={**metadata.configuration, **properties})
 
@@ -215,22 +215,37 @@ def test_a_log_younger_than_its_retention_stays_whole(retention: str) -> None:
     assert history.log() == before
 
 
-def test_a_table_with_checkpoint_protection_is_left_as_it_is() -> None:
+PROTECTED = Protocol(min_reader_version=1, min_writer_version=7, writer_features=["checkpointProtection"])
+
+
+def protected(history: History, before: int) -> Any:
+    """The latest snapshot, whose versions before this one are protected."""
+    snapshot = history.table.snapshot()
+    properties = {"delta.requireCheckpointProtectionBeforeVersion": str(before)}
+    configuration = {**snapshot.metadata.configuration, **properties}
+    metadata = msgspec.structs.replace(snapshot.metadata, configuration=configuration)
+    snapshot.state = replace(snapshot.state, protocol=PROTECTED, metadata=metadata)
+    return snapshot
+
+
+def test_protected_versions_stay_as_long_as_one_of_them_must() -> None:
     history = History(40)
-    tx = history.table.begin()
-    protected = Protocol(min_reader_version=1, min_writer_version=7, writer_features=["checkpointProtection"])
-    snapshot = tx.snapshot
-    assert snapshot is not None
-    snapshot.state = _with_protocol(snapshot.state, protected)
     before = history.log()
-    assert clean_log(history.store, snapshot, history.clock) == checkpointing.NOTHING
+    assert clean_log(history.store, protected(history, 35), history.clock) == checkpointing.NOTHING
     assert history.log() == before
 
 
-def _with_protocol(state: Any, protocol: Protocol) -> Any:
-    from dataclasses import replace
-
-    return replace(state, protocol=protocol)
+def test_protected_versions_go_at_once_and_by_no_automatic_cleanup_that_stops_before_the_last() -> None:
+    history = History(40)
+    cut = History(40).clean().cut
+    assert cut is not None
+    snapshot, before = protected(history, cut), history.log()
+    few = limited(history.store, automatic_cleanup_files=3)
+    assert clean_log(few, snapshot, history.clock, automatic=True) == checkpointing.NOTHING
+    assert history.log() == before
+    assert clean_log(history.store, snapshot, history.clock).cut == cut
+    history.check_from(cut)
+    assert not any(int(name[:20]) < cut for name in history.log() if name[:20].isdecimal())
 
 
 # --- what is not a boundary -----------------------------------------------------------------------------------------

@@ -196,6 +196,30 @@ def test_delta_spark_keeps_a_rule_that_an_alter_added(
     assert Table.open(ours).to_arrow().num_rows == 2
 
 
+def test_engines_without_a_dropped_feature_read_the_table_and_delta_spark_writes_it_on(
+    delta: DeltaSpark, made: Callable[[Path, bool], None], tmp_path: Path
+) -> None:
+    """The protocol is that of `reference/features_dropped`, in which delta-spark itself has dropped a feature."""
+    reference = Path(__file__).parent / "reference" / "features_dropped" / "table"
+    features = ["columnMapping", "deletionVectors", "v2Checkpoint", "typeWidening", "vacuumProtocolCheck"]
+    expected = Table.open(reference).snapshot().protocol
+    for feature in features:
+        made(ours := tmp_path / feature, True)
+        alter(ours, add_features=[feature])
+        if feature == "deletionVectors":
+            delta.run(f"DELETE FROM delta.`{ours}` WHERE id = 2 AND n = 2")
+            delta.run(f"REORG TABLE delta.`{ours}` APPLY (PURGE)")
+        Table.open(ours).checkpoint()
+        if feature == "v2Checkpoint":
+            alter(ours, set_properties={"delta.checkpointPolicy": "classic"})
+        protocol = alter(ours, drop_features=[feature]).snapshot().protocol
+        assert set(writer_features(protocol)) - {"checkConstraints"} == set(writer_features(expected)), feature
+        assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 7)
+        assert deltalake.DeltaTable(str(ours)).to_pyarrow_table().num_rows == Table.open(ours).to_arrow().num_rows
+        delta.run(f"INSERT INTO delta.`{ours}` SELECT * FROM delta.`{ours}` WHERE id = 1")
+        assert sorted(Table.open(ours).to_arrow()["id"].to_pylist())[:2] == [1, 1]
+
+
 # A reader feature, and an alteration that adds it.
 READ_BY_DELTALAKE: dict[str, dict[str, Any]] = {
     "columnMapping": SAME["renamed"][0],

@@ -16,14 +16,18 @@ from typing import Any
 import msgspec
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.alteration.column_changes import Columns, NewColumn, Uses
+from airflow_txlog.engine.alteration.column_changes import Columns, NewColumn, Uses, invariant_name
 from airflow_txlog.engine.alteration.feature_changes import (
+    PROTECTED_BEFORE,
+    are_for_readers,
     check_readers_allowed,
+    check_traces,
     dropped,
     feature_named,
     new_for_readers,
     switches_of,
     without_features,
+    without_type_changes,
 )
 from airflow_txlog.engine.alteration.property_changes import changed_properties
 from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN
@@ -47,11 +51,12 @@ from airflow_txlog.engine.table.schema.column_mapping import (
     highest_id,
     mapping_mode,
     table_schema,
+    without_mapping,
 )
 from airflow_txlog.engine.table.schema.column_paths import Path, is_below, path_text
 from airflow_txlog.engine.table.schema.features import FEATURE_PREFIX, features_in_use, needed_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
-from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, GENERATION_KEY
+from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, GENERATION_KEY, INVARIANTS_KEY, invariant_of
 from airflow_txlog.engine.table.schema.schema import schema_to_json
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidProperty, SchemaMismatch, UnsupportedFeature
@@ -112,7 +117,9 @@ class Altered:
 
     `adds` are live files again, with other row ids. `constraints` and `not_null` (paths) are new rules for rows, which
     are read under the metadata `of_rows`: without new NOT NULL. `new_for_readers`: features that readers must know from
-    now on.
+    now on. `protects_history`: a classic checkpoint of the version before must exist, which shuts older readers out of
+    the versions before it, and the commit must be the next version. `needs_present_types`: no live file may hold a
+    former type of a column.
     """
 
     operation: str
@@ -125,6 +132,8 @@ class Altered:
     constraints: Mapping[str, str]
     not_null: tuple[Path, ...]
     new_for_readers: tuple[str, ...]
+    protects_history: bool
+    needs_present_types: bool
     changes_nothing: bool
 
 
@@ -262,6 +271,15 @@ class _Alteration:
         )
         for name in self._configuration.keys() - configuration.keys():
             self._check_agrees("drop_features", name, "false")
+        check_traces(leaving, snapshot, self._schema)
+        if "columnMapping" in leaving:
+            self._schema = without_mapping(self._schema)
+        changed = self._schema
+        if not {"typeWidening", "typeWidening-preview"}.isdisjoint(leaving):
+            self._schema = without_type_changes(self._schema)
+        protects_history = are_for_readers(leaving, snapshot.protocol)
+        if protects_history:
+            configuration[PROTECTED_BEFORE] = str(snapshot.version + 1)
         busy = needed_features(self._schema, configuration) & frozenset(leaving)
         if busy:
             raise self._error(
@@ -282,7 +300,7 @@ class _Alteration:
         )
         after, protocol = completed(before, after, snapshot.protocol, self._table)
         if leaving:
-            protocol = without_features(protocol, leaving)
+            protocol = without_features(protocol, leaving, protects_history=protects_history)
         clustering = [*self._domains, *self._live_domains.values()]
         properties = TableProperties(after.configuration, self._table)
         check_statistics(clustering_columns(clustering, self._table), self._schema, properties)
@@ -303,6 +321,8 @@ class _Alteration:
             constraints=self._constraints,
             not_null=self._not_null,
             new_for_readers=tuple(readers),
+            protects_history=protects_history,
+            needs_present_types=self._schema != changed,
             changes_nothing=after == before and protocol == snapshot.protocol and not adds and not domains,
         )
 
@@ -352,6 +372,11 @@ class _Alteration:
             f"the generated column {member.name!r}": str(member.metadata[GENERATION_KEY])
             for member in self._schema
             if GENERATION_KEY in member.metadata
+        }
+        rules |= {
+            invariant_name(member.name): invariant_of(member, self._table)
+            for member in self._schema
+            if INVARIANTS_KEY in member.metadata
         }
         uses = Uses(
             partition_columns=self._partition_columns,

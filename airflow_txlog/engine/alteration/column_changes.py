@@ -60,6 +60,11 @@ class Uses:
     rules: Mapping[str, str]
 
 
+def invariant_name(column: str) -> str:
+    """Return the name, for people, of the rule `delta.invariants` of a column."""
+    return f"the invariant of column {column!r}"
+
+
 class Columns:
     """The columns of one table while they are changed, step after step."""
 
@@ -292,7 +297,9 @@ class Columns:
         if also_layout and clustering and any(each[: len(physical)] == physical for each in self._uses.clustering):
             self._refuse(path, f"be {done}: the table is clustered by it. Change cluster_by first")
         for rule, sql in self._uses.rules.items():
-            if self._may_read(sql, path):
+            # A column that is dropped takes its own invariant along.
+            is_gone = done == "dropped" and path == (path[0],) and rule == invariant_name(path[0])
+            if not is_gone and self._may_read(sql, path):
                 self._refuse(path, f"be {done}: {rule} reads it ({sql}). Drop that first")
 
     def _may_read(self, sql: str, path: Path) -> bool:

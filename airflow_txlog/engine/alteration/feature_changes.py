@@ -8,15 +8,18 @@ PreDowngradeTableFeatureCommand.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow.compute as pc
 
 from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN
 from airflow_txlog.engine.commit.content.info import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
+from airflow_txlog.engine.commit.content.metadata import WIDENING_PROPERTY
 from airflow_txlog.engine.commit.content.row_tracking import MATERIALIZED_COLUMNS
 from airflow_txlog.engine.log.actions import Protocol
 from airflow_txlog.engine.table.predicate.names import did_you_mean
-from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY
+from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, has_own_names, with_fields
 from airflow_txlog.engine.table.schema.features import (
     NEED_DOMAINS,
     SWITCHES,
@@ -26,12 +29,16 @@ from airflow_txlog.engine.table.schema.features import (
     writer_features,
 )
 from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX
+from airflow_txlog.engine.table.schema.types import TYPE_CHANGES_KEY, StructField, StructType, walk_fields
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, UnsupportedFeature
 
 # The property that switches a feature on; the others need none, or a column or a constraint does it.
 _SWITCHED_BY = {feature: switch for switch, feature in SWITCHES.items()} | {"columnMapping": (MODE_PROPERTY, "name")}
 _ROW_TRACKING = ("delta.enableRowTracking", "delta.rowTrackingSuspended", *MATERIALIZED_COLUMNS)
 _TIMESTAMPS = ("delta.enableInCommitTimestamps", ENABLEMENT_VERSION, ENABLEMENT_TIMESTAMP)
+_PROTECTION = "checkpointProtection"
+PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
 # The features that can be dropped, and the properties that go with them.
 _DROPPABLE: dict[str, tuple[str, ...]] = {
     "checkConstraints": (),
@@ -39,14 +46,15 @@ _DROPPABLE: dict[str, tuple[str, ...]] = {
     "rowTracking": _ROW_TRACKING,
     "domainMetadata": (),
     "materializePartitionColumns": (),
+    "columnMapping": (MODE_PROPERTY,),
+    "deletionVectors": ("delta.enableDeletionVectors",),
+    "typeWidening": (WIDENING_PROPERTY,),
+    "v2Checkpoint": ("delta.checkpointPolicy",),
+    "vacuumProtocolCheck": (),
 }
 _WHY_NOT = {
-    "columnMapping": "every file would have to be rewritten under the columns' names",
-    "deletionVectors": "earlier versions keep their vectors, so checkpoints must protect them first; purge the vectors "
-    "(DeltaOptimizeOperator with purge=True) and drop the feature with delta-spark",
-    "typeWidening": "every file would have to be rewritten in the columns' present types",
-    "vacuumProtocolCheck": "checkpoints must protect the versions that list it first; drop it with delta-spark",
-    "v2Checkpoint": "a classic checkpoint must replace the present ones first; drop it with delta-spark",
+    _PROTECTION: "it guards the versions before a feature was dropped, as long as the log has them; when none is left, "
+    "delta-spark drops it with TRUNCATE HISTORY",
 }
 
 
@@ -106,8 +114,8 @@ def dropped(
         if feature is None:
             what = f"is not a feature of the table: it has {sorted(listed.values())}"
             raise _not_dropped(table, name, what + did_you_mean(name, list(listed.values())))
-        if feature not in _DROPPABLE:
-            why = _WHY_NOT.get(feature.removesuffix("-preview"), "the protocol has no steps for that")
+        if _named(feature) not in _DROPPABLE:
+            why = _WHY_NOT.get(feature, "the protocol has no steps for that")
             raise _not_dropped(table, feature, f"cannot be dropped here: {why}. Droppable: {sorted(_DROPPABLE)}")
         leaving.append(feature)
     for feature, users in (
@@ -117,8 +125,80 @@ def dropped(
     ):
         if feature in leaving and users:
             raise _not_dropped(table, feature, f"is in use: {', '.join(sorted(users))}. Drop that too")
-    gone = {name for feature in leaving for name in _DROPPABLE[feature]}
+    gone = {name for feature in leaving for name in _DROPPABLE[_named(feature)]}
     return leaving, {name: value for name, value in configuration.items() if name not in gone}
+
+
+def _named(feature: str) -> str:
+    return feature.removesuffix("-preview")
+
+
+def check_traces(leaving: Iterable[str], snapshot: Snapshot, schema: StructType) -> None:
+    """Raise UnsupportedFeature if files or columns of the latest version use a feature that leaves.
+
+    `schema`: the table's columns after the alteration.
+    """
+    for feature in leaving:
+        trace = _TRACES.get(_named(feature))
+        found = None if trace is None else trace(snapshot, schema)
+        if found is not None:
+            raise _not_dropped(snapshot.uri, feature, found)
+
+
+def _vectors(snapshot: Snapshot, schema: StructType) -> str | None:
+    files = snapshot.files()
+    count = files.num_rows - files.column("deletion_vector").null_count
+    if count:
+        return (
+            f"is in use: {count} of {files.num_rows} files have a deletion vector. Set "
+            'delta.enableDeletionVectors to "false", purge them (DeltaOptimizeOperator with purge=True), and drop it '
+            "then"
+        )
+    removed = snapshot.state.tombstones
+    with_vector = removed.filter(pc.is_valid(removed.column("deletion_vector"))).column("path")
+    if pc.any(pc.is_in(files.column("path"), value_set=with_vector.combine_chunks())).as_py():
+        return (
+            "is in use: a live file was removed with a deletion vector before, and readers that do not know vectors "
+            "would take it for removed. Try again after the retention of removed files, or purge the table by a Z-order"
+        )
+    return None
+
+
+def _renamed(snapshot: Snapshot, schema: StructType) -> str | None:
+    if has_own_names(schema, snapshot.metadata.configuration):
+        return None
+    other = [field.name for field in walk_fields(schema) if field.physical_name != field.name]
+    what = f"the columns {other} have other names in them" if other else "they hold columns that were dropped"
+    return f"is in use: every file would have to be rewritten, because {what}. delta-spark does that"
+
+
+def _v2_checkpoints(snapshot: Snapshot, schema: StructType) -> str | None:
+    # Of two checkpoints of one version delta-spark reads the V2 one, so no writer may write one of the latest version.
+    if snapshot.table_properties.wants_v2_checkpoints:
+        return 'is in use: set delta.checkpointPolicy to "classic" by an alteration of its own, and drop it then'
+    return None
+
+
+_TRACES: dict[str, Callable[[Snapshot, StructType], str | None]] = {
+    "columnMapping": _renamed,
+    "deletionVectors": _vectors,
+    "v2Checkpoint": _v2_checkpoints,
+}
+
+
+def without_type_changes(schema: StructType) -> StructType:
+    """Return the schema without the notes on types that its columns had before."""
+
+    def plain(field: StructField) -> StructField:
+        kept = {key: value for key, value in field.metadata.items() if key != TYPE_CHANGES_KEY}
+        return field if len(kept) == len(field.metadata) else replace(field, metadata=kept)
+
+    return with_fields(schema, plain)
+
+
+def are_for_readers(leaving: Iterable[str], protocol: Protocol) -> bool:
+    """Return whether a feature leaves that readers of earlier versions must know."""
+    return not reader_features(protocol).isdisjoint(leaving)
 
 
 def _constraints(configuration: Mapping[str, str]) -> list[str]:
@@ -130,10 +210,10 @@ def _domain_of(leaving: Collection[str]) -> str | None:
     return ROW_TRACKING_DOMAIN if "rowTracking" in leaving else None
 
 
-def without_features(protocol: Protocol, leaving: Iterable[str]) -> Protocol:
-    """Return the protocol without these features, in its lowest form."""
-    gone = frozenset(leaving)
-    return protocol_with((reader_features(protocol) | writer_features(protocol)) - gone)
+def without_features(protocol: Protocol, leaving: Iterable[str], *, protects_history: bool) -> Protocol:
+    """Return the protocol without these features, in its lowest form. `protects_history`: as in `Altered`."""
+    left = (reader_features(protocol) | writer_features(protocol)) - frozenset(leaving)
+    return protocol_with(left | {_PROTECTION} if protects_history else left)
 
 
 def new_for_readers(before: Protocol, after: Protocol) -> list[str]:

@@ -96,6 +96,7 @@ class Change:
     add_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_creation: bool = False
     is_alteration: bool = False
+    never_rebases: bool = False
     data_change: bool = True
 
     @property
@@ -364,7 +365,8 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
     if tx.metadata is not None:
         schema = parse_schema(tx.metadata.schema_string)
         context.lineage.columns = {field.name: str(field.type) for field in schema}
-    tx.commit(change.operation, change.parameters, change.metrics, tags=context.spec.commit_tags())
+    tags = context.spec.commit_tags()
+    tx.commit(change.operation, change.parameters, change.metrics, tags=tags, never_rebases=change.never_rebases)
     return tx.outcome is not None and tx.outcome.committed
 
 

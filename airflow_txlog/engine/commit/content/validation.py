@@ -22,6 +22,7 @@ from airflow_txlog.engine.table.schema.column_mapping import (
     MAX_ID_PROPERTY,
     MODE_PROPERTY,
     NO_MAPPING,
+    has_own_names,
     highest_id,
     mapping_error,
     mapping_mode,
@@ -97,7 +98,7 @@ def _check_column_mapping(attempt: Attempt) -> None:
     mode = mapping_mode(metadata.configuration, attempt.table)
     found = None
     was = mode if before is None else mapping_mode(before.configuration, attempt.table)
-    if before is not None and was != mode and (was, mode) != (NO_MAPPING, "name"):
+    if before is not None and was != mode and not _may_change(before, was, mode):
         found = f"{MODE_PROPERTY} would change to {mode!r} from {was!r}, and only 'none' may become 'name'"
     elif mode != NO_MAPPING:
         schema = parse_schema(metadata.schema_string or "")
@@ -112,6 +113,12 @@ def _check_column_mapping(attempt: Attempt) -> None:
         raise attempt.error(
             InvalidCommit, f"{found}. Nothing was committed, because values would turn up under another column."
         )
+
+
+def _may_change(before: Metadata, was: str, mode: str) -> bool:
+    if mode == NO_MAPPING:
+        return has_own_names(parse_schema(before.schema_string), before.configuration)
+    return (was, mode) == (NO_MAPPING, "name")
 
 
 def _not_in_files(before: Metadata, schema: StructType) -> str | None:

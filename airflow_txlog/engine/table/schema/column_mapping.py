@@ -90,7 +90,7 @@ def without_mapping(schema: StructType) -> StructType:
         kept = {key: value for key, value in member.metadata.items() if not key.startswith("delta.columnMapping.")}
         return replace(member, metadata=kept)
 
-    return _changed(schema, plain)
+    return with_fields(schema, plain)
 
 
 def assign(schema: StructType, new_name: Callable[[], str]) -> tuple[StructType, int]:
@@ -103,7 +103,7 @@ def assign(schema: StructType, new_name: Callable[[], str]) -> tuple[StructType,
         given: dict[str, Any] = {ID_KEY: last, PHYSICAL_NAME_KEY: new_name()}
         return replace(member, metadata={**member.metadata, **given})
 
-    return _changed(without_mapping(schema), numbered), last
+    return with_fields(without_mapping(schema), numbered), last
 
 
 def assign_existing(schema: StructType, last: int = 0) -> tuple[StructType, int]:
@@ -117,7 +117,7 @@ def assign_existing(schema: StructType, last: int = 0) -> tuple[StructType, int]
         last += 1
         return replace(member, metadata={**member.metadata, ID_KEY: last, PHYSICAL_NAME_KEY: member.name})
 
-    return _changed(without_mapping(schema), numbered), last
+    return with_fields(without_mapping(schema), numbered), last
 
 
 def assign_new(schema: StructType, last: int, new_name: Callable[[int], str]) -> tuple[StructType, int]:
@@ -130,7 +130,7 @@ def assign_new(schema: StructType, last: int, new_name: Callable[[int], str]) ->
         last += 1
         return replace(member, metadata={**member.metadata, ID_KEY: last, PHYSICAL_NAME_KEY: new_name(last)})
 
-    return _changed(schema, numbered), last
+    return with_fields(schema, numbered), last
 
 
 def mapping_error(schema: StructType) -> str | None:
@@ -161,6 +161,13 @@ def highest_id(schema: StructType) -> int:
     return max((number for number in numbers if isinstance(number, int)), default=0)
 
 
+def has_own_names(schema: StructType, configuration: Mapping[str, str]) -> bool:
+    """Return whether files hold every column that the table ever had under its own name: it needs no mapping."""
+    members = list(walk_fields(schema))
+    is_whole = str(len(members)) == configuration.get(MAX_ID_PROPERTY)
+    return is_whole and all(member.physical_name == member.name for member in members)
+
+
 def forbidden_names(schema: StructType) -> list[str]:
     """Return the names, at every depth, that only a table with column mapping may have."""
     return [member.name for member in walk_fields(schema) if _FORBIDDEN & set(member.name)]
@@ -174,11 +181,11 @@ def _structs(data_type: DataType, path: str) -> Iterator[tuple[str, StructType]]
         yield from _structs(part, f"{path}{name}.")
 
 
-def _changed(schema: StructType, change: Callable[[StructField], StructField]) -> StructType:
+def with_fields(schema: StructType, change: Callable[[StructField], StructField]) -> StructType:
     """Return the schema with every field changed, a field before its members."""
 
     def within(data_type: DataType) -> DataType:
-        return _changed(data_type, change) if isinstance(data_type, StructType) else with_parts(data_type, within)
+        return with_fields(data_type, change) if isinstance(data_type, StructType) else with_parts(data_type, within)
 
     changed = (change(member) for member in schema)
     return StructType(tuple(replace(member, type=within(member.type)) for member in changed))

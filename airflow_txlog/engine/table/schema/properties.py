@@ -173,6 +173,9 @@ class TableProperties:
     _in_commit_version = _Setting("delta.inCommitTimestampEnablementVersion", int, 0)
     _in_commit_moment = _Setting("delta.inCommitTimestampEnablementTimestamp", int, 0)
 
+    protected_before = _Setting("delta.requireCheckpointProtectionBeforeVersion", int, 0)
+    """The version before which a cleanup of the log deletes all or nothing, with the feature checkpointProtection."""
+
     _tracks_rows = _Setting("delta.enableRowTracking", _parse_bool, False)
     row_tracking_suspended = _Setting("delta.rowTrackingSuspended", _parse_bool, False)
     """Whether no ids are assigned although the feature is supported: a step in dropping it."""

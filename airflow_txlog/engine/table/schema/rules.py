@@ -118,7 +118,7 @@ def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
         if name.startswith(CONSTRAINT_PREFIX)
     ]
     checks += [
-        Check(kind="INVARIANT", name=member.name, sql=_invariant(member, table))
+        Check(kind="INVARIANT", name=member.name, sql=invariant_of(member, table))
         for member in walk_fields(schema)
         if INVARIANTS_KEY in member.metadata
     ]
@@ -148,8 +148,8 @@ def _texts(schema: StructType, key: str) -> Iterator[tuple[str, str]]:
             yield member.name, str(member.metadata[key])
 
 
-def _invariant(member: StructField, table: str) -> str:
-    """Return the expression in `{"expression":{"expression":"x > 3"}}`."""
+def invariant_of(member: StructField, table: str) -> str:
+    """Return the expression in `{"expression":{"expression":"x > 3"}}`. Raises CorruptTable."""
     text: Any = member.metadata[INVARIANTS_KEY]
     try:
         sql = msgspec.json.decode(text)["expression"]["expression"]

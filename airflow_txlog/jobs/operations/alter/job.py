@@ -16,7 +16,9 @@ from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.alteration.altered import Alteration, Altered, altered
 from airflow_txlog.engine.alteration.column_changes import NewColumn
 from airflow_txlog.engine.alteration.feature_changes import readers_text
+from airflow_txlog.engine.checkpointing import checkpoint
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.operations.alter.file_types import check_present_types
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 
 Verify = Callable[[Transaction, Altered], None]
@@ -45,6 +47,13 @@ def planned(context: LogContext, tx: Transaction, verify: Verify | None) -> Chan
     if found.adds or found.constraints or found.not_null:
         # A file that lands first has not been verified, or has no row ids.
         tx.read_whole_table()
+    if found.needs_present_types:
+        with context.step("verify"):
+            check_present_types(context, snapshot)
+    if found.protects_history:
+        with context.step("checkpoint"):
+            context.log(f"a checkpoint of version {snapshot.version}, from which readers without the feature begin")
+            checkpoint(context.store, snapshot, context.clock, is_classic=True)
     if found.metadata != snapshot.metadata:
         tx.set_metadata(found.metadata, is_checked=True)
     if found.protocol != snapshot.protocol:
@@ -57,6 +66,7 @@ def planned(context: LogContext, tx: Transaction, verify: Verify | None) -> Chan
         adds=found.adds,
         files={"considered": snapshot.num_files},
         is_alteration=True,
+        never_rebases=found.protects_history,
     )
 
 

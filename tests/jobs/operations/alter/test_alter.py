@@ -17,7 +17,7 @@ from airflow_txlog.engine.table.schema.features import reader_features, writer_f
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import CommitConflict
 from airflow_txlog.jobs.run import run_job
-from tests.helpers.jobs import SCHEMA, application, committed, error_of, ids, rows
+from tests.helpers.jobs import SCHEMA, application, committed, error_of, ids, rows, run
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, bag, make_table
 from tests.helpers.specs import job_spec
@@ -219,11 +219,142 @@ def test_row_ids_begin_anew_where_the_feature_is_dropped_and_added_again(table: 
     assert sorted(table.snapshot().files().column("base_row_id").to_pylist()) == [0, 4]
 
 
-@pytest.mark.parametrize("feature", ["columnMapping", "deletionVectors", "v2Checkpoint", "typeWidening", "appendOnly"])
-def test_a_feature_that_cannot_be_dropped_soundly_is_refused_by_name(table: Table, feature: str) -> None:
+FOR_READERS = ["columnMapping", "deletionVectors", "v2Checkpoint", "typeWidening", "vacuumProtocolCheck"]
+
+
+def without_v2_checkpoints(table: Table) -> None:
+    """Of two checkpoints of one version delta-spark reads the V2 one."""
+    if "v2Checkpoint" in features(table):
+        assert "set delta.checkpointPolicy" in refused_drop(table, "v2Checkpoint")
+        altered(table, set_properties={"delta.checkpointPolicy": "classic"})
+
+
+@pytest.mark.parametrize("feature", FOR_READERS)
+def test_a_feature_for_readers_is_dropped_behind_a_checkpoint_that_every_reader_knows(
+    table: Table, feature: str
+) -> None:
+    had, properties = bag(table), dict(table.snapshot().properties)
     altered(table, add_features=[feature], allow_reader_upgrade=True)
+    table.checkpoint()
+    without_v2_checkpoints(table)
+    result = altered(table, drop_features=[feature])
+    snapshot = table.snapshot()
+    assert (snapshot.protocol.min_reader_version, snapshot.protocol.min_writer_version) == (1, 7)
+    assert features(table) == {"appendOnly", "invariants", "checkpointProtection"}
+    left = {name: value for name, value in snapshot.properties.items() if name != "delta.columnMapping.maxColumnId"}
+    assert left == {**properties, "delta.requireCheckpointProtectionBeforeVersion": str(result.version)}
+    assert not any("columnMapping" in key for field in snapshot.delta_schema for key in field.metadata)
+    log = Path(table.uri.removeprefix("file://")) / "_delta_log"
+    assert (log / f"{snapshot.version - 1:020}.checkpoint.parquet").exists()
+    assert json.loads((log / "_last_checkpoint").read_text())["version"] == snapshot.version - 1
+    append(table, rows(1, start=99))
+    assert len(bag(Table.open(table.uri))) == len(had) + 1
+    altered(table, add_features=[feature], allow_reader_upgrade=True)
+    assert len(bag(Table.open(table.uri))) == len(had) + 1
+
+
+@pytest.mark.parametrize("feature", FOR_READERS)
+def test_a_feature_for_readers_is_dropped_as_the_very_next_version(table: Table, feature: str) -> None:
+    altered(table, add_features=[feature], allow_reader_upgrade=True)
+    without_v2_checkpoints(table)
+    expected = table.latest_version() + 2
+    with before_commit(lambda _: append(table, rows(1, start=50))):
+        result = altered(table, drop_features=[feature])
+    assert (result.version, result.attempts) == (expected, 2)
+    assert table.snapshot().properties["delta.requireCheckpointProtectionBeforeVersion"] == str(expected)
+    assert len(ids(table)) == 9
+
+
+def refused_drop(table: Table, feature: str) -> str:
     error = error_of(alter(table, drop_features=[feature]))
     assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", feature)
+    return str(error["message"])
+
+
+@pytest.mark.parametrize("feature", ["appendOnly", "checkpointProtection"])
+def test_a_feature_that_cannot_be_dropped_soundly_is_refused_by_name(table: Table, feature: str) -> None:
+    altered(table, add_features=[feature])
+    assert "cannot be dropped here" in refused_drop(table, feature)
+
+
+def test_deletion_vectors_are_dropped_after_they_were_purged(table: Table) -> None:
+    altered(table, add_features=["deletionVectors"], allow_reader_upgrade=True)
+    committed(run(None, "delete", table, predicate="id = 2"))
+    assert "1 of 2 files have a deletion vector" in refused_drop(table, "deletionVectors")
+    committed(run(None, "optimize", table, purge=True))
+    altered(table, drop_features=["deletionVectors"])
+    assert ids(table) == [0, 1, 3, 10, 11, 12, 13]
+
+
+def test_deletion_vectors_stay_while_a_live_file_was_removed_with_one(table: Table) -> None:
+    """A reader that does not know vectors tells files by their path alone."""
+    altered(table, add_features=["deletionVectors"], allow_reader_upgrade=True)
+    committed(run(None, "delete", table, predicate="id = 2"))
+    committed(run(None, "restore", table, version=3))
+    assert "was removed with a deletion vector" in refused_drop(table, "deletionVectors")
+
+
+def test_column_mapping_stays_while_a_file_has_another_name_or_a_dropped_column(table: Table, tmp_path: Path) -> None:
+    other = make_table(tmp_path / "u", rows(4))
+    altered(table, rename_columns={"name": "label"}, allow_reader_upgrade=True)
+    assert "['label'] have other names" in refused_drop(table, "columnMapping")
+    altered(other, drop_columns=["name"], allow_reader_upgrade=True)
+    assert "columns that were dropped" in refused_drop(other, "columnMapping")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rename_columns": {"name": "label"}}, {"drop_columns": ["name"]}, {"add_columns": {"note": "INT"}}],
+    ids=str,
+)
+def test_column_mapping_stays_where_the_same_alteration_needs_it(table: Table, change: dict[str, Any]) -> None:
+    altered(table, add_features=["columnMapping"], allow_reader_upgrade=True)
+    error = error_of(alter(table, drop_features=["columnMapping"], **change))
+    assert error["type"] in ("UnsupportedFeature", "InvalidProperty")
+    assert bag(Table.open(table.uri)) == bag(table)
+
+
+@pytest.mark.parametrize(
+    ("column", "held", "wider"),
+    [
+        ("x", pa.int32(), "BIGINT"),
+        ("x", pa.int16(), "DOUBLE"),
+        ("x", pa.float32(), "DOUBLE"),
+        ("x", pa.int8(), "DECIMAL(12, 2)"),
+        ("x", pa.decimal128(5, 2), "DECIMAL(7, 2)"),
+        ("x", pa.date32(), "TIMESTAMP_NTZ"),
+        ("s.x", pa.int32(), "BIGINT"),
+        ("items.element", pa.int32(), "BIGINT"),
+        ("m.value", pa.int32(), "BIGINT"),
+    ],
+)
+def test_type_widening_is_dropped_when_no_file_holds_a_former_type(
+    tmp_path: Path, column: str, held: pa.DataType, wider: str
+) -> None:
+    whole = {"s": pa.struct([("x", held)]), "items": pa.list_(held), "m": pa.map_(pa.string(), held)}
+    kind = whole.get(column.partition(".")[0], held)
+    name = column.partition(".")[0]
+    schema = pa.schema([("id", pa.int64()), (name, kind)])
+    # Many files: most footers are read by the form of another one.
+    empty = pa.table({"id": [1], name: pa.nulls(1, kind)}, schema=schema)
+    table = make_table(tmp_path / "t", *[empty] * 3)
+    altered(table, change_types={column: wider}, allow_reader_upgrade=True)
+    assert "3 of 3 files hold former types" in refused_drop(table, "typeWidening")
+    had = table.to_arrow()
+    committed(run(None, "optimize", table, zorder_by=["id"]))
+    altered(table, drop_features=["typeWidening"])
+    assert table.to_arrow() == had
+    assert "typeChanges" not in str(table.snapshot().metadata.schema_string)
+
+
+def test_type_widening_that_an_older_file_of_many_needs_stays(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int32()), ("name", pa.string())])
+    table = make_table(tmp_path / "t", pa.table({"id": [0], "name": ["a"]}, schema=schema))
+    altered(table, change_types={"id": "BIGINT"}, allow_reader_upgrade=True)
+    wide = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    for number in range(40):
+        append(table, pa.table({"id": [number], "name": ["b"]}, schema=wide))
+    assert "1 of 41 files hold former types" in refused_drop(table, "typeWidening")
 
 
 @pytest.mark.parametrize(
@@ -468,6 +599,22 @@ def test_a_column_that_a_generated_column_reads_stays(tmp_path: Path, asked: dic
     assert "the generated column 'doubled' reads it" in error["message"]
     refused = alter(table, allow_reader_upgrade=True, change_types={"doubled": "DECIMAL(20, 0)"})
     assert error_of(refused)["type"] == "SchemaMismatch"
+
+
+@pytest.mark.parametrize(
+    "asked", [{"drop_columns": ["id"]}, {"rename_columns": {"id": "k"}}, {"rename_columns": {"limit": "most"}}]
+)
+def test_a_column_that_an_invariant_reads_stays_and_takes_its_own_along(tmp_path: Path, asked: dict[str, Any]) -> None:
+    rule = {"delta.invariants": '{"expression":{"expression":"limit > id"}}'}
+    limit = StructField("limit", Primitive.LONG, metadata=rule)
+    other = StructField("other", Primitive.LONG)
+    table = Table.create(str(tmp_path / "t"), StructType((StructField("id", Primitive.LONG), limit, other)))
+    error = error_of(alter(table, allow_reader_upgrade=True, **asked))
+    assert error["type"] == "SchemaMismatch"
+    assert "the invariant of column 'limit' reads it" in error["message"]
+    altered(table, drop_columns=["limit"], allow_reader_upgrade=True)
+    altered(table, rename_columns={"id": "k"})
+    append(table, pa.table({"k": [1], "other": [2]}))
 
 
 @pytest.mark.parametrize("asked", [{"drop_columns": ["day"]}, {"change_types": {"day": "TIMESTAMP_NTZ"}}])

@@ -31,6 +31,7 @@ ALTERATIONS: dict[str, dict[str, Any]] = {
     "mapping": {"add_features": ["columnMapping"]},
     "V2 checkpoints": {"add_features": ["v2Checkpoint"]},
     "no domains": {"drop_features": ["domainMetadata"]},
+    "no vacuum check": {"drop_features": ["vacuumProtocolCheck"]},
     "add": {"add_columns": {"note": "STRING"}},
     "rename": {"rename_columns": {"name": "label"}},
     "drop": {"drop_columns": ["name"]},
@@ -45,6 +46,7 @@ ALTERATIONS: dict[str, dict[str, Any]] = {
 PROPERTIES = {
     "team": "a",
     "delta.feature.domainMetadata": "supported",
+    "delta.feature.vacuumProtocolCheck": "supported",
     "delta.constraints.finite": "amount < 1000000",
 }
 
