@@ -280,9 +280,11 @@ class _Temporary:
 
 
 def _info_in(directory: int, prefix: str, name: str) -> FileInfo | None:
-    with suppress(FileNotFoundError):
-        return _info_of(f"{prefix}{name}", os.stat(name, dir_fd=directory, follow_symlinks=False))
-    return None
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return _info_of(f"{prefix}{name}", found)
 
 
 def _info_of(path: str, found: os.stat_result) -> FileInfo | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -179,11 +178,15 @@ def _paths_above(path: ColumnPath) -> Iterator[ColumnPath]:
 
 
 class _Column:
-    """The statistics so far of one leaf: a column, or a member of structs. `keys` are its physical names."""
+    """The statistics so far of one leaf: a column, or a member of structs. `keys` are its physical names.
 
-    def __init__(self, path: ColumnPath, keys: ColumnPath, ways: _Ways) -> None:
+    `names` are the keys as JSON.
+    """
+
+    def __init__(self, path: ColumnPath, keys: ColumnPath, names: Sequence[str], ways: _Ways) -> None:
         self.path = path
         self.keys = keys
+        self.names = names
         self._ways = self._comparable, self._texts = ways
         self.null_count: int | None = 0
         self._lower: Any = None
@@ -192,7 +195,7 @@ class _Column:
 
     def empty(self) -> _Column:
         """Return the same column before its first value."""
-        return _Column(self.path, self.keys, self._ways)
+        return _Column(self.path, self.keys, self.names, self._ways)
 
     def update(self, values: pa.ChunkedArray | pa.Array) -> None:
         """Count and compare the leaf's values among those of its top-level column."""
@@ -276,7 +279,7 @@ def _leaves(members: Iterable[pa.Field], path: ColumnPath = (), keys: ColumnPath
             yield from _leaves(member.type, here, key)
         elif not pa.types.is_null(member.type):
             # Arrays and maps count as one leaf, with a null count. A void column is in no file.
-            yield _Column(here, key, _ways(member.type))
+            yield _Column(here, key, [f"{_string(name)}:" for name in key], _ways(member.type))
 
 
 # --- one type --------------------------------------------------------------------------------------------------------
@@ -364,33 +367,24 @@ def _timestamp_texts(lower: int, upper: int, zone: str) -> _Texts:
 
 
 _string = json.JSONEncoder(ensure_ascii=False).encode
-_name = lru_cache(4_096)(_string)
+# JSON by name.
+_Tree: TypeAlias = dict[str, Any]
 
 
 def _json(num_records: int, columns: Iterable[_Column]) -> str:
-    minimums: dict[str, Any] = {}
-    maximums: dict[str, Any] = {}
-    null_counts: dict[str, Any] = {}
+    trees: tuple[_Tree, _Tree, _Tree] = ({}, {}, {})
     for column in columns:
-        lower, upper = column.texts()
-        _put(minimums, column.keys, lower)
-        _put(maximums, column.keys, upper)
-        _put(null_counts, column.keys, None if column.null_count is None else str(column.null_count))
-    return _object(
-        {"numRecords": str(num_records), "minValues": minimums, "maxValues": maximums, "nullCount": null_counts}
-    )
+        nulls = None if column.null_count is None else str(column.null_count)
+        *above, name = column.names
+        for tree, text in zip(trees, (*column.texts(), nulls), strict=True):
+            if text is not None:
+                for outer in above:
+                    tree = tree.setdefault(outer, {})
+                tree[name] = text
+    lower, upper, null_counts = map(_object, trees)
+    return f'{{"numRecords":{num_records},"minValues":{lower},"maxValues":{upper},"nullCount":{null_counts}}}'
 
 
-def _put(tree: dict[str, Any], path: ColumnPath, text: str | None) -> None:
-    """Set a leaf of the tree, and the objects on its way, if there is a text."""
-    if text is None:
-        return
-    for name in path[:-1]:
-        tree = tree.setdefault(name, {})
-    tree[path[-1]] = text
-
-
-def _object(tree: dict[str, Any]) -> str:
-    """Return JSON of a tree whose leaves are JSON already: a decimal must not pass through a float."""
-    members = [f"{_name(name)}:{_object(sub) if isinstance(sub, dict) else sub}" for name, sub in tree.items()]
-    return "{" + ",".join(members) + "}"
+def _object(tree: _Tree) -> str:
+    """Return JSON of a tree whose names and leaves are JSON already: a decimal must not pass through a float."""
+    return "{" + ",".join([name + (sub if isinstance(sub, str) else _object(sub)) for name, sub in tree.items()]) + "}"
