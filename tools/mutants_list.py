@@ -48,10 +48,12 @@ CLOUDS = "tests/storage/test_clouds.py"
 KEPT_IDS = "tests/jobs/rows/test_row_tracking.py"
 CLAUSES = "tests/jobs/operations/merge/test_clauses.py"
 REPLACE_USING = "tests/jobs/operations/write/test_replace_using.py"
+FOOTER_FORMS = "tests/datafiles/parquet/test_footer_forms.py"
 CONVERT = "tests/jobs/operations/test_convert.py"
 CLONE = "tests/jobs/operations/clone/test_clone.py"
 KILLED_CLONES = "tests/jobs/operations/clone/test_killed_clones.py"
 UPKEEP = "tests/jobs/operations/test_upkeep.py"
+ALTER = "tests/jobs/operations/alter/test_alter.py"
 VERIFICATION = "tests/jobs/operations/alter/test_verification.py"
 TASK_ROWS = "tests/airflow/test_task_rows.py"
 IDENTITIES = "tests/engine/table/schema/test_identities.py"
@@ -621,6 +623,14 @@ FAULTS = (
         new="",
         tests=(KEPT_IDS,),
     ),
+    Fault(
+        name="ids-of-merged-rows-lost-in-spark",
+        breaks="a row that a MERGE by Spark updates gets a new id",
+        file="airflow_txlog/jobs/operations/merge/by_spark.py",
+        old='[] if ids is None else [f"{t}.{KEPT_ID_COLUMN}"]',
+        new='[] if ids is None else [f"CAST(NULL AS BIGINT) AS {KEPT_ID_COLUMN}"]',
+        tests=(KEPT_IDS,),
+    ),
     # --- jobs without Spark -----------------------------------------------------------------------------------------
     Fault(
         name="deleted-rows-copied-with-the-updated-ones",
@@ -669,6 +679,30 @@ FAULTS = (
         old="            self._check_unchanged(before)\n",
         new="            pass\n",
         tests=(CONVERT,),
+    ),
+    Fault(
+        name="bounds-of-early-writers-taken",
+        breaks="a converted file has bounds that its writer has compared in another order",
+        file="airflow_txlog/datafiles/parquet/footer_statistics.py",
+        old='if not footer.num_rows or _MAY_REFUSE.match(parquet.metadata.created_by or ""):',
+        new="if not footer.num_rows:",
+        tests=(FOOTER_FORMS,),
+    ),
+    Fault(
+        name="vectors-without-their-feature",
+        breaks="deletion vectors stay in a table whose readers do not know them: deleted rows come back",
+        file="airflow_txlog/engine/alteration/feature_changes.py",
+        old='    "deletionVectors": _vectors,\n',
+        new="",
+        tests=(ALTER,),
+    ),
+    Fault(
+        name="dropped-feature-rebased",
+        breaks="the versions that a dropped feature protects end before its commit",
+        file="airflow_txlog/jobs/operations/alter/job.py",
+        old="never_rebases=found.protects_history",
+        new="never_rebases=False",
+        tests=(ALTER,),
     ),
     Fault(
         name="converted-files-taken-for-alike",

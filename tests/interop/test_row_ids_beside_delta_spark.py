@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,12 +18,16 @@ from tests.helpers.delta_spark import DeltaSpark
 from tests.helpers.depth import depth
 from tests.helpers.jobs import run
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow("delta-spark in a JVM of its own")]
 
 PROPERTIES = {
     "copies": {},
     "vectors": {"delta.enableDeletionVectors": "true"},
     "mapped": {"delta.columnMapping.mode": "name", "delta.enableChangeDataFeed": "true"},
+    "mapped by id": {"delta.columnMapping.mode": "id"},
 }
 STEPS = ("append", "delete", "update", "merge", "optimize")
 
@@ -80,6 +84,21 @@ class History:
         result = run(None, operation, self.table, **arguments)
         assert result.status == "committed" or step == "optimize", result.error
 
+    def merge_by_spark(self, spark: SparkSession) -> None:
+        """Update three rows and insert two by values that Spark alone computes."""
+        chosen, new = sorted(self.model)[:3], [self._next, self._next + 1]
+        self._next += len(new)
+        rows = [{"id": row, "p": f"p{row % 2}", "x": "level"} for row in (*chosen, *new)]
+        pq.write_table(pa.Table.from_pylist(rows), self._source / "rows.parquet")
+        clauses = [
+            {"when": "matched", "then": "update", "set": {"x": "reverse(s.x)"}},
+            {"when": "not_matched", "then": "insert", "values": {"id": "s.id", "p": "s.p", "x": "reverse(s.x)"}},
+        ]
+        source = {"format": "parquet", "path": str(self._source)}
+        result = run(spark, "merge", self.table, source=source, on="t.id = s.id", clauses=clauses)
+        assert result.status == "committed", result.error
+        self._check("our MERGE by Spark", set(), {*chosen, *new}, "level")
+
     def _theirs(self, step: str, chosen: list[int], changed: list[int], value: str) -> None:
         listed = ", ".join(map(str, chosen))
         rows = ", ".join(f"({row}L, 'p{row % 2}', '{value}')" for row in changed)
@@ -119,3 +138,15 @@ def test_rows_keep_their_ids_whoever_moves_them(delta: DeltaSpark, tmp_path: Pat
     history = History(delta, tmp_path, kind, 1)
     done = {history.step() for _ in range(depth(8, 14, 100))}
     assert {writer for writer, _ in map(str.split, done)} == {"ours", "theirs"}
+
+
+@pytest.mark.parametrize("kind", PROPERTIES)
+def test_rows_keep_their_ids_through_our_merge_by_spark(
+    delta: DeltaSpark, spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    history = History(delta, tmp_path, kind, 2)
+    while len(history.model) < 5:
+        history.step()
+    history.merge_by_spark(spark)
+    history.step()
+    history.merge_by_spark(spark)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.parquet.physical import is_found_by_id, physical_name
+from airflow_txlog.datafiles.parquet.physical import physical_name
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.row_ids import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT, RowIds
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN
@@ -24,10 +24,10 @@ CARRIES_IDS = "carries row ids"
 def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
     """Return the columns in which rows of these files (a table `FILES`) keep their ids; None if ids are not kept.
 
-    They are kept if the table tracks rows, names both columns as no other column, and finds columns by name, and every
-    file has its ids.
+    They are kept if the table tracks rows and names both columns as no other column, and every file has its ids. Files
+    hold both without a field id: readers find them by name, also where the table's own columns are mapped by id.
     """
-    if not snapshot.table_properties.row_tracking or any(map(is_found_by_id, snapshot.schema)):
+    if not snapshot.table_properties.row_tracking:
         return None
     if any(files.column(name).null_count for name in ("base_row_id", "default_row_commit_version")):
         return None

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.engine.commit.content.row_tracking import MATERIALIZED_COLUMNS
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.changes.versions import changes_since
@@ -253,9 +254,20 @@ def test_a_column_with_a_name_of_a_task_keeps_its_values(tmp_path: Path) -> None
     assert preserved(table) == "false"
 
 
-def test_a_table_that_finds_columns_by_id_numbers_moved_rows_anew(tmp_path: Path) -> None:
-    """Its files have no place for ids that other engines would find."""
+def test_a_table_that_finds_columns_by_id_keeps_the_ids_of_moved_rows_under_their_names(tmp_path: Path) -> None:
+    """Both columns have no field id: a reader finds them by name, as delta-spark does."""
     properties = {"delta.enableRowTracking": "true", "delta.columnMapping.mode": "id"}
-    table = make_table(tmp_path / "t", pa.table({"id": [0, 1], "name": ["a"] * 2}), properties=properties)
+    table = make_table(tmp_path / "t", pa.table({"id": [0, 1, 2], "name": ["a"] * 3}), properties=properties)
     committed(run(None, "delete", table, predicate="id = 0"))
-    assert preserved(table) == "false"
+    committed(run(None, "update", table, predicate="id = 2", set={"name": "'b'"}))
+    committed(run(None, "optimize", table, zorder_by=["id"]))
+    snapshot = table.snapshot()
+    row_id, version = (snapshot.properties[name] for name in MATERIALIZED_COLUMNS)
+    (path,) = snapshot.files().column("path").to_pylist()
+    schema = pq.read_schema(tmp_path / "t" / path)
+    has_id = {field.name: b"PARQUET:field_id" in (field.metadata or {}) for field in schema}
+    assert {name: has_id.pop(name) for name in (row_id, version)} == {row_id: False, version: False}
+    assert set(has_id.values()) == {True}
+    rows = pq.read_table(tmp_path / "t" / path)
+    assert (rows[row_id].to_pylist(), rows[version].to_pylist()) == ([1, 2], [1, 3])
+    assert preserved(table) == "true"
