@@ -23,7 +23,7 @@ with DAG(
     catchup=False,
     tags=["txlog"],
     params={"amount": 7.5},
-    default_args={"retries": 2},
+    default_args={"runner": "in_process", "retries": 2},
     doc_md=__doc__,
 ) as dag:
 

@@ -214,17 +214,19 @@ def test_a_backup_copies_what_is_new_and_a_trial_copies_nothing(folder: Path, da
     assert not list((folder / "orders_trial").glob("*.parquet"))
 
 
-def test_a_load_is_staged_audited_and_published_or_leaves_nothing(folder: Path, dag_of: ParseDag) -> None:
-    dag = dag_of("publish_orders", "publish_orders")
-    published = run(dag)["publish_staged.publish"][0].xcom_pull(task_ids="publish_staged.publish")
+def test_a_load_is_staged_audited_and_published(folder: Path, dag_of: ParseDag) -> None:
+    tasks = run(dag_of("publish_orders", "publish_orders"))
+    published = tasks["publish_staged.publish"][0].xcom_pull(task_ids="publish_staged.publish")
     assert [(change["status"], change["version"]) for change in published["changes"]] == [("committed", 1)]
     table = Table.open(folder / "orders_to_publish")
     assert sorted(table.to_arrow().column("id").to_pylist()) == [1, 2, 3, 4]
 
-    wrong = dag.test(run_conf={"amount": -1.0})
+
+@pytest.mark.long("the other end of the example before")
+def test_a_load_that_fails_its_audit_leaves_nothing(folder: Path, dag_of: ParseDag) -> None:
+    wrong = dag_of("publish_orders", "publish_orders").test(run_conf={"amount": -1.0})
     states = {ti.task_id.rpartition(".")[2]: ti.state for ti in wrong.get_task_instances()}
     assert (wrong.state, states["audit"], states["discard"]) == ("failed", "failed", "success")
-    # The example makes the table anew.
     assert Table.open(folder / "orders_to_publish").snapshot().version == 0
     assert list((folder / "orders_to_publish").glob("txlog-inputs-*")) == []
 

@@ -36,6 +36,7 @@ from tests.helpers.jobs import (
 )
 from tests.helpers.racing import Killed, before_commit, killed_before_commit, winning
 from tests.helpers.rows import append as add_rows
+from tests.helpers.staged import discard, publish, stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -451,3 +452,22 @@ def test_eight_racing_writers_never_hand_out_a_value_twice(tmp_path: Path) -> No
     for version in range(1, table.snapshot().version + 1):
         held = table.to_arrow(version=version).column("id").to_pylist()
         assert marks(table, version)["id"] >= max(held, default=0)
+
+
+def test_a_staged_change_has_values_of_its_own_and_meets_no_writer_that_numbers_rows(tmp_path: Path) -> None:
+    table = table_in(tmp_path / "t")
+    append(table, 10)
+    source = file_of(tmp_path / "sources", rows(20, 21))
+    first, second = (stage(name, table, source=source, **more) for name, more in WAITING.items())
+    append(table, 30, 31)
+    assert sorted(by_n(table)) == [10, 30, 31]
+    discard(second)
+    committed(publish(first))
+    append(table, 40)
+    values = by_n(table)
+    assert sorted(values) == [10, 20, 21, 30, 31, 40]
+    assert len(set(values.values())) == 6
+    assert [entry["operation"] for entry in table.history()].count("RESERVE IDENTITY") == 2
+
+
+WAITING: dict[str, dict[str, Any]] = {"write": {}, "upsert": {"keys": ["n"]}}

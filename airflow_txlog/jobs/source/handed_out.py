@@ -4,6 +4,7 @@ Each row that becomes a row of the table gets the number that it has among them,
 and its values follow from that number. So tasks that run at once, or again, need not agree on anything. The commit of
 the rows moves the marks. A job that has lost its values to another writer reserves the next ones by a commit of their
 own, before it writes the rows again: writing takes longer than a commit, and writers of few rows would win every time.
+A job whose change is to wait reserves at once.
 
 The invariant: files with values are used again only while these values are reserved, or are the ones that this attempt
 would hand out, and no commit has such rows with a mark before them. Source: protocol, "Identity Columns".
@@ -95,7 +96,9 @@ class Numbering:
             # Another table has taken the place of the one whose values were reserved, or the column is another.
             self._reserved = None
         if self._reserved is None or self._reserved.num_rows < handed.num_rows:
-            if not handed.num_rows or not (has_lost or self._reserved):
+            # Other writers number rows while a change waits.
+            must_reserve = has_lost or self._reserved is not None or not self._context.spec.publish
+            if not handed.num_rows or not must_reserve:
                 return handed
             self._reserved = _reserved(self._context, handed)
         return replace(handed, identities=self._reserved.identities, are_reserved=True)

@@ -16,6 +16,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.staged_changes import DISCARD, PUBLISH, decide, staged_in
 from airflow_txlog.engine.table.snapshot.commit_times import parse_moment
 from airflow_txlog.errors import InvalidInput, InvalidJobSpec, StagedChangeGone
+from airflow_txlog.jobs.operations import publish as publication
 from airflow_txlog.storage import Access
 from airflow_txlog.storage.local import LocalStore
 from tests.helpers.jobs import (
@@ -230,6 +231,27 @@ def test_ids_and_times_are_assigned_when_the_change_is_published(tmp_path: Path)
     assert spans == [(0, 1), (10, 2), (20, 3), (24, 4)]
     times = [commit["inCommitTimestamp"] for commit in table.history()]
     assert times == sorted(set(times), reverse=True)
+
+
+def test_a_publisher_that_is_overtaken_by_another_finds_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_files(tmp_path / "t")
+    handle = stage("update", table, **SET_NAME)
+    really, others = publication.look_up, []
+
+    def overtaken(*args: Any) -> Any:
+        found = really(*args)
+        if not others:
+            others.append(None)
+            others[0] = publish(handle).status
+        return found
+
+    monkeypatch.setattr(publication, "look_up", overtaken)
+    result = publish(handle)
+    assert (result.status, result.version, others) == ("already_done", 3, ["committed"])
+    assert by_id(table)[0] == "x"
+    assert waiting(table) == []
 
 
 # --- what cannot be published ---------------------------------------------------------------------------------------
