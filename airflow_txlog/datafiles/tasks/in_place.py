@@ -76,7 +76,7 @@ class InPlace:
         is_worth = (planned.file.size_bytes or 0) >= self.layout.store.limits.changed_in_place_bytes
         if not is_worth or planned.leaving is not None or planned.deleted is not None or planned.parts > 1:
             return None
-        with open_data_file(planned.file) as parquet:
+        with open_data_file(planned.file, reads_all=True) as parquet:
             rows = parquet.metadata.num_rows
             asked = unpack(planned.positions) if planned.positions is not None else None
             changed = rows if asked is None else asked.num_rows
