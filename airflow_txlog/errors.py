@@ -317,6 +317,16 @@ class AmbiguousMerge(InvalidInput, facts="table path row"):
     """A target row is matched by more than one row of a merge's source, or two rows of an upsert's have one key."""
 
 
+class ExpectationFailed(InvalidInput, facts="table name found allowed expectations"):
+    """Rows fail an expectation, or an operation changes more or fewer rows or files than its limits allow.
+
+    `name` is that of the limit, with both numbers; `expectations` has {"passed", "failed"} by the name of each
+    expectation that failed. Nothing was committed.
+    """
+
+    table: str | None
+
+
 class MatchNotFound(InvalidInput, facts="table given matched"):
     """A predicate or a merge's source row matches no row, although `require_match` is set."""
 

@@ -61,6 +61,7 @@ IDENTITY_COLUMNS = "tests/jobs/test_identity_columns.py"
 SMALL_FILES = "tests/datafiles/tasks/test_small_files.py"
 CUBES = "tests/jobs/operations/optimize/test_cubes.py"
 CLUSTERING = "tests/engine/commit/conflicts/test_clustering_winner.py"
+EXPECTATIONS = "tests/jobs/rows/test_expectations.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
 MERGES_WITHOUT_SPARK = "tests/jobs/test_merges_without_spark.py"
@@ -177,7 +178,7 @@ FAULTS = (
         name="read-counts-as-blind-append",
         breaks="two merges that insert the same missing key both commit",
         file=_TRANSACTION,
-        old="is_blind_append=not self._reads.reads_data and not",
+        old="is_blind_append=not self.reads.reads_data and not",
         new="is_blind_append=not",
         tests=(REFINEMENTS,),
     ),
@@ -185,7 +186,7 @@ FAULTS = (
         name="blind-append-counts-as-read",
         breaks="appends collide with everything that adds rows",
         file=_TRANSACTION,
-        old="is_blind_append=not self._reads.reads_data and not self._removes and not self._changes",
+        old="is_blind_append=not self.reads.reads_data and not self._removes and not self._changes",
         new="is_blind_append=False",
         tests=(MATRIX,),
     ),
@@ -905,5 +906,62 @@ FAULTS = (
         old="return (*first, *_logical(missing, leaves, properties.table))",
         new="return tuple(first)",
         tests=(CLUSTERING,),
+    ),
+    # --- checks before the commit -----------------------------------------------------------------------------------
+    Fault(
+        name="dropped-rows-are-written",
+        breaks="rows that expect_or_drop counts are in the table",
+        file="airflow_txlog/datafiles/parquet/judging.py",
+        old="        return rows.filter(pc.invert(dropped))",
+        new="        return rows",
+        tests=(EXPECTATIONS,),
+    ),
+    Fault(
+        name="counts-of-another-segment",
+        breaks="rows that are kept over a lost race are counted twice, or not",
+        file="airflow_txlog/jobs/rows/staging.py",
+        old="counts.setdefault(each.segment or 0, []).append(each)",
+        new="counts.setdefault(0, []).append(each)",
+        tests=(EXPECTATIONS,),
+    ),
+    Fault(
+        name="saved-before-it-is-checked",
+        breaks="a job that fails a check leaves its files",
+        file="airflow_txlog/jobs/rows/pipeline.py",
+        old="        change = self._checked(tx, prepared, found, work)\n",
+        new="        self._saved_work.save(memory)\n        change = self._checked(tx, prepared, found, work)\n",
+        tests=(EXPECTATIONS,),
+    ),
+    Fault(
+        name="fraction-in-floating-point",
+        breaks="a fraction that is reached exactly counts as exceeded",
+        file="airflow_txlog/jobs/rows/checked_change.py",
+        old="found > Fraction(str(most)) * total",
+        new="found > most * total",
+        tests=(EXPECTATIONS,),
+    ),
+    Fault(
+        name="unique-without-a-read",
+        breaks="two appends of one key that race both land",
+        file="airflow_txlog/jobs/rows/uniqueness.py",
+        old="scope.files_inside(tx.read(scope.read))",
+        new="scope.files_inside(snapshot.files())",
+        tests=(EXPECTATIONS,),
+    ),
+    Fault(
+        name="quarantine-of-each-attempt",
+        breaks="rows are in quarantine once for each try",
+        file="airflow_txlog/jobs/rows/quarantine.py",
+        old="            application=described.application,\n",
+        new="",
+        tests=(EXPECTATIONS,),
+    ),
+    Fault(
+        name="quarantine-after-the-commit",
+        breaks="a job that is killed between its two commits loses the rows in quarantine",
+        file="airflow_txlog/jobs/resume/attempts.py",
+        old="        if change.before_commit is not None:\n            change.before_commit()\n",
+        new="",
+        tests=(EXPECTATIONS,),
     ),
 )

@@ -36,7 +36,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from airflow_txlog.contract.operations import Operation, operation_named, read_operation
+from airflow_txlog.contract.operations import LimitedOperation, Operation, operation_named, read_operation
 from airflow_txlog.contract.operations.fields import Text, TextMap
 from airflow_txlog.contract.operations.reading import missing, plain, read_fields, unknown, want, whole
 from airflow_txlog.contract.restrictions import RESTRICTED, check_restrictions
@@ -121,6 +121,8 @@ class JobSpec:
             possible, name = self.operation.changes_rows, self.operation.name
             want("application", possible, f"null: {name} carries no transaction")
         want("publish", self.publish or self.operation.may_wait, f"true: a change by {self.operation.name} cannot wait")
+        is_whole = isinstance(self.operation, LimitedOperation) and self.operation.does_more_than_commit
+        want("publish", self.publish or not is_whole, "true with dry_run, and with expect_or_quarantine")
         for item in self.unrestricted:
             want("unrestricted", item in RESTRICTED, f"a list of some of {list(RESTRICTED)}", item, is_shown=True)
         object.__setattr__(self, "unrestricted", tuple(sorted(set(self.unrestricted))))
@@ -214,8 +216,8 @@ class Details:
 
     `arguments_changed`: the work was already done, with other arguments than the spec's. `files` (the first ones),
     `dry_run` and `mode` are those of a vacuum; those of a convert are the files that it left out. `upkeep`: the steps
-    that were due, `[{"step", "why", "done", …}]`. `staged`: the handle of a staged change. `lineage` is None if the job
-    knows none, or if it is too long.
+    that were due, `[{"step", "why", "done", …}]`. `staged`: the handle of a staged change. `partitions`: the change by
+    partition, of a dry run. `lineage` is None if the job knows none, or if it is too long.
     """
 
     arguments_changed: bool = False
@@ -224,6 +226,7 @@ class Details:
     mode: str | None = None
     upkeep: list[dict[str, Any]] = field(default_factory=list)
     staged: dict[str, Any] | None = None
+    partitions: list[dict[str, Any]] = field(default_factory=list)
     lineage: Lineage | None = None
 
 

@@ -104,7 +104,12 @@ def summary_lines(result: JobResult, seconds: float) -> list[str]:
             f"The task's arguments have changed since version {result.version}, which did this work by the earlier "
             "ones. Nothing was done by the new ones: clear the task to have that done."
         )
-    metrics = ", ".join(f"{name} {count}" for name, count in result.metrics.items() if count)
+    expectations = expectation_counts(result.metrics)
+    if expectations:
+        judged = (f"{name}: {each['passed']} passed, {each['failed']} failed" for name, each in expectations.items())
+        lines.append(f"expectations: {'; '.join(judged)}")
+    counts = {name: count for name, count in result.metrics.items() if not name.startswith(_EXPECTATION)}
+    metrics = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
     if metrics and result.status in ("committed", "staged"):
         lines.append(f"metrics: {metrics}")
     return lines
@@ -150,10 +155,15 @@ def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
         "status": result.status,
         "read_version": result.read_version,
         "version": result.version,
-        "metrics": result.metrics,
+        "metrics": {name: count for name, count in result.metrics.items() if not name.startswith(_EXPECTATION)},
         "files": result.files,
         "seconds": round(seconds, 3),
     }
+    expectations = expectation_counts(result.metrics)
+    if expectations:
+        xcom["expectations"] = expectations
+    if result.details.partitions:
+        xcom["partitions"] = result.details.partitions
     if result.at_or_before is not None:
         xcom["at_or_before"] = result.at_or_before
     if result.details.staged is not None:
@@ -233,6 +243,26 @@ def rows_changed(result: JobResult) -> int | None:
     """Return the rows that the operation wrote, changed or removed; None if it has none, or does not count them."""
     found = [count for became, count in row_counts(result.operation, result.metrics).items() if became != REPLACED]
     return sum(found) if found else None
+
+
+# The metrics of an expectation in a commit: `expectation.<name>.passed` and `expectation.<name>.failed`.
+_EXPECTATION = "expectation."
+_OUTCOMES = ("passed", "failed")
+
+
+def expectation_metrics(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Return the metrics of a commit with `{"passed", "failed"}` of each expectation by its name."""
+    return {f"{_EXPECTATION}{name}.{outcome}": each[outcome] for name, each in counts.items() for outcome in _OUTCOMES}
+
+
+def expectation_counts(metrics: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Return `{"passed", "failed"}` of each expectation by its name, from the metrics of a commit."""
+    found: dict[str, dict[str, int]] = {}
+    for metric, count in metrics.items():
+        name, _, outcome = metric.rpartition(".")
+        if metric.startswith(_EXPECTATION) and outcome in _OUTCOMES:
+            found.setdefault(name.removeprefix(_EXPECTATION), {})[outcome] = count
+    return {name: each for name, each in found.items() if len(each) == len(_OUTCOMES)}
 
 
 _SIGNS = {"written": "+", "added": "+", "inserted": "+", "updated": "~", "deleted": "-", REPLACED: "-"}

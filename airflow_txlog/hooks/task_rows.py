@@ -42,7 +42,8 @@ class RowWritingHook(BaseHook):
     of a task, and if the order may change, give an `idempotency_key`, as for `run`.
 
     All of them return the result of the job, and raise its typed error, or the error of the stream itself.
-    `partition_predicate` and `parameters` are those of the operators, in UTC. `conflict_deadline_s` too.
+    `partition_predicate` and `parameters` are those of the operators, in UTC. `conflict_deadline_s`, the limits and the
+    expectations too.
     """
 
     if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class RowWritingHook(BaseHook):
     ) -> JobResult:
         """Replace the table's rows or a part of them, as `DeltaWriteOperator` does.
 
-        `others`: partition_predicate, parameters, idempotency_key, conflict_deadline_s.
+        `others`: partition_predicate, parameters, idempotency_key, conflict_deadline_s, and the checks of the operator
+        (`expect`, `expect_or_fail`, `max_deleted_rows`, …).
         """
         arguments = {
             "mode": mode,
@@ -165,6 +167,7 @@ class RowWritingHook(BaseHook):
         parameters: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
         conflict_deadline_s: int = 3600,
+        **others: Any,
     ) -> JobResult:
         # Here: it loads the jobs, which a hook that only reads does not need.
         from airflow_txlog.runners.in_process import InProcessRunner
@@ -177,7 +180,7 @@ class RowWritingHook(BaseHook):
         if rows is None and "source" in arguments:
             raise InvalidJobSpec(f"{method} needs rows; found None. Nothing was read.", argument="rows")
         bound = {"parameters": encode_parameters(parameters)} if parameters else {}
-        given = {**arguments, "partition_predicate": partition_predicate, **bound}
+        given = {**arguments, "partition_predicate": partition_predicate, **bound, **others}
         spec = JobSpec(
             operation=read_operation(operation_named(_OPERATIONS.get(method, method)), given),
             table_uri=table_uri,
@@ -186,7 +189,7 @@ class RowWritingHook(BaseHook):
         )
         runner = InProcessRunner(rows)
         spec = self.with_settings(spec, "in_process").replace(
-            application=self._application(table_uri, context, call, idempotency_key)
+            application=None if others.get("dry_run") else self._application(table_uri, context, call, idempotency_key)
         )
         started_s = time.perf_counter()
         try:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import Details, JobResult, JobSpec, Lineage
-from airflow_txlog.contract.operations import Operation
+from airflow_txlog.contract.operations import LimitedOperation, Operation
+from airflow_txlog.datafiles.parquet.judging import Judged
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.errors import InvalidInput
@@ -59,6 +60,10 @@ class SavedInputs:
     reads_target: bool = False
     source_schema: dict[str, Any] | None = None
     num_keys_given: int = 0
+    judged: Judged = field(default_factory=Judged)
+    """How the expectations judged the rows of the source."""
+    quarantined: tuple[StagedFile, ...] = ()
+    """Files with the rows that an expectation sends to quarantine."""
 
 
 class StepTimes:
@@ -205,6 +210,10 @@ class JobContext(LogContext):
     """Whether the job has met a value that only Spark computes. Then it evaluates nothing that may meet one again."""
     is_resumed: bool = False
     """Whether it continues from the saved work of an earlier try, and so uses its inputs and its current time."""
+    num_quarantined: int | None = None
+    """How many rows this process has put into quarantine; None if it has not done so."""
+    judges_source: bool = False
+    """Whether `expect_or_drop` judges the rows of the source before they meet the table, and not the new rows."""
     is_continued: bool = False
     """Whether this process has tried it without Spark before."""
 
@@ -243,6 +252,11 @@ class JobContext(LogContext):
     def operation(self) -> Operation:
         """The job's operation, with texts that read no clock; `spec.operation` has the author's texts."""
         return self.texts.operation
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether the job reports its change and writes no file of the table."""
+        return isinstance(self.operation, LimitedOperation) and self.operation.dry_run
 
     @property
     def parameters(self) -> dict[str, Any]:

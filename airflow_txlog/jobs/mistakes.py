@@ -16,6 +16,7 @@ from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import (
     Alter,
     AnySource,
+    CheckedOperation,
     Delete,
     DeleteClause,
     FileView,
@@ -26,6 +27,7 @@ from airflow_txlog.contract.operations import (
     QuerySource,
     ScopedOperation,
     Sees,
+    SourceOperation,
     TableView,
     Update,
     UpdateClause,
@@ -44,7 +46,8 @@ from airflow_txlog.jobs.operations.delete.job import key_field, key_source_colum
 from airflow_txlog.jobs.operations.merge.job import check_aliases
 from airflow_txlog.jobs.operations.optimize.order import order_of
 from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
-from airflow_txlog.jobs.operations.write.job import check_has_partitions, check_layout, spelled
+from airflow_txlog.jobs.operations.write.job import check_has_partitions
+from airflow_txlog.jobs.operations.write.target_columns import check_layout, spelled
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows
 from airflow_txlog.jobs.source.columns import found_with_columns
 from airflow_txlog.jobs.source.listing import check_is_there
@@ -151,6 +154,8 @@ class _Checks:
         operation = self.context.operation
         if isinstance(operation, ScopedOperation):
             self._check_scope(operation)
+        if isinstance(operation, CheckedOperation):
+            self._check_expectations(operation)
         match operation:
             case Delete():
                 self._check_delete(operation)
@@ -185,6 +190,16 @@ class _Checks:
             self._check_condition(text, [NamedRows(alias=ROWS_ALIAS, columns=StructType(tuple(fields)))])
         except UnknownColumn as error:
             raise beyond_partitions(text, error.facts.get("column"), [field.name for field in fields]) from error
+
+    def _check_expectations(self, operation: CheckedOperation) -> None:
+        may_evolve = isinstance(operation, SourceOperation) and operation.schema_evolution
+        columns = None if may_evolve else self._columns
+        for name, text in operation.expectations.items():
+            seen = columns
+            if name in operation.dropping and isinstance(operation, SourceOperation):
+                is_new_row = isinstance(operation, Write) and operation.replace_using is None
+                seen = columns if is_new_row else self._columns_of(operation.source, "source")
+            self._check_condition(text, [NamedRows(alias=ROWS_ALIAS, columns=seen)])
 
     def _check_delete(self, operation: Delete) -> None:
         assert self.snapshot is not None

@@ -18,6 +18,7 @@ from openlineage.client.facet_v2 import (
     OutputDatasetFacet,
     RunFacet,
     column_lineage_dataset,
+    data_quality_assertions_dataset,
     dataset_version_dataset,
     datasource_dataset,
     input_statistics_input_dataset,
@@ -40,6 +41,7 @@ from airflow_txlog.contract.operations import (
     Update,
     Write,
 )
+from airflow_txlog.contract.wording import expectation_counts
 from airflow_txlog.lineage.assignments import copied_columns
 from airflow_txlog.lineage.datasets import DatasetName, dataset_name, datasets_read, sizes_read
 
@@ -50,9 +52,15 @@ _FILES = ("numFiles", "numTargetFilesAdded", "numAddedFiles")
 
 
 def lineage_of(
-    operation: Operation | None, table_uri: str | None, result: JobResult | None
+    operation: Operation | None,
+    table_uri: str | None,
+    result: JobResult | None,
+    failed: Mapping[str, Mapping[str, int]] | None = None,
 ) -> OperatorLineage[Any, Any]:
-    """Return the lineage of one try of a task. None: not known, or no result yet."""
+    """Return the lineage of one try of a task. None: not known, or no result yet.
+
+    `failed`: the counts of the expectations that have failed the try.
+    """
     lineage = (None if result is None else result.details.lineage) or Lineage()
     read = {} if operation is None else datasets_read(operation, lineage.versions)
     sizes, rows = sizes_read(operation, lineage.sizes), _rows_read(operation, result, len(read))
@@ -64,11 +72,19 @@ def lineage_of(
             facets |= _of_table(operation, table_uri, result, lineage)
             output_facets = _statistics(result)
         outputs.append(OutputDataset(*name, facets=facets, outputFacets=output_facets))
+    if isinstance(operation, SourceOperation) and operation.quarantine_uri is not None:
+        name = dataset_name(operation.quarantine_uri)
+        outputs.append(OutputDataset(*name, facets=_known(name)))
+    inputs = [
+        InputDataset(*name, facets=_version(version), inputFacets=_size_read(sizes.get(name, {}), rows))
+        for name, version in read.items()
+    ]
+    judged = failed or (expectation_counts(result.metrics) if result is not None else {})
+    if table_uri is not None and judged:
+        # OpenLineage has assertions on inputs alone.
+        inputs.append(InputDataset(*dataset_name(table_uri), inputFacets=_assertions(judged)))
     return OperatorLineage(
-        inputs=[
-            InputDataset(*name, facets=_version(version), inputFacets=_size_read(sizes.get(name, {}), rows))
-            for name, version in read.items()
-        ],
+        inputs=inputs,
         outputs=outputs,
         run_facets={} if result is None else {"txlog": _run_facet(result)},
         job_facets={} if operation is None or table_uri is None else _sql(operation, dataset_name(table_uri)),
@@ -132,6 +148,14 @@ def _size_read(size: Mapping[str, int], rows: int | None) -> dict[str, InputData
     )
     is_known = any(number is not None for number in (found.rowCount, found.size, found.fileCount))
     return {"inputStatistics": found} if is_known else {}
+
+
+def _assertions(judged: Mapping[str, Mapping[str, int]]) -> dict[str, InputDatasetFacet]:
+    found = [
+        data_quality_assertions_dataset.Assertion(assertion=name, success=counts["failed"] == 0)
+        for name, counts in judged.items()
+    ]
+    return {"dataQualityAssertions": data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(found)}
 
 
 def _lifecycle(operation: Operation, result: JobResult) -> str | None:

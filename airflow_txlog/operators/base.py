@@ -17,7 +17,7 @@ from airflow_txlog.contract.operations import Operation, read_operation
 from airflow_txlog.contract.operations.reading import kinds_of
 from airflow_txlog.contract.restrictions import unrestricted_names
 from airflow_txlog.contract.wording import summary_lines, xcom_of
-from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.errors import ExpectationFailed, InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
 from airflow_txlog.hooks.identity import (
     annotations_of,
@@ -135,6 +135,7 @@ class TxlogOperator(RenderedOperator):
         # The result of this try, for the links and the lineage that Airflow requests at its end.
         self.last_result: JobResult | None = None
         self.has_begun = False
+        self._failed_expectations: Mapping[str, Mapping[str, int]] | None = None
         self._spec_of_work: JobSpec | None = None
         self._durable_runner: DurableRunner | None = None
         # After super().__init__, which has applied the author's argument or default_args.
@@ -213,6 +214,8 @@ class TxlogOperator(RenderedOperator):
                 raise not_deferrable(type(self._running).__name__)
             result = run(self._running, spec, log=self.log.info)
         except TxlogError as error:
+            if isinstance(error, ExpectationFailed):
+                self._failed_expectations = error.facts.get("expectations")
             raise_for_airflow(error)
         finally:
             self._running = None
@@ -221,7 +224,11 @@ class TxlogOperator(RenderedOperator):
         for line in summary_lines(result, seconds):
             self.log.info("%s", line)
         fill_asset_events(
-            self, context, [result], without_change=self.emit_without_change, by_partition=self.emit_partitions
+            self,
+            context,
+            [result],
+            without_change=self.emit_without_change and not result.details.dry_run,
+            by_partition=self.emit_partitions,
         )
         report_result(context, result, seconds)
         return xcom_of(result, seconds)
@@ -326,7 +333,7 @@ class TxlogOperator(RenderedOperator):
 
         spec = self._spec_of_work
         if spec is not None:
-            return lineage_of(spec.operation, spec.table_uri, result)
+            return lineage_of(spec.operation, spec.table_uri, result, self._failed_expectations)
         operation = None
         with contextlib.suppress(TxlogError):
             operation = read_operation(self.operation, self.job_arguments())

@@ -9,10 +9,10 @@ from airflow_txlog.contract.operations import Delete, Operation
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.given import revealed, source_of
-from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.operators.checked import LimitedOperator
 
 
-class DeltaDeleteOperator(DataChangingOperator):
+class DeltaDeleteOperator(LimitedOperator):
     """Delete the rows for which a predicate is true, or whose column equals one of the keys, in one commit.
 
     :param predicate: one boolean Spark SQL expression over the table's columns, with `:name` for values; "TRUE" for
@@ -36,7 +36,7 @@ class DeltaDeleteOperator(DataChangingOperator):
 
     operation: ClassVar[type[Operation]] = Delete
     template_fields: Sequence[str] = (
-        *DataChangingOperator.template_fields,
+        *LimitedOperator.template_fields,
         "predicate",
         "keys",
         "key_column",

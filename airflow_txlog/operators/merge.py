@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from airflow_txlog.contract.operations import Merge, Operation
 from airflow_txlog.operators.arguments.given import expression_map
-from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.operators.checked import SourceOperator
 
 
 def when_matched_update(set: Literal["*"] | Mapping[str, str] = "*", *, condition: str | None = None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def when_not_matched_by_source_delete(*, condition: str | None = None) -> dict[s
     return {"when": "not_matched_by_source", "then": "delete", "condition": condition}
 
 
-class DeltaMergeOperator(DataChangingOperator):
+class DeltaMergeOperator(SourceOperator):
     """Merge the rows of a source into a Delta table, in one commit.
 
     The first clause whose condition holds decides a row. The task fails with AmbiguousMerge if two source rows would
@@ -75,7 +75,7 @@ class DeltaMergeOperator(DataChangingOperator):
     """
 
     operation: ClassVar[type[Operation]] = Merge
-    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source", "on", "clauses")
+    template_fields: Sequence[str] = (*SourceOperator.template_fields, "source", "on", "clauses")
 
     def __init__(
         self,

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import Operation, Update
-from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.operators.checked import CheckedOperator
 
 
-class DeltaUpdateOperator(DataChangingOperator):
+class DeltaUpdateOperator(CheckedOperator):
     """Give the rows for which a predicate is true new values in some columns, in one commit.
 
     :param set: SQL expressions by column; each sees the row as it was. (templated)
@@ -24,7 +24,7 @@ class DeltaUpdateOperator(DataChangingOperator):
     """
 
     operation: ClassVar[type[Operation]] = Update
-    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "set", "predicate")
+    template_fields: Sequence[str] = (*CheckedOperator.template_fields, "set", "predicate")
 
     def __init__(
         self,

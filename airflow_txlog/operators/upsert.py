@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import Operation, Upsert
-from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.operators.checked import SourceOperator
 
 
-class DeltaUpsertOperator(DataChangingOperator):
+class DeltaUpsertOperator(SourceOperator):
     """Bring the rows of a source into a Delta table by their keys, in one commit: a merge without its SQL.
 
     A source row updates the table row with equal key columns, and is inserted if there is none. Two source rows of one
@@ -26,7 +26,7 @@ class DeltaUpsertOperator(DataChangingOperator):
     """
 
     operation: ClassVar[type[Operation]] = Upsert
-    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source", "keys", "columns")
+    template_fields: Sequence[str] = (*SourceOperator.template_fields, "source", "keys", "columns")
 
     def __init__(
         self,

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import Operation, Write
-from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.operators.checked import SourceOperator
 
 
-class DeltaWriteOperator(DataChangingOperator):
+class DeltaWriteOperator(SourceOperator):
     """Write the rows of a source into a Delta table, in one commit.
 
     :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
@@ -38,7 +38,7 @@ class DeltaWriteOperator(DataChangingOperator):
     """
 
     operation: ClassVar[type[Operation]] = Write
-    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source", "replace_where", "replace_using")
+    template_fields: Sequence[str] = (*SourceOperator.template_fields, "source", "replace_where", "replace_using")
 
     def __init__(
         self,

@@ -120,6 +120,7 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.AppendOnlyViolation: (Ring.NONE, "the table forbids what the operation is for"),
     errors.ConstraintViolation: (Ring.NONE, "the same rows break the same rule again"),
     errors.AmbiguousMerge: (Ring.NONE, "the same source rows match the same target row again"),
+    errors.ExpectationFailed: (Ring.NONE, "the same rows fail the same check again"),
     errors.MatchNotFound: (Ring.NONE, "what was asked to match is missing again"),
     errors.KeysNotFound: (Ring.NONE, "the same keys are missing again"),
     errors.IdempotencyKeyReused: (Ring.NONE, "the key belongs to other work, or may: a person must look"),

@@ -231,6 +231,17 @@ def test_a_load_that_fails_its_audit_leaves_nothing(folder: Path, dag_of: ParseD
     assert list((folder / "orders_to_publish").glob("txlog-inputs-*")) == []
 
 
+def test_orders_are_checked_and_counted(folder: Path, dag_of: ParseDag) -> None:
+    tasks = run(dag_of("check_orders", "check_orders"))
+    loaded = tasks["load"][0].xcom_pull(task_ids="load")
+    assert loaded["expectations"] == {
+        "known shop": {"passed": 98, "failed": 2},
+        "positive": {"passed": 100, "failed": 0},
+        "numbered": {"passed": 100, "failed": 0},
+    }
+    assert tasks["forget"][0].xcom_pull(task_ids="forget")["metrics"]["numDeletedRows"] == 5
+
+
 def race_specs(dag: Any, number: int) -> dict[str, JobSpec]:
     """The jobs of the race's tasks as a run of the DAG would submit them."""
     specs = {}

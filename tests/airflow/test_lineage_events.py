@@ -171,6 +171,28 @@ def test_the_statement_of_a_job_has_names_in_place_of_values() -> None:
     assert sql(Delete(predicate=None, keys=keys)) is None
 
 
+def test_expectations_are_assertions_on_the_table_also_of_a_task_that_they_fail() -> None:
+    from airflow_txlog.lineage.facets import lineage_of
+
+    def assertions(metrics: dict[str, int], failed: Any = None) -> list[tuple[str, bool]]:
+        outcome = None
+        if metrics:
+            outcome = JobResult(status="committed", operation="write", table_uri="/t", version=7, metrics=metrics)
+        found = lineage_of(Write(source=files("/in")), "/t", outcome, failed).inputs  # type: ignore[arg-type]
+        facets = [each.inputFacets["dataQualityAssertions"] for each in found if each.name == "/t"]
+        return [(each.assertion, each.success) for facet in facets for each in facet.assertions]
+
+    counts = {
+        "expectation.a.passed": 3,
+        "expectation.a.failed": 0,
+        "expectation.b.passed": 1,
+        "expectation.b.failed": 2,
+    }
+    assert assertions(counts) == [("a", True), ("b", False)]
+    assert assertions({}, {"b": {"passed": 1, "failed": 2}}) == [("b", False)]
+    assert assertions({"numOutputRows": 3}) == []
+
+
 @pytest.mark.parametrize(
     ("given", "result", "change", "rows"),
     [

@@ -59,6 +59,13 @@ CHANGING: dict[str, Any] = {
     "partition_predicate": "day = :day AND id = :list",
     "parameters": {"day": "2024-01-31", "list": ["a", "b"]},
 }
+CHECKED: dict[str, Any] = {**CHANGING, "expect": {"a": "a > '1'"}, "expect_or_fail": {"b": "b = 'x'"}, "unique": ["id"]}
+LOADING: dict[str, Any] = {
+    **CHECKED,
+    "expect_or_drop": {"c": "c = 'x'"},
+    "expect_or_quarantine": {"d": "d = 'x'"},
+    "quarantine_uri": "/q",
+}
 SOURCE = query(
     "SELECT * FROM late",
     late=files(["/in/a", "/in/b"], format="csv", options={"sep": ";"}, schema="id STRING"),
@@ -77,10 +84,10 @@ HANDLE = {
 # Each operator with every argument that is templated: a new one fails the test of that below.
 TASKS: dict[str, Callable[[], Any]] = {
     "write": lambda: DeltaWriteOperator(
-        task_id="t", **CHANGING, source=SOURCE, mode="overwrite", replace_where="id = '1'"
+        task_id="t", **LOADING, source=SOURCE, mode="overwrite", replace_where="id = '1'"
     ),
     "write by values": lambda: DeltaWriteOperator(
-        task_id="t", **CHANGING, source=SOURCE, mode="overwrite", replace_using=["day", "shop"]
+        task_id="t", **LOADING, source=SOURCE, mode="overwrite", replace_using=["day", "shop"]
     ),
     "upkeep": lambda: DeltaUpkeepOperator(task_id="t", tables=["/lake/a", "/lake/b"], spark_conf=SHARED["spark_conf"]),
     "delete": lambda: DeltaDeleteOperator(task_id="t", **CHANGING, predicate="id = '1'"),
@@ -88,10 +95,10 @@ TASKS: dict[str, Callable[[], Any]] = {
     "delete by a source": lambda: DeltaDeleteOperator(
         task_id="t", **CHANGING, keys=SOURCE, key_column="id", source_column="who"
     ),
-    "update": lambda: DeltaUpdateOperator(task_id="t", **CHANGING, set={"a": "'x'", "b": "1"}, predicate="id = '1'"),
+    "update": lambda: DeltaUpdateOperator(task_id="t", **CHECKED, set={"a": "'x'", "b": "1"}, predicate="id = '1'"),
     "merge": lambda: DeltaMergeOperator(
         task_id="t",
-        **CHANGING,
+        **LOADING,
         source=SOURCE,
         on="t.id = s.id",
         clauses=[
@@ -101,7 +108,7 @@ TASKS: dict[str, Callable[[], Any]] = {
             when_not_matched_by_source_update({"a": "0"}, condition="t.a = 2"),
         ],
     ),
-    "upsert": lambda: DeltaUpsertOperator(task_id="t", **CHANGING, source=SOURCE, keys=["id"], columns=["a", "b"]),
+    "upsert": lambda: DeltaUpsertOperator(task_id="t", **LOADING, source=SOURCE, keys=["id"], columns=["a", "b"]),
     "truncate": lambda: DeltaTruncateOperator(task_id="t", **ONCE),
     "publish": lambda: DeltaPublishOperator(task_id="t", staged=[HANDLE], spark_conf=SHARED["spark_conf"]),
     "audit": lambda: DeltaAuditOperator(

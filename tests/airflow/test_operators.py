@@ -88,6 +88,20 @@ def test_a_write_is_templated_in_its_table_source_scope_and_values() -> None:
         "schema_evolution": False,
         "partition_predicate": "day = :day",
         "parameters": {"day": "2013-01-31", "at": {"$date": "2013-01-01"}},
+        "expect": {},
+        "expect_or_fail": {},
+        "expect_or_drop": {},
+        "expect_or_quarantine": {},
+        "quarantine_uri": None,
+        "unique": None,
+        "max_deleted_rows": None,
+        "max_deleted_fraction": None,
+        "max_updated_rows": None,
+        "max_updated_fraction": None,
+        "min_inserted_rows": None,
+        "max_inserted_rows": None,
+        "max_files_rewritten": None,
+        "dry_run": False,
     }
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from tests.helpers.jobs import files_on_disk
 from tests.helpers.rows import make_table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -94,6 +95,17 @@ def test_a_non_retryable_error_fails_on_try_1_of_6(users: Table, run: RunDag) ->
     assert (dag_run.state, ti.state, ti.try_number, ti.max_tries) == ("failed", "failed", 1, 5)
     assert users.snapshot().version == 1
     assert ids(users) == without()
+
+
+def test_a_delete_of_more_rows_than_its_limit_fails_on_try_1_of_6_and_leaves_no_file(
+    users: Table, run: RunDag, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = files_on_disk(users)
+    dag_run, (ti,) = run("too_many_rows")
+    assert (dag_run.state, ti.state, ti.try_number, ti.max_tries) == ("failed", "failed", 1, 5)
+    assert (users.snapshot().version, files_on_disk(users)) == (1, before)
+    told = "51 of the 100 rows in its scope (51 %), and max_deleted_fraction allows 50 %"
+    assert told in caplog.text + "".join(capfd.readouterr())
 
 
 def test_every_index_of_a_mapped_task_is_judged_by_itself(users: Table, run: RunDag) -> None:

@@ -46,6 +46,7 @@ CASES = (
     "append",
     "append-query",
     "append-partitioned",
+    "append-checked",
     "delete-vectors",
     "update-vectors",
     "merge-vectors",
@@ -197,6 +198,7 @@ class Bench:
             "append": lambda: self.append("append"),
             "append-query": lambda: self.append("append-query"),
             "append-partitioned": lambda: self.append("append-partitioned"),
+            "append-checked": self.append_checked,
             "append-large": lambda: self.append("append", files=80),
             "delete": lambda: self.copying("delete"),
             "update": lambda: self.copying("update"),
@@ -270,6 +272,13 @@ class Bench:
         events.make()
         sides = append_sides(kind, events, self.folder / case, self.spark, self.delta_spark)
         return self._measure(case, sides, equal_tables(events.rows))
+
+    def append_checked(self) -> list[Line]:
+        from tests.benchmarks.append_cases import checked_sides
+
+        events = self._events()
+        sides = checked_sides(events, self.folder / "append-checked", self.spark)
+        return self._measure("append-checked", sides, equal_tables(events.rows))
 
     def optimize(self, case: str) -> list[Line]:
         from tests.benchmarks.optimize_cases import Z_ORDER, optimize_sides

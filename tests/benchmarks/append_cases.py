@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,16 @@ KINDS = {
         select="SELECT *, CAST(event_time AS DATE) AS day FROM rows",
         partition_by=("day",),
     ),
+}
+
+
+# Simple conditions that every event passes.
+FIVE_CONDITIONS = {
+    "numbered": "event_id IS NOT NULL",
+    "customer": "customer_id >= 0",
+    "amount": "amount BETWEEN 0 AND 1000000",
+    "country": "country <> 'XX'",
+    "mail": "email IS NOT NULL AND device <> ''",
 }
 
 
@@ -86,12 +96,15 @@ class OurAppend(AppendSide):
     name: str = "ours"
     spark: SparkSession
     told: str = ""
+    expect_or_fail: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
         view = {"format": "parquet", "path": str(self.input)}
         arguments: dict[str, Any] = {"source": view}
         if self.rows.select is not None:
             arguments = {"source": {"sql": self.rows.select, "views": {"rows": view}}}
+        if self.expect_or_fail:
+            arguments["expect_or_fail"] = self.expect_or_fail
         if self.rows.partition_by:
             arguments["partition_by"] = list(self.rows.partition_by)
         spec = job_spec(operation="write", table_uri=self.uri, arguments=arguments, storage_options=self.options)
@@ -138,6 +151,14 @@ class DeltaSparkAppend(AppendSide):
         rows = f"parquet.`{self.input}`"
         select = f"SELECT * FROM {rows}" if self.rows.select is None else self.rows.select.replace("rows", rows)
         self.child.run(f"CREATE TABLE delta.`{self.uri}` USING delta {partitions} AS {select}")
+
+
+def checked_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+    """The same append with five conditions that each row must pass, and without."""
+    return [
+        OurAppend(events=events, folder=folder / "ours", spark=spark, expect_or_fail=FIVE_CONDITIONS),
+        OurAppend(events=events, folder=folder / "unchecked", spark=spark, name="ours without conditions"),
+    ]
 
 
 def append_sides(

@@ -211,6 +211,20 @@ def test_every_argument_of_an_operation_is_present_in_its_spec() -> None:
         "schema_evolution": False,
         "partition_predicate": None,
         "parameters": None,
+        "expect": {},
+        "expect_or_fail": {},
+        "expect_or_drop": {},
+        "expect_or_quarantine": {},
+        "quarantine_uri": None,
+        "unique": None,
+        "max_deleted_rows": None,
+        "max_deleted_fraction": None,
+        "max_updated_rows": None,
+        "max_updated_fraction": None,
+        "min_inserted_rows": None,
+        "max_inserted_rows": None,
+        "max_files_rewritten": None,
+        "dry_run": False,
     }
 
 

@@ -51,11 +51,15 @@ class Killed(BaseException):
 
 
 @contextmanager
-def killed_before_commit() -> Iterator[None]:
-    """A job inside is killed when everything is staged and nothing is committed."""
+def killed_before_commit(number: int = 1) -> Iterator[None]:
+    """A job inside is killed when everything is staged and nothing is committed; or before its commit of this number,
+    where it makes several."""
+    left = [number]
 
     def killed(tx: Transaction) -> None:
-        raise Killed
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
 
-    with before_commit(killed), pytest.raises(Killed):
+    with before_commit(killed, times=number), pytest.raises(Killed):
         yield

@@ -13,7 +13,17 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from airflow_txlog.contract.operations.fields import AnySource, Parameters, PartitionText, RowsInProcess
+from airflow_txlog.contract.operations.fields import (
+    AnySource,
+    Conditions,
+    Count,
+    Location,
+    Parameters,
+    PartitionText,
+    RowsInProcess,
+    Share,
+    SomeColumnNames,
+)
 from airflow_txlog.contract.operations.reading import Change, Part, Sees, check_names, kinds_of, read, want
 from airflow_txlog.contract.parameters import decode_parameter
 
@@ -167,11 +177,115 @@ class ScopedOperation(Operation, frozen=True, kw_only=True):
         return {name: decode_parameter(value) for name, value in (self.parameters or {}).items()}
 
 
-class SourceOperation(ScopedOperation, frozen=True, kw_only=True):
-    """An operation that writes the rows of a source. `schema_evolution`: the table gets the source's new columns."""
+class LimitedOperation(ScopedOperation, frozen=True, kw_only=True):
+    """An operation that makes no commit if it would remove more rows, or replace more files, than these limits allow.
+
+    A fraction is one of the operation's scope: of the live rows in the partitions that `partition_predicate` accepts,
+    before the operation. `max_files_rewritten`: the files that leave the table or get a deletion vector. `dry_run`:
+    report the change, and write nothing.
+    """
+
+    may_wait = True
+
+    max_deleted_rows: Count | None = None
+    max_deleted_fraction: Share | None = None
+    max_files_rewritten: Count | None = None
+    dry_run: bool = False
+
+    @property
+    def does_more_than_commit(self) -> bool:
+        """Whether its job makes no commit, or two, so that no later job can make it."""
+        return self.dry_run
+
+    @property
+    def limits_old_rows(self) -> bool:
+        """Whether the rows that leave must be counted before the commit."""
+        return self.max_deleted_rows is not None or self.max_deleted_fraction is not None
+
+
+class CheckedOperation(LimitedOperation, frozen=True, kw_only=True):
+    """An operation that judges each row that it adds or changes by conditions with names, before the commit.
+
+    A row passes only if the condition is TRUE. Rows that fail are counted; if one fails a condition of
+    `expect_or_fail`, there is no commit. The limits are as those of `LimitedOperation`. `unique`: columns whose values
+    no two rows of the operation's scope may share afterwards.
+    """
+
+    max_updated_rows: Count | None = None
+    max_updated_fraction: Share | None = None
+    min_inserted_rows: Count | None = None
+    max_inserted_rows: Count | None = None
+    expect: Conditions = msgspec.field(default_factory=dict)
+    expect_or_fail: Conditions = msgspec.field(default_factory=dict)
+    unique: SomeColumnNames | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_expectations()
+
+    def check_expectations(self) -> None:
+        """Raise InvalidJobSpec if the checks contradict each other."""
+        seen = set[str]()
+        for name, given in (
+            ("expect", self.expect),
+            ("expect_or_fail", self.expect_or_fail),
+            ("expect_or_drop", {name: text for name, text in self.dropping.items() if name not in self.quarantining}),
+            ("expect_or_quarantine", self.quarantining),
+        ):
+            want(f"arguments.{name}", not seen & given.keys(), "a mapping of names that no other expectation has")
+            seen |= given.keys()
+        distinct = len({column.lower() for column in self.unique or ()}) == len(self.unique or ())
+        want("arguments.unique", distinct, "a list of different column names", self.unique)
+        possible = self.unique is None or not self.dry_run
+        want("arguments.unique", possible, "null in a dry run, which writes no file to look into", self.unique)
+
+    @property
+    def dropping(self) -> dict[str, str]:
+        """The conditions that drop the rows of the source which fail, by name."""
+        return {}
+
+    @property
+    def quarantining(self) -> dict[str, str]:
+        """Those of them that write the rows to another table."""
+        return {}
+
+    @property
+    def expectations(self) -> dict[str, str]:
+        """All conditions by name."""
+        return self.expect | self.expect_or_fail | self.dropping
+
+
+class SourceOperation(CheckedOperation, frozen=True, kw_only=True):
+    """An operation that writes the rows of a source. `schema_evolution`: the table gets the source's new columns.
+
+    `expect_or_drop`: conditions on the rows of the source; those that fail are left out. `expect_or_quarantine`: the
+    same, and they are written to the table `quarantine_uri`.
+    """
 
     source: AnySource
     schema_evolution: bool = False
+    expect_or_drop: Conditions = msgspec.field(default_factory=dict)
+    expect_or_quarantine: Conditions = msgspec.field(default_factory=dict)
+    quarantine_uri: Location | None = None
+
+    def check_expectations(self) -> None:
+        super().check_expectations()
+        both = self.expect_or_drop.keys() & self.expect_or_quarantine.keys()
+        want("arguments.expect_or_quarantine", not both, "a mapping of names that no other expectation has")
+        fits = (self.quarantine_uri is None) == (not self.expect_or_quarantine)
+        want("arguments.quarantine_uri", fits, "given exactly if expect_or_quarantine is", self.quarantine_uri)
+
+    @property
+    def dropping(self) -> dict[str, str]:
+        return self.expect_or_drop | self.expect_or_quarantine
+
+    @property
+    def quarantining(self) -> dict[str, str]:
+        return self.expect_or_quarantine
+
+    @property
+    def does_more_than_commit(self) -> bool:
+        return self.dry_run or bool(self.expect_or_quarantine)
 
     @property
     def holds_rows(self) -> bool:

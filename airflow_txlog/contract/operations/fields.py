@@ -52,6 +52,7 @@ Hours = Annotated[float, Meta(ge=0, description="hours from 0 on", extra={"holds
 Minutes = Annotated[float, Meta(gt=0, description="minutes above 0", extra={"holds": math.isfinite})]
 Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1", extra={"holds": math.isfinite})]
 Bytes = Annotated[int, Meta(gt=0, description="a whole number of bytes above 0")]
+Count = Annotated[int, Meta(ge=0, description="a whole number from 0 on")]
 
 Query = Annotated[str, Meta(pattern=r"\S", description=_TEXT, extra={"sees": Sees.VIEWS})]
 Queries = Annotated[dict[Text, Query], Meta(description="a mapping of names to SQL")]
@@ -62,6 +63,7 @@ ClauseText = Annotated[str, Meta(pattern=r"\S", description=_TEXT, extra={"sees"
 
 _ASSIGNMENTS = Meta(min_length=1, description="a non-empty mapping of columns to SQL")
 Assignments = Annotated[dict[str, TableText], _ASSIGNMENTS]
+Conditions = Annotated[dict[Text, TableText], Meta(description="a mapping of names to SQL conditions")]
 ClauseAssignments = Literal["*"] | Annotated[dict[str, ClauseText], _ASSIGNMENTS]
 
 Parameter = Annotated[

@@ -7,7 +7,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from airflow_txlog.contract.operations.base import REPLACED, Operation, ScopedOperation, SourceOperation, register
+from airflow_txlog.contract.operations.base import (
+    REPLACED,
+    CheckedOperation,
+    LimitedOperation,
+    Operation,
+    ScopedOperation,
+    SourceOperation,
+    register,
+)
 from airflow_txlog.contract.operations.fields import (
     AnyKeys,
     AnySource,
@@ -87,15 +95,13 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
     `mode` "overwrite_partitions" replaces the partitions that occur in the source. An overwrite replaces the rows that
     satisfy `replace_where`, and every new row must satisfy it; with `replace_using`, the rows whose values in these
-    columns occur in the source. `on_conflict` "fail": the overwrite fails if rows landed
-    since its first try began. `create`: create a missing table, with `partition_by` or `cluster_by`, and
-    `properties`; with `allow_non_empty` also in a folder that holds files of no table.
+    columns occur in the source. `on_conflict` "fail": the overwrite fails if rows landed since its first try began.
+    `create`: create a missing table by the fields below, with `allow_non_empty` also beside files of no table.
     """
 
     job = f"{_JOBS}.write.job:write"
     needs_spark = True
     changes_rows = True
-    may_wait = True
     rows = {"numOutputRows": "written", "numDeletedRows": REPLACED}
 
     mode: Literal["append", "overwrite", "overwrite_partitions"] = "append"
@@ -135,11 +141,12 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
         return is_plain and self.replace_where is None
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        return self.may_spare_spark and _is_in_reach(self.source, is_spark_here=is_spark_here)
+        is_plain = all(map(looks_plain, self.expectations.values()))
+        return self.may_spare_spark and is_plain and _is_in_reach(self.source, is_spark_here=is_spark_here)
 
 
 @register
-class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
+class Delete(LimitedOperation, frozen=True, kw_only=True, tag="delete"):
     """Delete the rows for which `predicate` is true (null: every row), or that have one of the keys.
 
     `require_match`: fail if the predicate is true for no row, or if a key is in no row.
@@ -148,7 +155,6 @@ class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
     job = f"{_JOBS}.delete.job:delete"
     needs_spark = True
     changes_rows = True
-    may_wait = True
     rows = {"numDeletedRows": "deleted"}
 
     predicate: TableText | None
@@ -174,7 +180,7 @@ class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
 
 
 @register
-class Update(ScopedOperation, frozen=True, kw_only=True, tag="update"):
+class Update(CheckedOperation, frozen=True, kw_only=True, tag="update"):
     """Assign new values to the rows for which `predicate` is true (null: every row).
 
     `require_match`: fail if the predicate is true for no row.
@@ -183,7 +189,6 @@ class Update(ScopedOperation, frozen=True, kw_only=True, tag="update"):
     job = f"{_JOBS}.update:update"
     needs_spark = True
     changes_rows = True
-    may_wait = True
     rows = {"numUpdatedRows": "updated"}
 
     set: Assignments
@@ -196,7 +201,7 @@ class Update(ScopedOperation, frozen=True, kw_only=True, tag="update"):
         return True
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        return looks_plain(self.predicate) and all(map(looks_plain, self.set.values()))
+        return all(map(looks_plain, [self.predicate, *self.set.values(), *self.expectations.values()]))
 
 
 @register
@@ -209,7 +214,6 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
     job = f"{_JOBS}.merge.job:merge"
     needs_spark = True
     changes_rows = True
-    may_wait = True
     rows = {
         "numTargetRowsUpdated": "updated",
         "numTargetRowsDeleted": "deleted",
@@ -242,8 +246,8 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
         return _may_be_read_here(self.source) and not self.schema_evolution
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        is_in_reach = _is_in_reach(self.source, is_spark_here=is_spark_here)
-        return self.may_spare_spark and is_in_reach and all(map(looks_plain, [self.on, *self.clause_texts]))
+        is_plain = all(map(looks_plain, [self.on, *self.clause_texts, *self.expectations.values()]))
+        return self.may_spare_spark and is_plain and _is_in_reach(self.source, is_spark_here=is_spark_here)
 
     @property
     def clause_texts(self) -> list[str]:
@@ -266,7 +270,6 @@ class Upsert(SourceOperation, frozen=True, kw_only=True, tag="upsert"):
     job = f"{_JOBS}.upsert:upsert"
     needs_spark = True
     changes_rows = True
-    may_wait = True
     rows = {"numTargetRowsUpdated": "updated", "numTargetRowsInserted": "inserted"}
 
     keys: SomeColumnNames
@@ -282,7 +285,8 @@ class Upsert(SourceOperation, frozen=True, kw_only=True, tag="upsert"):
         return _may_be_read_here(self.source) and not self.schema_evolution
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        return self.may_spare_spark and _is_in_reach(self.source, is_spark_here=is_spark_here)
+        is_plain = all(map(looks_plain, self.expectations.values()))
+        return self.may_spare_spark and is_plain and _is_in_reach(self.source, is_spark_here=is_spark_here)
 
 
 @register

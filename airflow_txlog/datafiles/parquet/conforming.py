@@ -23,10 +23,15 @@ def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     try:
         columns = convert_columns(batch, schema)
     except ColumnMismatch as error:
-        raise SchemaMismatch(f"The rows do not fit the table: {error}.", columns=[error.column]) from error
+        raise unfit_rows(error) from error
     for column, field in zip(columns, schema, strict=True):
         _check_not_null(column, field, field.name)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def unfit_rows(error: ColumnMismatch) -> SchemaMismatch:
+    """Return the error for rows that the table cannot hold."""
+    return SchemaMismatch(f"The rows do not fit the table: {error}.", columns=[error.column])
 
 
 def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array | None = None) -> None:

@@ -76,8 +76,11 @@ class RowGroupWriter:
         statistics: StatisticsCollector,
         row_group_bytes: int | None = None,
         with_digest: bool = False,
+        discards: bool = False,
     ) -> None:
+        """`discards`: count the bytes of the file, and write none."""
         self.path = path
+        self._discards = discards
         self.pending_bytes = 0
         self._num_records = 0
         self.schema = schema
@@ -120,14 +123,19 @@ class RowGroupWriter:
         table = _writable(pa.Table.from_batches(self._pending, self.schema))
         self._pending, self.pending_bytes = [], 0
         if self._writer is None:
-            self._output = self._store.open_new(self.path)
-            self._sink = DigestingOutput(self._output.sink) if self._with_digest else self._output.sink
+            self._sink = self._opened()
             # Arrow's own copy of the schema is left out: a reader that trusts it would misread the columns' types.
             self._writer = pq.ParquetWriter(self._stream(self._sink), self.schema, store_schema=False, **self._options)
         self._write_group(self._writer, table)
         self._statistics.update(table)
         self._num_records += table.num_rows
         count_rows(written=table.num_rows)
+
+    def _opened(self) -> Any:
+        if self._discards:
+            return pa.MockOutputStream()
+        self._output = self._store.open_new(self.path)
+        return DigestingOutput(self._output.sink) if self._with_digest else self._output.sink
 
     def close(
         self,
@@ -140,13 +148,15 @@ class RowGroupWriter:
     ) -> StagedFile | None:
         """Finish the file and return its record, or None if it has no rows. For the arguments see StagedFile."""
         self.end_row_group()
-        if self._writer is None or self._output is None:
+        if self._writer is None:
             return None
         self._end(self._writer)
         self._writer = None
-        self._output.close()
-        self._is_finished = True
-        modified_ms = self._output.modified_ms
+        modified_ms: int | None = 0
+        if self._output is not None:
+            self._output.close()
+            self._is_finished = True
+            modified_ms = self._output.modified_ms
         if modified_ms is not None:
             size_bytes = self.written_bytes
         elif (found := self._store.stat(self.path)) is not None:

@@ -21,6 +21,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.parquet.conforming import conforming, null_in
 from airflow_txlog.datafiles.parquet.conversion import convert_array, relabel
 from airflow_txlog.datafiles.parquet.encryption import writing_options
+from airflow_txlog.datafiles.parquet.judging import Expected, Judge, Judged
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import (
     DEFAULT_FORMAT,
@@ -66,6 +67,8 @@ class Layout:
     `target_bytes` a task begins another file; a file exceeds it by one row group at most. `is_change` marks files of
     change rows (`for_changes`). `row_ids` are the last columns of `schema` if rows keep their ids. `with_digests`
     records the digest of each file. `key` encrypts the files. `materializes`: files contain the partition columns too.
+    `expectations` judge and count the new rows; rows that one of them quarantines are written by the layout
+    `quarantine`. `discards`: the bytes of the files are counted, and none is written.
     """
 
     store: StoreReference
@@ -83,13 +86,25 @@ class Layout:
     with_digests: bool = False
     materializes: bool = False
     key: bytes | None = dataclasses.field(default=None, repr=False)
+    expectations: tuple[Expected, ...] = ()
+    quarantine: Layout | None = None
+    discards: bool = False
 
     def for_changes(self) -> Layout:
         """Return the layout of change rows: their type as the last column, in `_change_data`, without statistics."""
         # An old row may lack a column that is NOT NULL now.
         plain = self.without_row_ids()
         fields = [*(field.with_nullable(True) for field in plain.schema), CHANGE_TYPE_FIELD]
-        return replace(plain, schema=pa.schema(fields), indexed_columns=(), is_change=True, materializes=False)
+        fields_of_change = pa.schema(fields)
+        return replace(
+            plain,
+            schema=fields_of_change,
+            indexed_columns=(),
+            is_change=True,
+            materializes=False,
+            expectations=(),
+            quarantine=None,
+        )
 
     def without_row_ids(self) -> Layout:
         """Return the layout of files in which rows do not keep their ids."""
@@ -193,6 +208,10 @@ class PartitionedWriter:
         self._staged: list[StagedFile] = []
         self._abandoned: list[RowGroupWriter] = []
         self._changes: PartitionedWriter | None = None
+        self._quarantine = PartitionedWriter(layout.quarantine, self.store) if layout.quarantine is not None else None
+        self._judge: Judge | None = None
+        if layout.expectations:
+            self._judge = Judge(layout.expectations, layout.schema, SEGMENT_COLUMN, self._to_quarantine)
         # Without the feed a table may have a column of that name: then it is one like any other.
         self._has_change_types = FileFields(layout.schema).find_name(CHANGE_TYPE_COLUMN) is None
 
@@ -213,6 +232,26 @@ class PartitionedWriter:
         if self._gathered_bytes >= self._split_bytes:
             self._split()
 
+    def kept(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the new rows that no expectation of the layout drops. Raises as `Judge.kept` does."""
+        return batches if self._judge is None else self._judge.kept(batches)
+
+    @property
+    def judged(self) -> list[Judged]:
+        """How the rows so far were judged by the expectations of the layout."""
+        return [] if self._judge is None else self._judge.counts()
+
+    def _to_quarantine(self, rows: pa.RecordBatch) -> None:
+        if self._quarantine is not None and self._layout.quarantine is not None:
+            held = FileFields(self._layout.quarantine.schema)
+            self._quarantine.write(
+                rows.select([name for name in rows.schema.names if held.find_name(name) is not None])
+            )
+
+    def finish_quarantine(self) -> list[StagedFile]:
+        """Return the files of the rows in quarantine, which are no files of the table."""
+        return [] if self._quarantine is None else self._quarantine.finish()
+
     def finish(self) -> list[StagedFile]:
         """Write the remaining rows and return every staged file, in no order."""
         self._split()
@@ -223,8 +262,9 @@ class PartitionedWriter:
         """Delete every file of this writer; none was reported."""
         for writer in [*self._abandoned, *self._writers.values()]:
             writer.abandon()
-        if self._changes is not None:
-            self._changes.abandon()
+        for other in (self._changes, self._quarantine):
+            if other is not None:
+                other.abandon()
 
     def _split(self) -> None:
         if not self._gathered:
@@ -253,6 +293,7 @@ class PartitionedWriter:
                 # A file must be able to end near a small target.
                 row_group_bytes=self._layout.target_bytes,
                 with_digest=self._layout.with_digests,
+                discards=self._layout.discards,
             )
         return self._writers[key]
 

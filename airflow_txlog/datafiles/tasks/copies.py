@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import deleted_rows
+from airflow_txlog.datafiles.parquet.judging import VIOLATION_COLUMN, without_violations
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import FileFields, physical_field
 from airflow_txlog.datafiles.parquet.rewriting import (
@@ -39,7 +40,6 @@ from airflow_txlog.datafiles.tasks.row_values import NewImages
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
     CLAUSE_COLUMN,
-    VIOLATION_COLUMN,
     FileScan,
     Task,
     error_record,
@@ -47,7 +47,6 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     task_numbers,
     use_one_thread,
     without_values,
-    without_violations,
     writing,
 )
 from airflow_txlog.errors import JobError, TxlogError
@@ -130,6 +129,7 @@ class CopyTask(FileTask):
                     options=options,
                     key_values=copy_key_values(parquet),
                     statistics=self.layout.statistics_for(schema),
+                    discards=self.layout.discards,
                 )
                 groups = planned.row_groups(parquet.metadata.num_row_groups)
                 leaving = planned.leaving or planned.positions or b""
@@ -300,7 +300,8 @@ class ImageTask(CopyTask):
         rows_of: Callable[..., Iterator[pa.RecordBatch]],
         *of: Any,
     ) -> None:
-        images = (image for rows in rows_of(*of) for image in images_of(self._with_ids(planned, rows)))
+        made = (image for rows in rows_of(*of) for image in images_of(self._with_ids(planned, rows)))
+        images = writer.kept(made)
         for image in images if self.change_type is None else of_type(self.change_type, images):
             writer.write(image)
 

@@ -12,6 +12,7 @@ Source: soundness B9, B10, A17, C8.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -22,7 +23,6 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import (
     addresses,
@@ -36,6 +36,7 @@ from airflow_txlog.datafiles.failures import TaskFailed, text_of
 from airflow_txlog.datafiles.installed import check_worker, unfit_for_store
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
+from airflow_txlog.datafiles.parquet.judging import Judged, without_violations
 from airflow_txlog.datafiles.parquet.reading import (
     names_in_file,
     open_data_file,
@@ -47,48 +48,10 @@ from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, Part
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.small_files import Run, in_runs
-from airflow_txlog.errors import ConstraintViolation, JobError, TxlogError, from_dict
+from airflow_txlog.errors import JobError, TxlogError, from_dict
 from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.sql.expression import Expression
 from airflow_txlog.storage import Store
-
-VIOLATION_COLUMN = "_txlog_violation"
-
-
-def without_violations(batch: pa.RecordBatch, *, must_check: bool) -> pa.RecordBatch:
-    """Return the batch without VIOLATION_COLUMN, in which Spark puts JSON if a row breaks a rule of the table.
-
-    Raises ConstraintViolation for the first such row: an error in Spark itself would be retried and leave files behind.
-    Raises JobError if the column is missing and `must_check` is true.
-    """
-    index = batch.schema.get_field_index(VIOLATION_COLUMN)
-    if index < 0:
-        if must_check:
-            raise JobError("New rows reached the writer without a check of the table's rules. Nothing was committed.")
-        return batch
-    column = batch.column(index)
-    if column.null_count < len(column):
-        broken = column.drop_null()
-        first = broken[0]
-        raise _violation(first.as_py(), pc.sum(pc.equal(broken, first)).as_py())
-    return batch.remove_column(index)
-
-
-def _violation(text: str, count: int) -> ConstraintViolation:
-    """Return the error that names the rule, its columns and how many rows of the batch break it, without any value.
-
-    `text`: `{"constraint", "column", "what", "columns": [names]}`.
-    """
-    violation = json.loads(text)
-    columns = ", ".join(violation.get("columns") or [])
-    return ConstraintViolation(
-        f"{f'{count} rows or more break' if count > 1 else 'A row breaks'} {violation['what']}"
-        f"{f' (it reads {columns})' if columns else ''}. Nothing was committed. Correct such rows, or leave them out, "
-        "in the SQL that makes them.",
-        constraint=violation["constraint"],
-        column=violation.get("column"),
-    )
-
 
 ADDRESS_COLUMN = "_txlog_address"
 ROW_ID_COLUMN = "_txlog_row"
@@ -303,12 +266,12 @@ class Task:
         if self.layout is None:
             store = self.bins.store.open()
             for number in task_numbers(batches):
-                yield from self._rows(number, store)
+                yield from self._numbered(self._rows(number, store), number)
             return
         with writing(self.layout, batches) as (writer, report):
             store = self.bins.store_beside(writer.store)
             for number in task_numbers(batches):
-                for rows in gathered(self._rows(number, store), _WRITTEN_ROWS, _WRITTEN_BYTES):
+                for rows in gathered(self._written(writer, number, store), _WRITTEN_ROWS, _WRITTEN_BYTES):
                     # Tiny batches, as of tiny files, are joined: each costs as much as thousands of rows.
                     for batch in rows.combine_chunks().to_batches():
                         writer.write(batch)
@@ -319,6 +282,13 @@ class Task:
         rows = self.source.rows_of_files(files)
         for step in self.steps:
             rows = step(rows)
+        return rows
+
+    def _written(self, writer: PartitionedWriter, number: int, store: Store) -> Iterator[pa.RecordBatch]:
+        # The numbers of the rows that are written have no gaps.
+        return self._numbered(writer.kept(self._rows(number, store)), number)
+
+    def _numbered(self, rows: _Batches, number: int) -> _Batches:
         return _numbered(rows, number) if self.numbers_rows else rows
 
 
@@ -339,14 +309,11 @@ class WriteTask:
         """Yield records of staged files, or of an error: then every file of this task is deleted."""
         use_one_thread()
         with writing(self.layout, batches) as (writer, report):
-            rows = map(self._checked, batches)
+            named = batches if self.names is None else (batch.rename_columns(self.names) for batch in batches)
+            rows = (without_violations(b, must_check=self.layout.must_check) for b in writer.kept(named))
             for batch in _numbered(rows) if self.numbers_rows else rows:
                 writer.write(batch)
         yield from report
-
-    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        named = batch if self.names is None else batch.rename_columns(self.names)
-        return without_violations(named, must_check=self.layout.must_check)
 
 
 @contextlib.contextmanager
@@ -365,6 +332,8 @@ def writing(
         staged = writer.finish()
         if staged:
             report.append(records(staged))
+        if writer.judged:
+            report.append(_judgements(writer.judged, writer.finish_quarantine()))
     except TxlogError as error:
         writer.abandon()
         # Spark keeps sending; a worker that stops listening would look like one that died.
@@ -376,15 +345,33 @@ def writing(
         raise
 
 
-def staged_or_error(record: str) -> StagedFile | TxlogError:
-    """Return the staged file or the error that a record of a writing task holds."""
+@dataclass(frozen=True)
+class Quarantined:
+    """A staged file of rows in quarantine."""
+
+    file: StagedFile
+
+
+def report_of(record: str) -> StagedFile | Judged | Quarantined | TxlogError:
+    """Return what a record of a writing task holds: a staged file, the counts of judged rows, or the error."""
     data = json.loads(record)
+    if "quarantined" in data:
+        return Quarantined(StagedFile(**data["quarantined"]))
+    if "judged" in data:
+        return Judged(**data["judged"] | {"failed": tuple(data["judged"]["failed"])})
     return from_dict(data["error"]) if "error" in data else StagedFile(**data["staged"])
 
 
 def records(staged: list[StagedFile]) -> pa.RecordBatch:
     """Return the records of staged files."""
     texts = [f'{{"staged":{file.to_json()}}}' for file in staged]
+    return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=RECORD_SCHEMA)
+
+
+def _judgements(judged: list[Judged], quarantined: list[StagedFile]) -> pa.RecordBatch:
+    """Return the records of counts, and of files of rows in quarantine."""
+    texts = [json.dumps({"judged": dataclasses.asdict(each)}) for each in judged]
+    texts += [f'{{"quarantined":{file.to_json()}}}' for file in quarantined]
     return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=RECORD_SCHEMA)
 
 

@@ -93,7 +93,7 @@ class Transaction:
         self._clock = clock
         self._policy = policy or CommitPolicy()
         self._on_committed = on_committed
-        self._reads = ReadSet()
+        self.reads = ReadSet()
         self._adds: list[Add] = []
         self._removes: list[Remove] = []
         self._changes: list[Cdc] = []
@@ -148,7 +148,7 @@ class Transaction:
         condition = Predicate.true() if predicate is None else predicate
         read = self.snapshot.read_predicate(condition, parameters=parameters, time_zone=time_zone)
         files = self.snapshot.files(read)
-        self._reads = self._reads.with_predicate(read).with_paths(self._paths(files))
+        self.reads = self.reads.with_predicate(read).with_paths(self._paths(files))
         return files
 
     def read_partitions(self, partitions: Sequence[Mapping[str, str | None]]) -> pa.Table:
@@ -160,26 +160,26 @@ class Transaction:
         if self.snapshot is None:
             return FILES.empty_table()
         read = partitions_of([dict(partition) for partition in partitions])
-        self._reads = self._reads.with_predicate(read)
+        self.reads = self.reads.with_predicate(read)
         return self.snapshot.files(read)
 
     def read_files(self, files: pa.Table | Iterable[str], *, matched: bool = True) -> None:
         """Record that these files were read; `matched=False`: without a match, so a compaction may move them."""
         table = files if isinstance(files, pa.Table) else self._live(list(files))
         if matched:
-            self._reads = self._reads.with_paths(self._paths(table))
+            self.reads = self.reads.with_paths(self._paths(table))
             return
         counts = dict(zip(self._paths(table), record_counts(table), strict=True))
-        self._reads = self._reads.with_unmatched(counts)
+        self.reads = self.reads.with_unmatched(counts)
 
     def read_whole_table(self) -> pa.Table:
         """Return every live file; from now on any commit that adds or removes a file conflicts."""
-        self._reads = self._reads.reading_whole_table()
+        self.reads = self.reads.reading_whole_table()
         return FILES.empty_table() if self.snapshot is None else self.snapshot.files()
 
     def read_application(self, app_id: str) -> int | None:
         """Return the recorded version of an application transaction; a commit that moves it conflicts from now on."""
-        self._reads = self._reads.with_application(app_id)
+        self.reads = self.reads.with_application(app_id)
         return None if self.snapshot is None else self.snapshot.application_version(app_id)
 
     # --- changes ----------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Transaction:
 
     def set_application(self, app_id: str, version: int) -> None:
         """Record an application's progress. A concurrent commit that sets the same application id conflicts."""
-        self._reads = self._reads.with_application(app_id)
+        self.reads = self.reads.with_application(app_id)
         self._transactions.append(SetTransaction(app_id=app_id, version=version, last_updated=self._clock.now_ms()))
 
     def set_metadata(self, metadata: Metadata, *, is_checked: bool = False) -> None:
@@ -334,11 +334,11 @@ class Transaction:
         """Return what `commit` would make the next version, checked as it is there, and what was read for it."""
         self._checked_attempt(operation, never_rebases=False)
         held = {name: getattr(self, f"_{name}") for name in StagedContent.__struct_fields__}
-        return StagedContent(**held), self._reads
+        return StagedContent(**held), self.reads
 
     def take(self, content: StagedContent, reads: ReadSet) -> None:
         """Make the content of another transaction on this version this one's. Call it before anything else."""
-        self._reads = reads
+        self.reads = reads
         self._adds, self._changes, self._domains = list(content.adds), list(content.changes), list(content.domains)
         # The retention of removed files counts from the commit.
         self._removes = [msgspec.structs.replace(each, deletion_timestamp=self._removed_ms) for each in content.removes]
@@ -369,13 +369,13 @@ class Transaction:
             table=self._store.root,
             read_version=self.read_version,
             operation=operation,
-            reads=self._reads,
+            reads=self.reads,
             schema=self._read_schema(metadata),
             partition_columns=() if self.snapshot is None else tuple(self.snapshot.partition_columns),
             protocol=None if self.snapshot is None else self.snapshot.protocol,
             current_metadata=None if self.snapshot is None else self.snapshot.metadata,
             isolation=IsolationLevel(level),
-            is_blind_append=not self._reads.reads_data and not self._removes and not self._changes,
+            is_blind_append=not self.reads.reads_data and not self._removes and not self._changes,
             adds=tuple(self._adds),
             added_paths=frozenset(canonical_path(add.path, self._store.root) for add in self._adds),
             removes=tuple(self._removes),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_txlog.contract.operations import AnySource
     from airflow_txlog.datafiles.parquet.writing import Layout
-    from airflow_txlog.datafiles.staged_files import StagedFile
+    from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
     from airflow_txlog.engine import Snapshot
     from airflow_txlog.engine.log.actions import Metadata
     from airflow_txlog.engine.table.schema.identities import IdentityColumn
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_txlog.engine.table.schema.types import StructType
     from airflow_txlog.jobs.context import JobContext
     from airflow_txlog.jobs.files.scan import BinTask
-    from airflow_txlog.jobs.files.stage import Work
+    from airflow_txlog.jobs.files.stage import Staged, Work
     from airflow_txlog.jobs.source.handed_out import HandedOut
     from airflow_txlog.jobs.source.materialized import MaterializedSource
     from airflow_txlog.jobs.sql.columns import SchemaJson
@@ -74,7 +74,7 @@ class FoundSource(Protocol):
     def materialize(self, parameters: Collection[str]) -> MaterializedSource:
         """Read the rows, once, and write them to files. `parameters` are those that its SQL has used."""
 
-    def stage(self, rules: Any, layout: Layout, inside: str | None) -> list[StagedFile]:
+    def stage(self, rules: Any, layout: Layout, inside: str | None) -> Staged:
         """Write the rows, all within the condition `inside`, as new rows of a table with these accepted `rules`."""
 
 
@@ -121,6 +121,11 @@ class Executor(Protocol):
 
     def write(self, context: JobContext, work: Work) -> pa.Table:
         """Write the files of the work, all at once; return a record of each."""
+
+    def rows_sharing_values(self, context: JobContext, scan: FileScan, columns: StructType) -> tuple[int, int]:
+        """Return the number of rows of the scan, and of those with values that another row has in all `columns`, which
+        the scan reads. A row with a null equals no row.
+        """
 
     @property
     def knows_settings(self) -> bool:

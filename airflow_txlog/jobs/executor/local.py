@@ -9,16 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import AnySource
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA
+from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA, FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.engine.table.schema.types import DecimalType, StructType
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.executor.base import NeedsSpark
@@ -26,6 +28,8 @@ from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
 from airflow_txlog.jobs.files.stage import WRITING, Work
 from airflow_txlog.jobs.spark.session import has_settings_of_its_own
 from airflow_txlog.jobs.sql.current_time import now_in_utc
+from airflow_txlog.jobs.sql.expectations import why_spark_judges
+from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
 from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.process.starting import cores
 from airflow_txlog.storage import Store
@@ -98,6 +102,18 @@ class LocalExecutor:
     def write(self, context: JobContext, work: Work) -> pa.Table:
         return self.run(work.tasks, RECORD_SCHEMA, WRITING)
 
+    def rows_sharing_values(self, context: JobContext, scan: FileScan, columns: StructType) -> tuple[int, int]:
+        for field in columns:
+            is_plain = field.type in PLAIN_TYPES or isinstance(field.type, DecimalType)
+            if not is_plain or field.is_char or field.is_collated:
+                self.refuse(f"the values of the column {field.name} are compared in its own way")
+        rows = self.run([Task(source=scan)], scan.output_schema, "look for rows that are not unique")
+        # By number: Arrow would take a name that begins with a dot for a path.
+        names = [f"c{number}" for number in range(rows.num_columns)]
+        sizes = rows.rename_columns(names).drop_null().group_by(names).aggregate([([], "count_all")])
+        shared = sizes.filter(pc.greater(sizes.column("count_all"), 1)).column("count_all")
+        return rows.num_rows, pc.sum(shared, min_count=0).as_py()
+
     @property
     def knows_settings(self) -> bool:
         """False if the installed Spark has a file of settings."""
@@ -140,6 +156,9 @@ class LocalExecutor:
 
         schema = table_schema(metadata, context.root)
         rules = read_rules(metadata, schema, context.root)
+        why = why_spark_judges(context, schema)
+        if why is not None:
+            self.refuse(why)
         if rules.has_texts or rules.defaults:
             self.refuse("the table has constraints, generated columns, defaults or lengths of text")
         return PlainRules(schema=schema, table=rules)

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnySource, RowsInProcess
 from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.identities import IdentityColumn
@@ -20,7 +19,7 @@ from airflow_txlog.engine.table.schema.rules import RowRules, keeps_as_they_are
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.stage import TaskRows, stage
+from airflow_txlog.jobs.files.stage import Staged, TaskRows, stage
 from airflow_txlog.jobs.source.handed_out import HandedOut, numbered_scan, with_identities
 from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
 from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan, plain_columns_of
@@ -64,7 +63,7 @@ class _PlainRows(abc.ABC):
         scan = self._scan(in_one=False)
         return materialize_scan(self._context, scan, self.columns, parameters, reads_target=self.reads_target)
 
-    def stage(self, rules: PlainRules, layout: Layout, inside: str | None) -> list[StagedFile]:
+    def stage(self, rules: PlainRules, layout: Layout, inside: str | None) -> Staged:
         """Write the rows as they are. Raises NeedsSpark."""
         context = self._context
         self.foresee(rules, (), inside)

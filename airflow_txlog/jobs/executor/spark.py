@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from airflow_txlog.contract.operations import AnySource, Merge, Operation, Upsert, Write
 from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.scan_and_write import Task
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.identities import IdentityColumn
@@ -24,9 +25,9 @@ from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.frames import FrameRows, over_bins, shuffled_towards, union_of, write_work
+from airflow_txlog.jobs.files.frames import FrameRows, over_bins, scan_frame, shuffled_towards, union_of, write_work
 from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
-from airflow_txlog.jobs.files.stage import NewRows, TaskRows, Work, stage
+from airflow_txlog.jobs.files.stage import NewRows, Staged, TaskRows, Work, stage
 from airflow_txlog.jobs.source.frames import Source, build_source, materialize, numbered_rows, stored_columns
 from airflow_txlog.jobs.source.handed_out import HandedOut
 from airflow_txlog.jobs.source.materialized import MaterializedSource, columns_of
@@ -93,6 +94,16 @@ class SparkExecutor:
 
     def write(self, context: JobContext, work: Work) -> pa.Table:
         return write_work(context, work)
+
+    def rows_sharing_values(self, context: JobContext, scan: FileScan, columns: StructType) -> tuple[int, int]:
+        frame = scan_frame(context, scan)
+        frame = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+        sizes = frame.groupBy(*frame.columns).agg(F.count(F.lit(1)).alias("rows"))
+        are_values = reduce(lambda one, other: one & other, (F.col(name).isNotNull() for name in frame.columns))
+        shared = F.when(are_values & (F.col("rows") > 1), F.col("rows")).otherwise(F.lit(0))
+        totals = sizes.agg(F.coalesce(F.sum("rows"), F.lit(0)), F.coalesce(F.sum(shared), F.lit(0)))
+        (found,) = collect(totals.toDF("rows", "shared"), "look for rows that are not unique").to_pylist()
+        return found["rows"], found["shared"]
 
     def setting(self, name: str, default: str) -> str:
         return str(self.spark.conf.get(name, default))
@@ -168,7 +179,7 @@ class FoundBySpark:
     def materialize(self, parameters: Collection[str]) -> MaterializedSource:
         return materialize(self._context, self._found, parameters)
 
-    def stage(self, rules: Rules, layout: Layout, inside: str | None) -> list[StagedFile]:
+    def stage(self, rules: Rules, layout: Layout, inside: str | None) -> Staged:
         """Write the rows. Raises the errors of `fit_new_rows`."""
         rows = self._new_rows(rules, layout, inside)
         with shuffled_towards(self._context, layout.target_bytes):

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.row_ids import KEPT_ID_COLUMN, RowIds
-from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN, StagedFile
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN
 from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns, kept_ids, out_of_order
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, FileScan, Step, Task, WriteTask
@@ -30,7 +30,7 @@ from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import BinTask, TooManyRows, run_here, work_of
-from airflow_txlog.jobs.files.stage import WRITING, Work, staged_of
+from airflow_txlog.jobs.files.stage import WRITING, Staged, Work, reported
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.progress import counted
 from airflow_txlog.jobs.spark.session import is_classic, session_settings
@@ -242,13 +242,13 @@ def write_work(context: JobContext, work: Work) -> pa.Table:
     return _records(context, frames, WRITING, work.tasks)
 
 
-def collect_records(context: JobContext, frame: WritingFrame, what: str) -> list[StagedFile]:
-    """Return the files that a frame stages.
+def collect_records(context: JobContext, frame: WritingFrame, what: str) -> Staged:
+    """Return the files that a frame stages, with the counts of their rows.
 
     Raises the first TxlogError among the records, after deleting the files; InvalidInput or JobError if Spark itself
     failed, and then the staged files are unknown and left to VACUUM.
     """
-    return staged_of(context, _records(context, [frame], what))
+    return reported(context, _records(context, [frame], what))
 
 
 def _records(context: JobContext, frames: Sequence[WritingFrame], what: str, tasks: Sequence[BinTask] = ()) -> pa.Table:

@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from typing import Protocol as Interface
 
 import pyarrow as pa
 
+from airflow_txlog.datafiles.parquet.judging import FAILED_COLUMN, Expected, Judged, quarantine_schema
+from airflow_txlog.datafiles.parquet.physical import ParquetFormat
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask, ImageTask, leaving_task, of_type
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import NewImages
-from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, RECORD_SCHEMA, Task, staged_or_error
+from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, RECORD_SCHEMA, Quarantined, Task, report_of
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustering_columns, indexed_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
@@ -29,10 +31,13 @@ from airflow_txlog.engine.table.schema.column_paths import Path
 from airflow_txlog.engine.table.schema.features import check_files_writable, check_rows_have_place, writer_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import may_break_rules
-from airflow_txlog.errors import TxlogError
+from airflow_txlog.engine.table.schema.schema import to_arrow
+from airflow_txlog.engine.table.schema.types import bare_columns
+from airflow_txlog.errors import SchemaMismatch, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bin_number, bins_for, run_here
 from airflow_txlog.jobs.files.staged import unstage
+from airflow_txlog.jobs.sql.expectations import expectations_of
 from airflow_txlog.storage import StoreReference
 
 if TYPE_CHECKING:
@@ -59,6 +64,7 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata, clus
     schema = table_schema(metadata, context.root)
     check_files_writable(schema, context.root)
     check_rows_have_place(schema, metadata.partition_columns, context.root)
+    expectations = tuple(each.expected for each in expectations_of(context, schema))
     # The metadata may spell a partition column in another case than the schema.
     partition_columns = [(name, schema.find(name)) for name in metadata.partition_columns]
     return Layout(
@@ -68,11 +74,46 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata, clus
         job_id=context.job_id,
         indexed_columns=indexed_columns(schema, properties, clustering),
         num_indexed_columns=properties.num_indexed_columns,
-        must_check=may_break_rules(metadata, schema),
+        must_check=may_break_rules(metadata, schema) or any(each.condition is None for each in expectations),
         target_bytes=properties.target_file_bytes or TARGET_BYTES_DEFAULT,
         parquet=properties.parquet,
         materializes="materializePartitionColumns" in writer_features(protocol),
+        expectations=expectations,
+        discards=context.is_dry_run,
+        quarantine=quarantine_layout(context, to_arrow(bare_columns(schema)), expectations),
     )
+
+
+def input_layout(context: JobContext, schema: pa.Schema) -> Layout:
+    """Return the layout of files of the inputs folder with these columns."""
+    return Layout(
+        store=StoreReference.of(context.store),
+        folder=context.inputs_folder,
+        schema=schema,
+        partition_columns=(),
+        job_id=context.job_id,
+        indexed_columns=(),
+        # Read back soon and then deleted: small size is not worth slow writing. Without dictionaries the footers have
+        # the bytes of the values, however often they repeat.
+        parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
+        with_digests=context.seal is not None,
+    )
+
+
+def quarantine_layout(context: JobContext, schema: pa.Schema, expectations: Sequence[Expected]) -> Layout | None:
+    """Return the layout of rows with these columns in quarantine; None if no expectation quarantines.
+
+    Raises SchemaMismatch for a column that has the name of another one there.
+    """
+    if context.is_dry_run or all(each.quarantines is None for each in expectations):
+        return None
+    if any(field.name.lower() == FAILED_COLUMN for field in schema):
+        raise SchemaMismatch(
+            f"{context.root}: rows in quarantine have a column {FAILED_COLUMN!r}, and the rows have one of that name "
+            "too. Rename it in the source. Nothing was staged.",
+            columns=[FAILED_COLUMN],
+        )
+    return input_layout(context, quarantine_schema(schema))
 
 
 @dataclass(kw_only=True)
@@ -122,6 +163,17 @@ class TaskImages:
         work.tasks.append(ImageTask(bins=self.bins, layout=work.layout, values=self.values, change_type=change_type))
 
 
+class Staged(NamedTuple):
+    """New files, and how their rows were judged by the expectations of the job, by segment.
+
+    `quarantined` are files of the inputs folder with the rows that an expectation sends to quarantine.
+    """
+
+    files: list[StagedFile]
+    judged: list[Judged]
+    quarantined: Sequence[StagedFile] = ()
+
+
 def stage(
     context: JobContext,
     layout: Layout,
@@ -130,7 +182,7 @@ def stage(
     copies: FilePlan | None = None,
     leaving: FilePlan | None = None,
     updates: frozenset[int] = frozenset(),
-) -> list[StagedFile]:
+) -> Staged:
     """Stage `new` rows, each with its change type, and copies of planned files without their positions, all at once.
 
     Change rows are written of the rows at the positions of `leaving`; the clauses `updates` update a row.
@@ -144,26 +196,32 @@ def stage(
     for rows, change_type in new:
         rows.add_to(work, change_type)
     if not (work.tasks or work.rows or work.frames):
-        return []
-    return staged_of(context, context.executor.write(context, work))
+        return Staged([], [])
+    return reported(context, context.executor.write(context, work))
 
 
-def load(context: JobContext, task: Task, what: str) -> list[StagedFile]:
-    """Stage the rows that a task reads; in this process if they are the work of one task. Raises as `staged_of`."""
+def load(context: JobContext, task: Task, what: str) -> Staged:
+    """Stage the rows that a task reads; in this process if they are the work of one task. Raises as `reported`."""
     if len(task.bins) == 1:
-        return staged_of(context, run_here([(task, bin_number(0))], RECORD_SCHEMA, what, 1))
-    return staged_of(context, context.executor.run([task], RECORD_SCHEMA, what))
+        return reported(context, run_here([(task, bin_number(0))], RECORD_SCHEMA, what, 1))
+    return reported(context, context.executor.run([task], RECORD_SCHEMA, what))
 
 
 def staged_of(context: JobContext, records: pa.Table) -> list[StagedFile]:
-    """Return the files in a table RECORD_SCHEMA.
+    """Return the files in a table RECORD_SCHEMA. Raises as `reported` does."""
+    return reported(context, records).files
+
+
+def reported(context: JobContext, records: pa.Table) -> Staged:
+    """Return the files and the counts in a table RECORD_SCHEMA.
 
     Raises the first TxlogError among the records, after deleting the files.
     """
-    reported = [staged_or_error(record) for record in records.column(RECORD_COLUMN).to_pylist()]
-    staged = [entry for entry in reported if isinstance(entry, StagedFile)]
-    errors = [entry for entry in reported if isinstance(entry, TxlogError)]
+    found = [report_of(record) for record in records.column(RECORD_COLUMN).to_pylist()]
+    staged = [entry for entry in found if isinstance(entry, StagedFile)]
+    errors = [entry for entry in found if isinstance(entry, TxlogError)]
+    quarantined = [entry.file for entry in found if isinstance(entry, Quarantined)]
     if errors:
-        unstage(context.store, staged)
+        unstage(context.store, [*staged, *quarantined])
         raise errors[0]
-    return staged
+    return Staged(staged, [entry for entry in found if isinstance(entry, Judged)], quarantined)

@@ -25,6 +25,7 @@ from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.operation import Found, StagedWork, file_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.sql.expectations import why_spark_judges
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.scope import partition_scope
@@ -78,7 +79,8 @@ class _Update(ByCondition[_Prepared]):
         context, gate, update = self._context, self._gate, self._context.record(Update)
         found: RowValues | str = "rules of the table"
         rules = read_rules(snapshot.metadata, snapshot.delta_schema, snapshot.uri)
-        if not rules.has_texts:
+        why_judged = why_spark_judges(context, snapshot.delta_schema)
+        if why_judged is None and not rules.has_texts:
             used = {name: value for text in update.set.values() for name, value in gate.parameters_in(text).items()}
             is_ansi = context.is_ansi
             found = plain_values(
@@ -95,7 +97,7 @@ class _Update(ByCondition[_Prepared]):
                     gate.check_clocks(text, snapshot.delta_schema.names)
                 gate.used |= set(used)
                 return functools.partial(_assigned_by_tasks, context, found)
-        why = f"the new values are more than plain ones: they have {found}"
+        why = why_judged or f"the new values are more than plain ones: they have {found}"
         return context.executor.by_spark(why, lambda: judged().computed(snapshot.delta_schema, update.set, ONLY_CLAUSE))
 
     def check(self, prepared: _Prepared, found: Found) -> None:

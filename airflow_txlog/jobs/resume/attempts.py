@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -82,7 +82,8 @@ class Change:
     files of the table with another deletion vector, which is in one of the staged `vector_files`, or of a clone's
     files. `add_fields` are further fields of the add actions of staged files, by path. `parameters` and `metrics` are
     spelled as delta-spark does; `files` are counts for the result. Without `data_change`, rows only moved. With
-    `is_alteration` the transaction has new metadata, protocol or domains already.
+    `is_alteration` the transaction has new metadata, protocol or domains already. `before_commit` is called before it.
+    With a `report`, nothing is committed.
     """
 
     operation: str
@@ -98,6 +99,8 @@ class Change:
     is_alteration: bool = False
     never_rebases: bool = False
     data_change: bool = True
+    before_commit: Callable[[], None] | None = None
+    report: Sequence[Mapping[str, Any]] | None = None
 
     @property
     def all_staged(self) -> list[StagedFile]:
@@ -202,10 +205,22 @@ class _Attempts:
             if tx.snapshot is not None:
                 context.tables_read.append((self._table, tx.snapshot))
             change = self._plan(tx)
+        if change.report is not None:
+            result = context.result(
+                is_committed=False,
+                version=None,
+                read_version=None if tx.snapshot is None else tx.read_version,
+                metrics=change.metrics,
+                files=change.files,
+            )
+            details = replace(result.details, dry_run=True, partitions=list(map(dict, change.report)))
+            return replace(result, details=details)
         if change.all_staged:
             check_not_swept(self._table.store, change.all_staged)
         if self._seal is not None:
             return self._stage(self._seal, tx, change, number)
+        if change.before_commit is not None:
+            change.before_commit()
         with context.step("commit"):
             is_committed = self._commit(tx, change)
         if tx.outcome is not None and tx.outcome.rebased_over:
@@ -374,7 +389,7 @@ def fill(tx: Transaction, change: Change) -> None:
     """Give the files of the change to `tx`."""
     fields_of = change.add_fields
     new_files = (
-        _add(file, change.data_change, fields_of.get(file.path, {})) for file in change.staged if not file.is_change
+        added(file, change.data_change, fields_of.get(file.path, {})) for file in change.staged if not file.is_change
     )
     tx.add([*new_files, *change.adds])
     tx.add_changes([_cdc(file) for file in change.staged if file.is_change])
@@ -419,7 +434,8 @@ def _cdc(file: StagedFile) -> Cdc:
     return Cdc(path=file.path, partition_values=file.partition_values, size=file.size_bytes, data_change=False)
 
 
-def _add(file: StagedFile, data_change: bool, others: Mapping[str, Any]) -> Add:
+def added(file: StagedFile, data_change: bool = True, others: Mapping[str, Any] | None = None) -> Add:
+    """Return the action that adds a staged file to the table, with the values of `others` for further fields."""
     return Add(
         path=file.path,
         partition_values=file.partition_values,
@@ -427,5 +443,5 @@ def _add(file: StagedFile, data_change: bool, others: Mapping[str, Any]) -> Add:
         modification_time=file.modification_time_ms,
         data_change=data_change,
         stats=file.stats,
-        **others,
+        **(others or {}),
     )

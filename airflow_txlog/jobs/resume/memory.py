@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from airflow_txlog.contract.wording import files_text
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION, covers, difference, pack_pairs, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
+from airflow_txlog.datafiles.parquet.judging import Judged, together
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustering_columns
@@ -94,12 +95,14 @@ class Segment:
     """Files that were staged together; none if their inputs gave no row.
 
     `inputs` are the keys (`file_key`) of the files whose rows are in it, `fingerprint` everything else that decided.
+    `judged` counts the rows that the expectations judged.
     """
 
     kind: str
     inputs: frozenset[str]
     fingerprint: str = ""
     files: tuple[StagedFile, ...] = ()
+    judged: Judged = field(default_factory=Judged)
 
     @property
     def num_records(self) -> int:
@@ -171,6 +174,11 @@ class Memory:
 
     def add(self, segments: Iterable[Segment]) -> None:
         self.segments.extend(segments)
+
+    @property
+    def judged(self) -> Judged:
+        """How the new rows of all segments were judged."""
+        return together(segment.judged for segment in self.segments)
 
     def staged_files(self) -> list[StagedFile]:
         """Return the files of all segments, kept and dropped."""

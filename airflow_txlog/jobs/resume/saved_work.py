@@ -40,7 +40,7 @@ from airflow_txlog.jobs.sql.current_time import CurrentTime, fix_current_time
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.storage.limits import LOG_FILE
 
-_FORMAT = 7
+_FORMAT = 8
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
 _NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{64})\.arrow")
 _KIND = "memory"
@@ -160,7 +160,7 @@ class SavedWork:
     def save(self, memory: Memory) -> None:
         """Write the memory and delete earlier files of it. A failure is logged: a retry would start over."""
         seal = self._seal
-        if seal is None or self._context.saved_inputs.reads_target:
+        if seal is None or self._context.saved_inputs.reads_target or self._context.is_dry_run:
             return
         data = encode(memory, self._identity(), self._context.saved_inputs, self._context.current_time.saved)
         if len(data) > LOG_FILE.allowed:
@@ -237,6 +237,8 @@ class SavedWork:
             if inputs.source is not None:
                 files = tuple(confined(file, self._folder) for file in inputs.source.files)
                 inputs = replace(inputs, source=replace(inputs.source, files=files))
+            quarantined = tuple(confined(file, self._folder) for file in inputs.quarantined)
+            inputs = replace(inputs, quarantined=quarantined)
             return _Saved(memory=memory_of(header, scans), inputs=inputs, clocks=header.clocks)
         except _MALFORMED as error:
             self._pass_over(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
@@ -266,7 +268,8 @@ class SavedWork:
         if may_be_swept(files, self._store.now_ms()) or any(self._store.stat(f.store_path) is None for f in files):
             return False
         with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
-            return source is None or all(pool.map(is_unchanged, source.files))
+            kept = [*(() if source is None else source.files), *saved.inputs.quarantined]
+            return all(pool.map(is_unchanged, kept))
 
 
 @dataclass(frozen=True, kw_only=True)

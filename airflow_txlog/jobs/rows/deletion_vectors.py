@@ -142,6 +142,8 @@ def _staged(
         else:
             found.append(new_vector_file(bitmaps, prefix_chars=prefix_chars))
             new.append((fingerprint, found[-1]))
+    if context.is_dry_run:
+        return found
     write_vector_files(context.store, [file for _, file in new])
     memory.add(
         Segment(kind=VECTORS, inputs=segments[fingerprint], fingerprint=fingerprint, files=(_record(context, file),))

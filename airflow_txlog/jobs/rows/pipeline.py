@@ -23,8 +23,9 @@ from airflow_txlog.jobs.files.stage import layout_of
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 from airflow_txlog.jobs.resume.memory import NOTHING, FileMatches, LiveFile, Memory, rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
+from airflow_txlog.jobs.rows.checked_change import check_arguments, check_old_rows, checked
 from airflow_txlog.jobs.rows.matches import Matches, files_outside
-from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, file_counts
+from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork, file_counts
 from airflow_txlog.jobs.rows.staging import stage_work
 from airflow_txlog.jobs.sql.columns import check_names_are_free
 
@@ -68,6 +69,7 @@ class RowAttempts(Generic[P]):
                 f"the table's rules have changed: nothing that was found or staged before is used ({files_text(sizes)})"
             )
         prepared = self._operation.prepare(tx, snapshot, memory)
+        check_arguments(context, prepared.snapshot.delta_schema)
         _log_candidates(context, prepared)
         with context.step("find"):
             found = self._find(prepared)
@@ -76,27 +78,53 @@ class RowAttempts(Generic[P]):
             outside = files_outside(read, found.matches.matched_files())
             tx.read_files(outside, matched=False)
         self._operation.check(prepared, found)
+        check_old_rows(
+            context,
+            snapshot,
+            prepared.scope,
+            whole=prepared.whole,
+            rows=found.removed.num_rows,
+            updated=found.updated.num_rows,
+            files=prepared.whole.num_rows + len(found.removed.positions),
+        )
         context.log(
             f"{plural(found.updated.num_rows, 'row')} to update, {found.removed.num_rows - found.updated.num_rows} to "
             f"delete in {plural(len(found.removed.positions), 'file')}"
         )
         with context.step("rewrite"):
             work = stage_work(context, self._operation, prepared, found, memory)
+        change = self._checked(tx, prepared, found, work)
         if work.keeps_row_ids:
             tx.keep_row_ids()
         marks = self._operation.marks(prepared, found.matches) if work.num_inserted else {}
         if marks:
             tx.move_marks(marks)
+        # Saved after it is checked: another try may know of the files from here on.
         self._saved_work.save(memory)
-        return Change(
-            operation=self._operation.name,
-            parameters=self._operation.parameters(prepared),
-            staged=work.staged,
-            removed=work.removed,
-            adds=work.vectors.adds,
-            vector_files=work.vectors.files,
-            metrics=self._operation.metrics(prepared, found, work),
-            files=file_counts(prepared, work),
+        return change
+
+    def _checked(self, tx: Transaction, prepared: P, found: Found, work: StagedWork) -> Change:
+        """Return the change with the results of all checks. Raises as `checked` does."""
+        # In the order of the removed files.
+        leaving = [found.removed.positions[row].num_rows for row in sorted(found.removed.positions)]
+        return checked(
+            self._context,
+            tx,
+            prepared.scope,
+            Change(
+                operation=self._operation.name,
+                parameters=self._operation.parameters(prepared),
+                staged=work.staged,
+                removed=work.removed,
+                adds=work.vectors.adds,
+                vector_files=work.vectors.files,
+                metrics=self._operation.metrics(prepared, found, work),
+                files=file_counts(prepared, work),
+            ),
+            self._memory,
+            new=[*work.images, *work.inserts],
+            num_inserted=work.num_inserted,
+            leaving=dict(enumerate(leaving, prepared.whole.num_rows)),
         )
 
     def _find(self, prepared: P) -> Found:

@@ -18,13 +18,14 @@ from typing import Generic
 import pyarrow as pa
 
 from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.parquet.judging import Judged, together
 from airflow_txlog.datafiles.staged_files import INSERT, UPDATE_POSTIMAGE, StagedFile
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.kept_ids import CARRIES_IDS, with_base_ids, with_ids
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of, plan_files
-from airflow_txlog.jobs.files.stage import NewRows, layout_of, stage
+from airflow_txlog.jobs.files.stage import NewRows, Staged, layout_of, stage
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, JOINED, VECTORS, Memory, Segment, log_reuse
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
@@ -116,8 +117,10 @@ class _Staging(Generic[P]):
         earlier = [segment for segment in memory.segments if segment.kind != JOINED]
         num_dropped = len(memory.dropped)
         missing = self._missing()
-        staged = [] if missing.is_empty else self._stage(missing)
-        memory.add(self._segments(missing, staged))
+        staged, judged, quarantined = Staged([], []) if missing.is_empty else self._stage(missing)
+        if quarantined:
+            context.saved_inputs.quarantined = tuple(quarantined)
+        memory.add(self._segments(missing, staged, judged))
         vectors = self._vectors()
         rows, added = sum(file.num_records for file in staged), len(vectors.adds)
         with_vector = f"; {plural(added, 'file')} with a new deletion vector" if added else ""
@@ -136,7 +139,8 @@ class _Staging(Generic[P]):
             changes=[file for _, file in held if file.is_change],
             keeps_row_ids=self._row_ids is not None,
         )
-        return joined_files(context, prepared.snapshot, work, memory) if self._operation.joins_files else work
+        joins = self._operation.joins_files and not context.is_dry_run
+        return joined_files(context, prepared.snapshot, work, memory) if joins else work
 
     def _vectors(self) -> NewVectors:
         prepared, found = self._prepared, self._found
@@ -218,7 +222,7 @@ class _Staging(Generic[P]):
             of_partition[-1].append(row)
         return [group for of_partition in groups.values() for group in of_partition]
 
-    def _stage(self, missing: _Missing) -> list[StagedFile]:
+    def _stage(self, missing: _Missing) -> Staged:
         context, found = self._context, self._found
         new, copied = self._new_rows(missing)
         copies = [row for row in missing.copies if row not in copied]
@@ -231,10 +235,10 @@ class _Staging(Generic[P]):
             updates=self._prepared.updates,
         )
         try:
-            self._prepared.scope.check_inside(file for file in staged if file.source is None)
-            self._check_images(missing, staged)
+            self._prepared.scope.check_inside(file for file in staged.files if file.source is None)
+            self._check_images(missing, staged.files)
         except BaseException:
-            unstage(context.store, staged)
+            unstage(context.store, staged.files)
             raise
         return staged
 
@@ -284,7 +288,7 @@ class _Staging(Generic[P]):
     def _with_base_ids(self, plan: FilePlan) -> FilePlan:
         return plan if self._row_ids is None else with_base_ids(plan, self._prepared.candidates)
 
-    def _segments(self, missing: _Missing, staged: Sequence[StagedFile]) -> list[Segment]:
+    def _segments(self, missing: _Missing, staged: Sequence[StagedFile], judged: Sequence[Judged]) -> list[Segment]:
         """Return the staged files as segments, also segments without a file, so that they are not staged again."""
         copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
         new: dict[int, list[StagedFile]] = {}
@@ -299,26 +303,47 @@ class _Staging(Generic[P]):
                 new.setdefault(file.segment or 0, []).append(file)
         leaving = {} if missing.leaving is None else dict(enumerate(missing.leaving.keys))
         groups = (
-            *((COPY, self._carries, self._keys, [row], files) for row, files in copies.items()),
-            *((IMAGES, self._in_place, self._keys, [row], [file]) for row, file in in_place.items()),
+            *((COPY, self._carries, self._keys, [row], files, None) for row, files in copies.items()),
+            *((IMAGES, self._in_place, self._keys, [row], [file], None) for row, file in in_place.items()),
             *(
-                (IMAGES, self._carries, self._keys, [row for row in group if row not in in_place], new.get(number, ()))
+                (
+                    IMAGES,
+                    self._carries,
+                    self._keys,
+                    [row for row in group if row not in in_place],
+                    new.get(number, ()),
+                    number,
+                )
                 for number, group in enumerate(missing.images, missing.first_image)
             ),
             *(
-                (CHANGES, "", leaving, group, new.get(number, ()))
+                (CHANGES, "", leaving, group, new.get(number, ()), None)
                 for number, group in enumerate(missing.changes, missing.first_change)
             ),
         )
+        # Each task that wrote rows of a segment has counted its own.
+        counts: dict[int | None, list[Judged]] = {}
+        for each in judged:
+            counts.setdefault(each.segment or 0, []).append(each)
         return [
             *(
                 Segment(
-                    kind=kind, inputs=frozenset(keys[row] for row in group), fingerprint=carries, files=tuple(files)
+                    kind=kind,
+                    inputs=frozenset(keys[row] for row in group),
+                    fingerprint=carries,
+                    files=tuple(files),
+                    judged=together(counts.get(number, ())),
                 )
-                for kind, carries, keys, group, files in groups
+                for kind, carries, keys, group, files, number in groups
             ),
             *(
-                Segment(kind=INSERTS, inputs=frozenset(), fingerprint=fingerprint, files=tuple(new.get(bucket, ())))
+                Segment(
+                    kind=INSERTS,
+                    inputs=frozenset(),
+                    fingerprint=fingerprint,
+                    files=tuple(new.get(bucket, ())),
+                    judged=together(counts.get(bucket, ())),
+                )
                 for bucket, fingerprint in missing.inserts.items()
             ),
         ]

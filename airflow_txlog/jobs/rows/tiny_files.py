@@ -45,7 +45,7 @@ def joined(context: JobContext, layout: Layout, staged: Sequence[StagedFile]) ->
     of_table = [file for file in staged if not file.is_change]
     bins = bins_of(of_table, layout.target_bytes, lambda file: (partition_of(file), file.segment))
     before = sum(map(len, bins))
-    if before - len(bins) < context.limits.joined_files_fewer:
+    if before - len(bins) < context.limits.joined_files_fewer or context.is_dry_run:
         return list(staged)
     try:
         made = joined_bins(context, layout, bins)

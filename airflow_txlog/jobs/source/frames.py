@@ -44,8 +44,9 @@ from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, files_in_s
 from airflow_txlog.jobs.source.materialized import (
     WRITING_SOURCE,
     MaterializedSource,
-    input_layout,
+    columns_of,
     input_scan,
+    judging_layout,
     materialize_scan,
     materialized,
     stored_of,
@@ -58,6 +59,7 @@ from airflow_txlog.jobs.source.tables import check_no_table, check_view, reads_t
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.spark.session import is_classic, names_this_disk
 from airflow_txlog.jobs.sql.columns import check_source_names
+from airflow_txlog.jobs.sql.expectations import expectations_of
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import (
     as_spark_schema,
@@ -66,6 +68,7 @@ from airflow_txlog.jobs.sql.schemas import (
     spark_schema,
     without_metadata,
 )
+from airflow_txlog.jobs.sql.table_rules import accepted_expectations
 from airflow_txlog.locations import LOCAL
 from airflow_txlog.storage.local_files import stat_linked
 
@@ -129,11 +132,15 @@ def materialize(context: JobContext, source: Source, parameters: Collection[str]
     check_source_names(wanted.names)
     stored = stored_columns(wanted)
     schema = with_row_id(stored)
-    layout = input_layout(context, schema)
+    columns = columns_of(wanted.jsonValue())
+    layout = judging_layout(context, stored, expectations_of(context, columns, source=True))
+    answered_by_spark = accepted_expectations(context, columns, source=True)
     scan = source.scan()
     # Our files have no column that holds only null.
-    if scan is None or [*scan.schema.names, ROW_ID_COLUMN] != schema.names:
-        rows = source.frame.select(*(source.frame[quoted(name)] for name in stored.names))
+    if scan is None or [*scan.schema.names, ROW_ID_COLUMN] != schema.names or answered_by_spark.texts:
+        frame = answered_by_spark.answered(source.frame)
+        kept = [name for name in frame.schema.names if name in stored.names or name not in wanted.names]
+        rows = frame.select(*(frame[quoted(name)] for name in kept))
         # Twice as many tasks as run at once: more would cost more than they gain. The task's number is part of its
         # rows' numbers, so it follows the coalesce.
         rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
@@ -276,7 +283,7 @@ def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -
 
 def _written_down(context: JobContext, given: GivenRows) -> Source:
     """Return rows of this process as Spark reads them: from files of the job, into which they are written here."""
-    written = materialize_scan(context, given.scan(context), given.columns, ())
+    written = materialize_scan(context, given.scan(context), given.columns, (), is_judged=False)
     frame = frame_of(context, written)
     scan = input_scan(context, written.files, stored_of(written, written.names))
     return Source(frame=frame.drop(ROW_ID_COLUMN), reads_target=False, scan=lambda: scan)

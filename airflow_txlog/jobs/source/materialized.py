@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
-from airflow_txlog.datafiles.parquet.physical import ParquetFormat, columns_of_leaf
+from airflow_txlog.datafiles.parquet.judging import together
+from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
@@ -40,10 +41,11 @@ from airflow_txlog.engine.table.schema.types import Primitive, StructField, Stru
 from airflow_txlog.errors import CorruptDataFile, TxlogError
 from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, run_here, work_of
-from airflow_txlog.jobs.files.stage import load, staged_of
+from airflow_txlog.jobs.files.stage import Staged, input_layout, load, quarantine_layout, staged_of
 from airflow_txlog.jobs.sql.columns import check_source_names
+from airflow_txlog.jobs.sql.expectations import Expectation, expectations_of
 from airflow_txlog.locations import readable
-from airflow_txlog.storage import Store, StoreReference
+from airflow_txlog.storage import Store
 
 WRITING_SOURCE = "write down the source's rows"
 
@@ -190,12 +192,22 @@ def with_row_id(schema: pa.Schema) -> pa.Schema:
 
 
 def materialize_scan(
-    context: JobContext, scan: FileScan, columns: StructType, parameters: Iterable[str], *, reads_target: bool = False
+    context: JobContext,
+    scan: FileScan,
+    columns: StructType,
+    parameters: Iterable[str],
+    *,
+    reads_target: bool = False,
+    is_judged: bool = True,
 ) -> MaterializedSource:
-    """Materialize the rows of a scan with these columns without Spark. Raises SchemaMismatch."""
+    """Materialize the rows of a scan with these columns without Spark. Raises SchemaMismatch.
+
+    `is_judged`: the expectations on the source, which are plain, drop rows.
+    """
     check_source_names(columns.names)
     stored = to_arrow(columns)
-    layout = input_layout(context, with_row_id(stored))
+    expectations = expectations_of(context, columns, source=True) if is_judged else []
+    layout = judging_layout(context, stored, expectations)
     staged = load(context, Task(source=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
     described = json.loads(schema_to_json(columns))
     return materialized(context, staged, described, stored, parameters, reads_target=reads_target)
@@ -203,7 +215,7 @@ def materialize_scan(
 
 def materialized(
     context: JobContext,
-    staged: Sequence[StagedFile],
+    staged: Staged,
     described: dict[str, Any],
     stored: pa.Schema,
     parameters: Iterable[str],
@@ -211,8 +223,10 @@ def materialized(
     reads_target: bool,
 ) -> MaterializedSource:
     """Return the source in these files, which the saved work keeps. Its SQL has used the `parameters`."""
-    saved = SavedSource(files=tuple(staged), schema=described, parameters=tuple(sorted(parameters)))
+    saved = SavedSource(files=tuple(staged.files), schema=described, parameters=tuple(sorted(parameters)))
     context.saved_inputs.source, context.saved_inputs.reads_target = saved, reads_target
+    context.saved_inputs.judged = together(staged.judged)
+    context.saved_inputs.quarantined = tuple(staged.quarantined)
     return replace(read_again(context, saved, stored), reads_target=reads_target)
 
 
@@ -269,20 +283,11 @@ def unmatched_plan(
     return plan.with_column("segment", [source.bucket_of(number) for number in chosen])
 
 
-def input_layout(context: JobContext, schema: pa.Schema) -> Layout:
-    """Return the layout of files with these columns, ROW_ID_COLUMN among them."""
-    return Layout(
-        store=StoreReference.of(context.store),
-        folder=context.inputs_folder,
-        schema=schema,
-        partition_columns=(),
-        job_id=context.job_id,
-        indexed_columns=(),
-        # Read back soon and then deleted: small size is not worth slow writing. Without dictionaries the footers have
-        # the bytes of the values, however often they repeat.
-        parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
-        with_digests=context.seal is not None,
-    )
+def judging_layout(context: JobContext, stored: pa.Schema, expectations: Iterable[Expectation]) -> Layout:
+    """Return the layout of a source's rows with the columns `stored` and ROW_ID_COLUMN, of which some are dropped."""
+    expected = tuple(each.expected for each in expectations)
+    layout = input_layout(context, with_row_id(stored))
+    return replace(layout, expectations=expected, quarantine=quarantine_layout(context, stored, expected))
 
 
 def write_input(context: JobContext, rows: pa.Table) -> tuple[StagedFile, ...]:

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.contract.operations import Operation
+from airflow_txlog.contract.operations import CheckedOperation, Operation
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.errors import (
     InvalidJobSpec,
@@ -189,7 +189,9 @@ class SqlGate:
 
     def check_all_used(self) -> None:
         """Raise InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
-        check_none_spare(self._context.spec.operation, self.used)
+        operation = self._context.operation
+        judged = operation.expectations.values() if isinstance(operation, CheckedOperation) else ()
+        check_none_spare(self._context.spec.operation, self.used.union(*(sql_text(text).parameters for text in judged)))
 
     def _parse(self, text: str) -> None:
         """Accept one expression, by Spark's own parser, that only computes a value."""

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NullType, StructType
 
-from airflow_txlog.datafiles.tasks.scan_and_write import VIOLATION_COLUMN
+from airflow_txlog.datafiles.parquet.judging import VIOLATION_COLUMN, answer_column
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
@@ -29,6 +29,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.columns import columns_named
 from airflow_txlog.jobs.sql.current_time import with_literal_clocks
+from airflow_txlog.jobs.sql.expectations import expectations_of
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, fit_rows, text_literal, type_sql, without_metadata
 
@@ -46,6 +47,7 @@ class Rules:
     schema: delta.StructType
     spark_schema: StructType
     uri: str
+    expectations: ExpectationsOfSpark
 
     @property
     def fills(self) -> frozenset[str]:
@@ -53,11 +55,12 @@ class Rules:
 
     @property
     def must_check(self) -> bool:
-        return self.table.must_check
+        return self.table.must_check or self.expectations.texts != {}
 
     @property
     def enforced_columns(self) -> frozenset[str]:
         texts = [*(check.sql for check in self.table.checks), *self.table.generated.values()]
+        texts += self.expectations.texts.values()
         named = (name for text in texts for name in self._named(text))
         return frozenset([*self.table.generated, *self.table.lengths, *self.table.identities, *named])
 
@@ -85,6 +88,7 @@ class Rules:
     def enforce(self, rows: DataFrame, *, are_inserts: bool = True) -> DataFrame:
         """Return the rows, texts padded or cut to their length, and VIOLATION_COLUMN if a row can break a rule.
 
+        The answers to the expectations that only Spark evaluates are further columns.
         `rows` have at least `enforced_columns`. `are_inserts`: an identity column without a value is a violation; the
         image of an old row may hold null there.
         """
@@ -102,7 +106,8 @@ class Rules:
             rows = rows.withColumn(VIOLATION_COLUMN, F.coalesce(*too_long))
             rows = rows.withColumns({name: _fitted(name, length) for name, length in self.table.lengths.items()})
             others = [F.col(VIOLATION_COLUMN), *others]
-        return rows.withColumn(VIOLATION_COLUMN, F.coalesce(*others) if others else F.lit(None).cast("string"))
+        violation = F.coalesce(*others) if others else F.lit(None).cast("string")
+        return self.expectations.answered(rows.withColumn(VIOLATION_COLUMN, violation))
 
     def _generated_sql(self, name: str) -> str:
         return f"CAST((\n{self.evaluated.generated[name]}\n) AS {type_sql(self.spark_schema[name].dataType)})"
@@ -144,6 +149,41 @@ class Rules:
         facts = [F.lit(constraint).alias("constraint"), F.lit(what).alias("what"), F.lit(column).alias("column")]
         facts += [F.array(*(F.lit(name) for name in columns)).alias("columns")] if columns else []
         return F.when(F.expr(broken), F.to_json(F.struct(*facts), {"ignoreNullFields": "false"}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectationsOfSpark:
+    """The expectations that only Spark evaluates: accepted texts by their numbers among all."""
+
+    context: JobContext
+    gate: SqlGate
+    texts: Mapping[int, str]
+
+    def answered(self, rows: DataFrame) -> DataFrame:
+        """Return the rows in their order, with whether each of them passes (`judging.answer_column`)."""
+        if not self.texts:
+            return rows
+        view = self.context.view_name()
+        rows.createOrReplaceTempView(view)
+        columns = [quoted(name) for name in rows.schema.names]
+        columns += [
+            f"coalesce((\n{text}\n), FALSE) AS {quoted(answer_column(number))}" for number, text in self.texts.items()
+        ]
+        return self.gate.run(f"SELECT {', '.join(columns)} FROM {aliased(view)}")
+
+
+def accepted_expectations(
+    context: JobContext, schema: delta.StructType, *, source: bool = False
+) -> ExpectationsOfSpark:
+    """Have Spark accept the conditions that are not plain. Raises InvalidPredicate and its kinds."""
+    gate = SqlGate(context)
+    found = expectations_of(context, schema, source=source)
+    texts = {number: each.text for number, each in enumerate(found) if each.condition is None}
+    if texts:
+        relation = aliased(gate.shape(without_metadata(as_spark_schema(schema), nullable=True)))
+        for text in texts.values():
+            gate.condition(text, relation)
+    return ExpectationsOfSpark(context=context, gate=gate, texts=texts)
 
 
 def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
@@ -191,8 +231,9 @@ def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
         schema=schema,
         spark_schema=as_spark_schema(schema),
         uri=context.root,
+        expectations=accepted_expectations(context, schema),
     )
-    if rules.must_check or rules.table.defaults:
+    if rules.table.must_check or rules.table.defaults:
         _check_texts(context, rules)
     return rules
 

@@ -19,6 +19,7 @@ from airflow_txlog.contract.operations.fields import (
     Assignments,
     Clauses,
     ColumnNames,
+    Conditions,
     Location,
     Names,
     SomeColumnNames,
@@ -161,6 +162,19 @@ def expression_map(name: str, value: Any) -> Any:
     return dict(value)
 
 
+def condition_map(name: str, value: Any) -> Any:
+    """Return SQL conditions by name; none without a value. A template or another task's output stays as it is."""
+    if value is None:
+        return {}
+    if is_output(value) or (isinstance(value, str) and has_template(value)):
+        return value
+    if not isinstance(value, Mapping):
+        raise _refused(
+            name, f'{_kind(value)}; write a mapping of names to SQL conditions, such as {{"positive": "amount > 0"}}'
+        )
+    return dict(value)
+
+
 def clause_list(name: str, value: Any) -> list[Any]:
     """Return the clauses of a merge from a list, or from one clause."""
     if isinstance(value, Mapping):
@@ -212,6 +226,7 @@ _FORMS: tuple[tuple[Any, Callable[[str, Any], Any]], ...] = (
     (TableView, source_of),
     (Clauses, clause_list),
     (Assignments, expression_map),
+    (Conditions, condition_map),
     (ColumnNames, column_list),
     (SomeColumnNames, column_list),
     (Names, column_list),

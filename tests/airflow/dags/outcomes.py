@@ -32,6 +32,9 @@ with DAG("conflict_won_by_the_job", schedule=None, default_args=DEFAULTS):
 with DAG("wrong_input", schedule=None, default_args=DEFAULTS):
     DeltaDeleteOperator(task_id="forget", table_uri=TABLE, predicate="no_such_column = 1")
 
+with DAG("too_many_rows", schedule=None, default_args=DEFAULTS):
+    DeltaDeleteOperator(task_id="forget", table_uri=TABLE, predicate="user_id < 51", max_deleted_fraction=0.5)
+
 with DAG("wrong_input_of_one_index", schedule=None, default_args=DEFAULTS):
     DeltaDeleteOperator.partial(task_id="forget", table_uri=TABLE).expand(predicate=["user_id = 1", "nobody = 1"])
 

@@ -28,6 +28,7 @@ FAILED = [
     errors.UnsupportedFeature("x"),
     errors.SchemaMismatch("x"),
     errors.ConstraintViolation("x"),
+    errors.ExpectationFailed("x"),
     errors.AmbiguousMerge("x"),
     errors.InvalidPredicate("x"),
     errors.TableNotFound("x"),

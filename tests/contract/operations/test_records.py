@@ -84,6 +84,17 @@ TEXTS = [
     ("delete", {"predicate": None, "keys": {"column": "id", "source": {"sql": "q"}}}, {"q": Sees.VIEWS}),
     ("update", {"set": {"a": "x"}, "predicate": "w"}, {"x": Sees.TABLE, "w": Sees.TABLE}),
     (
+        "upsert",
+        {
+            "source": FILES,
+            "keys": ["id"],
+            "expect": {"a": "x"},
+            "expect_or_fail": {"b": "y"},
+            "expect_or_drop": {"c": "z"},
+        },
+        {"x": Sees.TABLE, "y": Sees.TABLE, "z": Sees.TABLE},
+    ),
+    (
         "merge",
         {
             "source": FILES,

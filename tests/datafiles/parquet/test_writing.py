@@ -29,7 +29,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     FileScan,
     Task,
     WriteTask,
-    staged_or_error,
+    report_of,
 )
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, CorruptDeletionVector, SchemaMismatch, TxlogError
 from tests.helpers.files import bins_of, place_of, plan_of_files, store_of
@@ -330,7 +330,7 @@ def test_an_error_of_a_scan_can_be_read_back_from_any_text(tmp_path: Path) -> No
 
 
 def records(task: Any, batches: Iterator[pa.RecordBatch]) -> list[StagedFile | TxlogError]:
-    return [staged_or_error(text) for batch in task(batches) for text in batch.column("record").to_pylist()]
+    return [report_of(text) for batch in task(batches) for text in batch.column("record").to_pylist()]
 
 
 def test_a_rewrite_tells_each_copy_and_each_failure(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask
 from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins
-from airflow_txlog.datafiles.tasks.scan_and_write import WriteTask, staged_or_error
+from airflow_txlog.datafiles.tasks.scan_and_write import WriteTask, report_of
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.jobs.files.scan import plan_files
@@ -49,7 +49,7 @@ def rewriting(table: Table, positions: list[int]) -> bytes:
 def attempt(task: bytes, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
     """One attempt in a worker of its own: what it tells."""
     told = [text for batch in pickle.loads(task)(batches) for text in batch.column(0).to_pylist()]
-    found = [staged_or_error(text) for text in told]
+    found = [report_of(text) for text in told]
     assert all(isinstance(file, StagedFile) for file in found), found
     return found  # type: ignore[return-value]
 

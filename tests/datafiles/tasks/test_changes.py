@@ -16,7 +16,7 @@ from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, Part
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import leaving_task
 from airflow_txlog.datafiles.tasks.plans import Bins, in_parts
-from airflow_txlog.datafiles.tasks.scan_and_write import Task, WriteTask, staged_or_error
+from airflow_txlog.datafiles.tasks.scan_and_write import Task, WriteTask, report_of
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, TxlogError
 from tests.helpers.files import bins_of, place_of, plan_of_files, store_of
 from tests.helpers.vectors import bitmap
@@ -47,7 +47,7 @@ def rows_of(target: Layout, staged: list[StagedFile], *, is_change: bool) -> lis
 def test_a_row_goes_to_the_table_to_the_change_rows_or_to_both_as_its_change_type_says(tmp_path: Path) -> None:
     target = layout(tmp_path)
     (record,) = WriteTask(layout=target)(iter([batch()]))
-    staged = [staged_or_error(text) for text in record.column(0).to_pylist()]
+    staged = [report_of(text) for text in record.column(0).to_pylist()]
     files = [file for file in staged if isinstance(file, StagedFile)]
     assert len(files) == len(staged) == 2
     assert [row["id"] for row in rows_of(target, files, is_change=False)] == [0, 1, 2]
@@ -117,7 +117,7 @@ def plan(folder: Path, *files: dict[str, Any], **constants: pa.Array) -> Bins:
 
 def ran(task: Task) -> list[StagedFile | TxlogError]:
     (record,) = task(iter([pa.RecordBatch.from_pydict({"id": [0]})]))
-    return [staged_or_error(text) for text in record.column(0).to_pylist()]
+    return [report_of(text) for text in record.column(0).to_pylist()]
 
 
 def stored_rows(folder: Path, name: str, start: int) -> str:
@@ -181,7 +181,7 @@ def test_a_file_in_pieces_is_told_once(tmp_path: Path, positions: list[int] | No
     for number in range(3):
         task = leaving_task(bins, target)
         for record in task(iter([pa.RecordBatch.from_pydict({"id": [number]})])):
-            found += [staged_or_error(text) for text in record.column(0).to_pylist()]
+            found += [report_of(text) for text in record.column(0).to_pylist()]
     files = [file for file in found if isinstance(file, StagedFile)]
     assert len(files) == len(found) == 3
     told = [row["id"] for row in rows_of(target, files, is_change=True)]

@@ -24,7 +24,7 @@ from airflow_txlog.datafiles.tasks.compaction import (
     ahead,
     dictionary_columns,
 )
-from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, FileScan, staged_or_error
+from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, FileScan, report_of
 from airflow_txlog.errors import CorruptDataFile, TxlogError, UnsupportedFeature
 from tests.helpers.files import bins_of, plan_of_files, store_of
 from tests.helpers.vectors import bitmap
@@ -56,7 +56,7 @@ def compact(
         read_ahead=read_ahead,
     )
     ranges = iter([pa.record_batch({"id": pa.array([0], pa.int64())})])
-    return [staged_or_error(record) for batch in task(ranges) for record in batch.column(RECORD_COLUMN).to_pylist()]
+    return [report_of(record) for batch in task(ranges) for record in batch.column(RECORD_COLUMN).to_pylist()]
 
 
 def staged(found: Sequence[StagedFile | TxlogError]) -> list[StagedFile]:

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses_of, pack
 from airflow_txlog.datafiles.parquet import rewriting
+from airflow_txlog.datafiles.parquet.judging import VIOLATION_COLUMN
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.writing import Layout
@@ -23,10 +24,9 @@ from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import NewImages, RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
-    VIOLATION_COLUMN,
     FileScan,
     Task,
-    staged_or_error,
+    report_of,
 )
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, JobError, TxlogError
 from airflow_txlog.sql.expression import Values
@@ -71,7 +71,7 @@ def batches(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
 
 def ran(task: ImageTask, rows: pa.RecordBatch, size: int = 100) -> list[StagedFile | TxlogError]:
     texts = [text for record in task(batches(rows, size)) for text in record.column(0).to_pylist()]
-    return [staged_or_error(text) for text in texts]
+    return [report_of(text) for text in texts]
 
 
 def stored(root: Path, found: list[StagedFile | TxlogError], *, is_change: bool = False) -> dict[int, tuple[Any, ...]]:

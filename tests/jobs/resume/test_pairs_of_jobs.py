@@ -180,7 +180,7 @@ def test_a_job_reads_what_the_matrix_takes_for_granted(tmp_path: Path, spark: Sp
     operation, arguments = STANDS_FOR[name]
     with before_commit(seen.append):
         committed(run(spark, operation, table, **arguments))
-    work, reads = matrix.CURRENTS[name], seen[0]._reads
+    work, reads = matrix.CURRENTS[name], seen[0].reads
     named = {file for file, path in paths.items() if any(path in one for one in reads.paths)}
     nothing_there = {file for file, path in paths.items() if any(path in one for one in reads.unmatched)}
     assert named == set(work.looked_into)

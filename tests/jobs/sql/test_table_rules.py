@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.tasks.scan_and_write import VIOLATION_COLUMN, without_violations
+from airflow_txlog.datafiles.parquet.judging import VIOLATION_COLUMN, without_violations
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import ConstraintViolation, JobError
 from tests.helpers.jobs import committed, error_of, files_on_disk, insert, merge, run, set_property, update

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
@@ -13,8 +14,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from tests.helpers import s3
 from tests.helpers.depth import by_hand
-from tests.helpers.jobs import SCHEMA, application, by_id, committed, insert, rows, run, update
-from tests.helpers.racing import before_commit
+from tests.helpers.jobs import SCHEMA, application, by_id, committed, error_of, insert, rows, run, update
+from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, bag, stage
 from tests.jobs.resume import test_never_start_over as never
 
@@ -113,6 +114,33 @@ def test_each_job_leaves_on_s3_what_it_leaves_on_a_disk_and_is_done_once(
             again = run(spark, operation, remote, **there)
             assert (again.status, again.version) == ("already_done", result.version), operation
     assert remote.latest_version() == local.latest_version()
+
+
+@pytest.mark.long("on S3 what test_expectations shows on a disk")
+def test_rows_are_checked_and_sent_to_quarantine_on_s3(tmp_path: Path) -> None:
+    table, place = made(s3.new_folder(), {"delta.enableDeletionVectors": "true"}), f"{s3.new_folder()}/bad"
+    pq.write_table(rows(10, start=15, day=None), tmp_path / "rows.parquet")
+    there: dict[str, Any] = {
+        "application": application(),
+        "storage_options": s3.plain_options(),
+        "source": {"format": "parquet", "path": str(tmp_path / "rows.parquet")},
+        "keys": ["id"],
+        "expect_or_quarantine": {"few": "id < 22"},
+        "quarantine_uri": place,
+        "unique": ["id"],
+    }
+    before = sorted(info.path for info in table.store.walk())
+    tried = run(None, "upsert", table, **there | {"application": None, "dry_run": True, "unique": None})
+    assert [each["rows_added"] for each in tried.details.partitions] == [7]
+    failed = run(None, "upsert", table, max_updated_rows=4, **there)
+    assert error_of(failed)["type"] == "ExpectationFailed"
+    assert sorted(info.path for info in table.store.walk()) == before
+    with killed_before_commit(2):
+        run(None, "upsert", table, **there)
+    result = committed(run(None, "upsert", table, **there))
+    assert result.metrics["expectation.few.failed"] == 3
+    left = Table.open(place, storage_options=s3.options())
+    assert (left.latest_version(), sorted(left.to_arrow().column("id").to_pylist())) == (0, [22, 23, 24])
 
 
 @pytest.mark.long("on S3 what test_never_start_over shows on a disk")

@@ -41,6 +41,7 @@ from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import scan_frame, through
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
+from airflow_txlog.jobs.files.stage import Staged
 from airflow_txlog.jobs.operations.delete.key_values import check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.keys import join_hint
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
@@ -141,7 +142,9 @@ class DeleteByKeys(RowOperation[_Prepared]):
             column = StructType(fields=(StructField(name=KEY, type=field.type, nullable=True),))
             files = write_input(context, pa.table({KEY: keys}))
             described, stored = json.loads(schema_to_json(column)), to_arrow(column)
-            source = materialized(context, files, described, stored, self._gate.used, reads_target=reads_target)
+            source = materialized(
+                context, Staged([*files], []), described, stored, self._gate.used, reads_target=reads_target
+            )
             context.saved_inputs.num_keys_given = len(given)
             self._keys = self._read(source)
         context.log(f"{plural(len(given), 'key')} given, {len(keys)} of them different")
@@ -315,7 +318,7 @@ class _Delete(ByCondition[PreparedByCondition]):
             # A text that names no data column is worth the question to Spark.
             if named <= set(scope.partitions.columns) and scope.partitions.speaks_of_partitions_only(condition):
                 files, whole = whole, scope.files_accepted(condition, files)
-                if context.record(Delete).require_match:
+                if context.record(Delete).require_match or context.record(Delete).limits_old_rows:
                     # Whether a file without a count holds a row is known only after reading it.
                     counted = pa.array([count is not None for count in live_row_counts(whole)], pa.bool_())
                     files, whole = whole.filter(pc.invert(counted)), whole.filter(counted)

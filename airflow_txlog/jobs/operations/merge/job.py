@@ -46,6 +46,7 @@ from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.handed_out import HandedOut, Numbering
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_again, saved_source
 from airflow_txlog.jobs.sql.columns import assigned_columns, evolved_metadata
+from airflow_txlog.jobs.sql.expectations import why_spark_judges
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import both, either, partition_scope, read_condition
 
@@ -97,6 +98,7 @@ class MergeRows(RowOperation[PreparedMerge]):
 
     def __init__(self, context: JobContext, merge: Merge) -> None:
         self._context = context
+        context.judges_source = True
         self._merge = merge
         self.writes_rows = any(clause.then != "delete" for clause in merge.clauses)
         self._gate = SqlGate(context)
@@ -232,6 +234,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         context, gate = self._context, self._gate
         source = context.executor.source(context, gate, self._merge.source, "source", snapshot)
         self.meet(snapshot, source.columns)
+        context.executor.foresee(lambda: why_spark_judges(context, source.columns, source=True))
         context.executor.foresee(lambda: self._why_spark(snapshot, self._pair(snapshot, source.columns)))
         if source.reads_target:
             tx.read_whole_table()

@@ -189,7 +189,7 @@ def _sorted_by_spark(
     # Spark sorts fast by the first column as long as it differs; by segment most rows would be equal.
     order = [F.col(".".join(map(quoted, path))) for path in columns]
     frame = frame.sortWithinPartitions(Z_COLUMN, *order).drop(Z_COLUMN)
-    return collect_records(context, records_of(frame, layout), "sort")
+    return collect_records(context, records_of(frame, layout), "sort").files
 
 
 def _by_segment(frame: DataFrame, count: int) -> DataFrame:

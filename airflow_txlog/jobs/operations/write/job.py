@@ -21,33 +21,29 @@ import pyarrow as pa
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Write
 from airflow_txlog.contract.wording import files_text, plural
+from airflow_txlog.datafiles.parquet.judging import together
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.commit.content.clustering import clustered_by
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES
-from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
-from airflow_txlog.engine.table.schema.column_paths import path_text
-from airflow_txlog.engine.table.schema.schema import parse_schema
-from airflow_txlog.engine.table.schema.types import StructType, bare_columns
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
-from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
+from airflow_txlog.errors import PartitionMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.stage import layout_for
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.operations.write.numbered import NumberedRows, keep_numbered, move_marks
+from airflow_txlog.jobs.operations.write.target_columns import check_layout, created_schema, spelled
 from airflow_txlog.jobs.resume.attempts import Change, check_may_remove_rows, run_attempts
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse, rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
+from airflow_txlog.jobs.rows.checked_change import check_arguments, check_old_rows, checked
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
 from airflow_txlog.jobs.rows.tiny_files import joined
 from airflow_txlog.jobs.source.handed_out import NOT_NUMBERED
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.sql.columns import (
-    SchemaJson,
     check_has_columns,
-    check_source_names,
     evolved_by_source,
 )
 from airflow_txlog.jobs.sql.gate import SqlGate
@@ -175,7 +171,7 @@ class _Write:
             # Before the evaluation of the source, which may take long and leaves its rows in the folder.
             context.table.check_folder(described.partition_by or (), allow_non_empty=described.allow_non_empty)
             self._source = self._found(None)
-            schema = _created_schema(self._source.described)
+            schema = created_schema(self._source.described)
             partition_by = spelled(described.partition_by or (), schema)
             cluster_by = described.cluster_by or ()
             tx = context.table.begin_create(
@@ -219,6 +215,7 @@ class _Write:
         self._begin_memory(tx)
         with context.step("plan"):
             must_stage, target = self._target_of(tx)
+            check_arguments(context, target.rules.schema)
             partitions = Partitions(context, self._gate, target.rules.schema, target.layout.partition_columns)
             if tx.snapshot is None:
                 scope = scope_of_new_table(context, partitions)
@@ -227,13 +224,29 @@ class _Write:
             if self._mode == "overwrite_partitions":
                 check_has_partitions(context, target.layout.partition_columns)
         if must_stage:
-            self._stage(tx, target, scope)
+            self._stage(target, scope)
         segments = [segment for segment in self._memory.segments if segment.kind == ROWS]
         if not must_stage:
             log_reuse(context, self._memory, segments, ())
         move_marks(tx, target.rules.table, segments)
         staged = [file for segment in segments for file in segment.files]
-        return self._change(tx, target, scope, staged, self._replaced(tx, scope, staged))
+        replaced = self._replaced(tx, scope, staged)
+        change = self._checked(tx, scope, self._change(tx, target, scope, staged, replaced), staged, replaced)
+        if must_stage and tx.snapshot is not None:
+            self._saved_work.save(self._memory)
+        return change
+
+    def _checked(
+        self, tx: Transaction, scope: WriteScope, change: Change, staged: Sequence[StagedFile], replaced: pa.Table
+    ) -> Change:
+        """Return the change with the results of all checks. Raises as `check_old_rows` and `checked` do."""
+        context, within = self._context, PartitionScope(partitions=scope.partitions)
+        if tx.snapshot is not None:
+            within = partition_scope(context, self._gate, tx.snapshot, scope.partitions)
+            files = replaced.num_rows
+            check_old_rows(context, tx.snapshot, within, whole=replaced, rows=0, updated=0, files=files)
+        rows = sum(file.num_records for file in staged)
+        return checked(context, tx, within, change, self._memory, new=staged, num_inserted=rows, leaving={})
 
     def _using(self, partition_columns: Sequence[str]) -> list[str] | None:
         """Return the columns of `replace_using` as the table spells them, if all of them are partition columns."""
@@ -262,21 +275,24 @@ class _Write:
         if sizes and why is not None:
             self._context.log(f"not used of what was staged before: {files_text(sizes)}, as {why}")
 
-    def _stage(self, tx: Transaction, target: _Target, scope: WriteScope) -> None:
+    def _stage(self, target: _Target, scope: WriteScope) -> None:
         context = self._context
         self._gate.check_all_used()
         source, first_values = self._numbered_source(target, scope.rows)
         with context.step("write"):
-            staged = joined(context, target.layout, source.stage(target.rules, target.layout, scope.rows))
+            new, judged, quarantined = source.stage(target.rules, target.layout, scope.rows)
+            context.saved_inputs.quarantined = tuple(quarantined)
+            staged = joined(context, target.layout, new)
         try:
             scope.check_inside(staged)
         except BaseException:
             unstage(context.store, staged)
             raise
-        self._memory.add([Segment(kind=ROWS, inputs=frozenset(), fingerprint=first_values, files=tuple(staged))])
+        segment = Segment(
+            kind=ROWS, inputs=frozenset(), fingerprint=first_values, files=tuple(staged), judged=together(judged)
+        )
+        self._memory.add([segment])
         context.log(f"{plural(sum(file.num_records for file in staged), 'row')} in {plural(len(staged), 'new file')}")
-        if tx.snapshot is not None:
-            self._saved_work.save(self._memory)
 
     def _numbered_source(self, target: _Target, inside: str | None) -> tuple[FoundSource, str]:
         """Return the source, with values of the identity columns that it lacks, and the first of them."""
@@ -399,50 +415,3 @@ class _Write:
             if deleted is not None:
                 metrics["numDeletedRows"] = deleted
         return metrics
-
-
-def _created_schema(columns: SchemaJson) -> StructType:
-    """Return the columns of a new table: the source's, all of them nullable, as every Spark writer has it."""
-    check_source_names([field["name"] for field in columns["fields"]])
-    untyped = [field["name"] for field in columns["fields"] if field["type"] == "void"]
-    if untyped:
-        raise SchemaMismatch(
-            f"The table cannot be created: the source's columns {untyped} have no type (NULL). Cast them in the "
-            "source's SQL. Nothing was staged.",
-            columns=untyped,
-        )
-    return bare_columns(parse_schema(json.dumps(columns)))
-
-
-def check_layout(context: JobContext, snapshot: Snapshot) -> None:
-    """Raise PartitionMismatch if the job names other partition columns, or clustering columns, than the table has."""
-    asked, columns = context.record(Write).partition_by, snapshot.partition_columns
-    if asked is not None and [name.lower() for name in asked] != [name.lower() for name in columns]:
-        raise PartitionMismatch(
-            f"{context.root} is partitioned by {list(columns)}, and the job says {list(asked)}. Leave partition_by "
-            "out, or write to another table. Nothing was staged.",
-            table=context.root,
-        )
-    wanted = context.record(Write).cluster_by
-    if wanted is None:
-        return
-    clustering = [path_text(path) for path in clustered_by(snapshot)]
-    if [name.replace("`", "").lower() for name in wanted] != [name.replace("`", "").lower() for name in clustering]:
-        raise PartitionMismatch(
-            f"{context.root} is clustered by {clustering or 'nothing'}, and the job names {list(wanted)}. Leave "
-            "cluster_by out, or change the table with DeltaAlterTableOperator(cluster_by=[…]). Nothing was staged.",
-            table=context.root,
-        )
-
-
-def spelled(names: Sequence[str], schema: StructType) -> list[str]:
-    """Return the names by the spelling of the schema. Raises SchemaMismatch."""
-    found = [(name, schema.find(name)) for name in names]
-    missing = [name for name, field in found if field is None]
-    if missing:
-        raise SchemaMismatch(
-            f"partition_by names {missing}.{did_you_mean(missing[0], schema.names)} The source's columns are: "
-            f"{shown_names(schema.names)}. Nothing was staged.",
-            columns=missing,
-        )
-    return [field.name for _, field in found if field is not None]

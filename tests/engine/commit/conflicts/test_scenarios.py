@@ -220,7 +220,7 @@ class Case:
                 case other:
                     raise AssertionError(f"a kind of read that this test does not know: {other}")
         if "read_files" in self.current:
-            tx._reads = replace(tx._reads, paths=frozenset(self.current["read_files"]))
+            tx.reads = replace(tx.reads, paths=frozenset(self.current["read_files"]))
 
     def stage(self, tx: Transaction) -> None:
         for action in self.actions(self.current["actions"]):

@@ -1,0 +1,156 @@
+"""Rows that an expectation sends to quarantine: appended to another table before the job's own commit.
+
+The rows wait in files of the inputs folder, which the saved work names. Each attempt that has passed its checks first
+appends them, under the application transaction of the job, and then makes its own commit; so a row is never in neither
+table. The invariant: the rows are in quarantine once, whatever retries do. A job whose own commit then fails for good
+leaves them there. Source: soundness B5.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import RowsInProcess, SourceOperation, Write
+from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.tasks.scan_and_write import Task
+from airflow_txlog.engine import DeltaTable, Transaction
+from airflow_txlog.engine.table.schema.column_mapping import table_schema
+from airflow_txlog.engine.table.schema.rules import read_rules
+from airflow_txlog.engine.table.schema.schema import from_arrow
+from airflow_txlog.engine.table.schema.types import bare_columns
+from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedFeature
+from airflow_txlog.jobs.context import FixedTexts, JobContext
+from airflow_txlog.jobs.files.stage import TaskRows, layout_for, stage
+from airflow_txlog.jobs.resume.attempts import Change, run_attempts
+from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, rules_at
+from airflow_txlog.jobs.source.materialized import input_scan
+
+
+def check_quarantine(context: JobContext) -> None:
+    """Raise InvalidJobSpec, before anything is staged, if the job's own table is its quarantine."""
+    uri = _uri_of(context)
+    if uri is not None and DeltaTable.at(uri, context.spec.access).uri == context.root:
+        raise InvalidJobSpec(
+            f"quarantine_uri is the table {context.root} itself. Name another one. Nothing was read.",
+            argument="quarantine_uri",
+        )
+
+
+def to_quarantine(context: JobContext) -> Callable[[], None] | None:
+    """Return the step that appends the rows in quarantine to their table, if there are some; None if not."""
+    uri, files = _uri_of(context), context.saved_inputs.quarantined
+    if uri is None or context.is_dry_run or not (files or context.num_quarantined):
+        return None
+    if context.saved_inputs.reads_target:
+        raise InvalidJobSpec(
+            f"The source reads the table {context.root} itself, so that each attempt may find other rows, and "
+            "expect_or_quarantine writes rows once. Use expect_or_drop, or another source. Nothing was committed.",
+            argument="expect_or_quarantine",
+        )
+    return lambda: _append(context, uri)
+
+
+def _uri_of(context: JobContext) -> str | None:
+    operation = context.operation
+    return operation.quarantine_uri if isinstance(operation, SourceOperation) else None
+
+
+def _append(context: JobContext, uri: str) -> None:
+    count, found = sum(file.num_records for file in context.saved_inputs.quarantined), context.num_quarantined
+    if found is None:
+        result = _Quarantine(context, uri).run()
+        # A log that was cleaned does not have the count of an earlier try.
+        found = context.num_quarantined = result.metrics.get("numOutputRows", count)
+        context.log(f"{plural(found, 'row')} in quarantine at {uri}, version {result.version}")
+    if found != count:
+        raise JobError(
+            f"An earlier try or attempt of this work has put {plural(found, 'row')} into quarantine at {uri}, and this "
+            f"one has {count}: the source has changed in between. Nothing was committed to {context.root}. Look at the "
+            "rows in quarantine, delete those of this work, and clear the task."
+        )
+
+
+class _Quarantine:
+    """The append of the rows in quarantine, by the executor of the job."""
+
+    def __init__(self, context: JobContext, uri: str) -> None:
+        self._from = context
+        self._memory = Memory()
+        self._files = context.saved_inputs.quarantined
+        described = context.spec
+        spec = JobSpec(
+            operation=Write(source=RowsInProcess(), schema_evolution=True),
+            table_uri=uri,
+            application=described.application,
+            annotations=described.annotations,
+            conflict_deadline_s=described.conflict_deadline_s,
+            strict_writers=described.strict_writers,
+            access=described.access,
+            saved_work_key=described.saved_work_key,
+        )
+        self._context = JobContext(
+            spec=spec,
+            executor=context.executor,
+            table=DeltaTable.at(uri, spec.access, limits=context.limits, strict_writers=spec.strict_writers),
+            log=lambda line: context.log(f"quarantine: {line}"),
+            current_time=context.current_time,
+            texts=FixedTexts(operation=spec.operation, parameters={}),
+        )
+
+    def run(self) -> JobResult:
+        """Append the rows, unless an earlier try has. Raises TxlogError."""
+        return run_attempts(self._context, self._plan, memory=self._memory, begin_absent=self._begin_absent)
+
+    def _begin_absent(self) -> Transaction:
+        return self._context.table.begin_create(bare_columns(from_arrow(self._schema)), [], {})
+
+    @property
+    def _schema(self) -> pa.Schema:
+        first = self._files[0]
+        file = DataFile(
+            store=self._from.store, path=first.store_path, size_bytes=first.size_bytes, num_records=first.num_records
+        )
+        with open_data_file(file) as parquet:
+            return parquet.schema_arrow.remove_metadata()
+
+    def _plan(self, tx: Transaction) -> Change:
+        context, memory, schema = self._context, self._memory, self._schema
+        if tx.snapshot is None:
+            memory.forget()
+        else:
+            tx.evolve_schema(bare_columns(from_arrow(schema)))
+            memory.begin(rules_at(tx.snapshot))
+        protocol, metadata = tx.protocol, tx.metadata
+        assert protocol is not None
+        assert metadata is not None
+        if not memory.segments:
+            rules = read_rules(metadata, table_schema(metadata, context.root), context.root)
+            if rules.must_check or rules.fills:
+                raise UnsupportedFeature(
+                    f"{context.root} has constraints, generated or identity columns, defaults or lengths of text, and "
+                    "rows are put into quarantine only in a table without them. Name another one as quarantine_uri. "
+                    "Nothing was committed.",
+                    table=context.root,
+                    feature="rules of the table",
+                    needed_to="write",
+                )
+            rows = TaskRows(Task(source=input_scan(self._from, self._files, schema)))
+            new = stage(context, layout_for(context, protocol, metadata, tx.clustering), [(rows, None)])
+            memory.add([Segment(kind=ROWS, inputs=frozenset(), files=tuple(new.files))])
+        staged = [file for segment in memory.segments for file in segment.files]
+        return Change(
+            operation="WRITE",
+            parameters={"mode": "Append", "partitionBy": json.dumps(list(metadata.partition_columns))},
+            staged=staged,
+            metrics={
+                "numFiles": len(staged),
+                "numOutputRows": sum(file.num_records for file in staged),
+                "numOutputBytes": sum(file.size_bytes for file in staged),
+            },
+            is_creation=tx.snapshot is None,
+        )

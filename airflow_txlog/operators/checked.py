@@ -1,0 +1,119 @@
+"""The bases of the operators that check their change before they publish it: limits, and expectations on new rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_txlog.contract.job import ApplicationTransaction
+from airflow_txlog.operators.arguments.given import path_text
+from airflow_txlog.operators.base import DataChangingOperator
+
+
+class LimitedOperator(DataChangingOperator):
+    """Base of the operators that remove rows.
+
+    A violated limit fails the task with ExpectationFailed on its first try, makes no commit and leaves no file.
+    A fraction from 0 to 1 is one of the live rows in the partitions of `partition_predicate`; without it, of the whole
+    table (docs/checks.md).
+
+    :param max_deleted_rows: the most rows that may be deleted, or replaced by an overwrite.
+    :param max_deleted_fraction: the same, as a fraction.
+    :param max_files_rewritten: the most data files that may leave the table or get a deletion vector.
+    :param dry_run: report the change by partition in the XCom and the log, and neither write nor commit anything.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_deleted_rows: int | None = None,
+        max_deleted_fraction: float | None = None,
+        max_files_rewritten: int | None = None,
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        # Not `self.dry_run`, which is a method of every Airflow operator.
+        self.is_dry_run = dry_run
+        self.max_deleted_rows = max_deleted_rows
+        self.max_deleted_fraction = max_deleted_fraction
+        self.max_files_rewritten = max_files_rewritten
+
+    def job_arguments(self) -> dict[str, Any]:
+        return {**super().job_arguments(), "dry_run": self.is_dry_run}
+
+    def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
+        """Return none for a dry run, which uses up no number."""
+        return None if self.is_dry_run else super().application(context, table_uri)
+
+
+class CheckedOperator(LimitedOperator):
+    """Base of the operators that add or change rows.
+
+    A row passes an expectation only if its condition is TRUE; NULL fails. Each is `{name: SQL condition}` over the
+    table's columns, with `:name` for values. The counts are in the task's XCom, its log and the commit.
+
+    :param expect: count the new rows that fail, and keep them. (templated)
+    :param expect_or_fail: fail the task with ExpectationFailed, on its first try, if a new row fails. There is no
+        commit, and no file stays. (templated)
+    :param unique: columns whose values no two rows of the operation's scope may share after the operation; a row with
+        NULL in one of them equals no row. Otherwise the task fails with ExpectationFailed. (templated)
+    :param max_updated_rows: the most rows that may be updated.
+    :param max_updated_fraction: the same, as a fraction.
+    :param min_inserted_rows: the fewest rows that must be inserted, or written.
+    :param max_inserted_rows: the most rows that may be.
+    """
+
+    template_fields: Sequence[str] = (*LimitedOperator.template_fields, "expect", "expect_or_fail", "unique")
+
+    def __init__(
+        self,
+        *,
+        expect: Mapping[str, str] | None = None,
+        expect_or_fail: Mapping[str, str] | None = None,
+        unique: str | Sequence[str] | None = None,
+        max_updated_rows: int | None = None,
+        max_updated_fraction: float | None = None,
+        min_inserted_rows: int | None = None,
+        max_inserted_rows: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.expect = expect
+        self.expect_or_fail = expect_or_fail
+        self.unique = unique
+        self.max_updated_rows = max_updated_rows
+        self.max_updated_fraction = max_updated_fraction
+        self.min_inserted_rows = min_inserted_rows
+        self.max_inserted_rows = max_inserted_rows
+
+
+class SourceOperator(CheckedOperator):
+    """Base of the operators that write the rows of a source.
+
+    :param expect_or_drop: conditions on the rows of the source: those that fail are counted and dropped before they
+        meet the table. (templated)
+    :param expect_or_quarantine: the same, and the rows that fail are appended to another table. (templated)
+    :param quarantine_uri: the path or the URI of that table. It is created if there is none, and gets new columns of
+        the source. The rows have a further column, `failed_expectations`. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *CheckedOperator.template_fields,
+        "expect_or_drop",
+        "expect_or_quarantine",
+        "quarantine_uri",
+    )
+
+    def __init__(
+        self,
+        *,
+        expect_or_drop: Mapping[str, str] | None = None,
+        expect_or_quarantine: Mapping[str, str] | None = None,
+        quarantine_uri: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.expect_or_drop = expect_or_drop
+        self.expect_or_quarantine = expect_or_quarantine
+        self.quarantine_uri = path_text(quarantine_uri)
