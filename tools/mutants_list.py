@@ -792,7 +792,7 @@ FAULTS = (
         file="airflow_txlog/jobs/source/handed_out.py",
         old="name in identities and identities[name].value(0) == value for",
         new="name in identities for",
-        tests=(IDENTITY_COLUMNS,),
+        tests=(f"{IDENTITY_COLUMNS}::test_a_race_for_the_values_is_lost_and_the_rows_are_numbered_again",),
     ),
     Fault(
         name="inserts-of-a-lost-race-kept",
@@ -800,7 +800,7 @@ FAULTS = (
         file="airflow_txlog/jobs/operations/merge/job.py",
         old='+ ("" if handed is None else handed.first_values(number))',
         new="",
-        tests=(IDENTITY_COLUMNS,),
+        tests=(f"{IDENTITY_COLUMNS}::test_a_race_for_the_values_is_lost_and_the_rows_are_numbered_again",),
     ),
     Fault(
         name="mark-left-behind",
@@ -808,7 +808,7 @@ FAULTS = (
         file="airflow_txlog/jobs/rows/pipeline.py",
         old="tx.move_marks(marks)",
         new="pass",
-        tests=(IDENTITY_COLUMNS,),
+        tests=(f"{IDENTITY_COLUMNS}::test_merge_upsert_and_overwrites_number_the_rows_that_they_add",),
     ),
     Fault(
         name="values-of-another-column-reserved",
@@ -816,7 +816,7 @@ FAULTS = (
         file="airflow_txlog/jobs/source/handed_out.py",
         old="            self._reserved = None\n        if",
         new="            pass\n        if",
-        tests=(IDENTITY_COLUMNS,),
+        tests=(f"{IDENTITY_COLUMNS}::test_reserved_values_are_not_those_of_a_column_that_takes_its_place",),
     ),
     # --- small files ------------------------------------------------------------------------------------------------
     Fault(
