@@ -14,15 +14,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import NamedTuple
 
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.contract.restrictions import OPTIONS
-from airflow_txlog.datafiles.partitioning import NULL_DIRECTORY
-from airflow_txlog.engine.log.names import LOG_DIRECTORY
+from airflow_txlog.engine.log.names import LOG_DIRECTORY, parse_name
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, UnsupportedStore
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.source.partition_folders import Values, above_values, check_in_one_place, values_in
 from airflow_txlog.jobs.spark.session import has_settings_of_its_own
 from airflow_txlog.locations import (
     GLOB,
@@ -38,7 +37,6 @@ from airflow_txlog.locations import (
 from airflow_txlog.storage import STORES, Access, Store, open_store
 from airflow_txlog.storage.local_files import holds_nothing, names_below
 
-_ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 # The same as Spark's own check of names.
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
 # Files that hold the footers of their neighbours and no rows. Spark prefers the first.
@@ -90,10 +88,6 @@ class OnlySpark:
     why: str
 
 
-Values = tuple[tuple[str, str | None], ...]
-"""Names and values of the partition columns of one folder, from the top down."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
     """One file. `path` is an absolute URI; `values` are those of its folders."""
@@ -105,6 +99,11 @@ class SourceFile:
     @property
     def name(self) -> str:
         return self.path.rpartition("/")[2]
+
+    @property
+    def above_partitions(self) -> str:
+        """The folder that holds the folders of the file's partition values; without those, the folder of the file."""
+        return above_values(self.path.rpartition("/")[0], len(self.values))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,6 +332,7 @@ def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
         # Spark makes columns from folders before it filters names.
         if values - {file.values for file in chosen}:
             raise refused(argument, "a pathGlobFilter that leaves out whole folders of a column", "Name the folders")
+    check_in_one_place({file.path: file.above_partitions for file in chosen if file.values}, argument)
     summaries = sorted((SUMMARIES.index(file.name), file.path) for file in chosen if file.name in SUMMARIES)
     files = [file for file in chosen if file.name not in SUMMARIES]
     return SourceFiles(
@@ -400,30 +400,13 @@ def files_of(
         if is_hidden(shown):
             continue
         inner = "/".join(filter(None, [above, *parts[:-1]]))
-        values = () if recurses else _values_in(inner)
+        values = () if recurses else values_in(inner)
         yield SourceFile(path=path, size_bytes=sizes[path], values=values), len(parts) == 1
 
 
 def is_hidden(parts: Iterable[str]) -> bool:
     """Return whether Spark skips a path with these parts below the folder that it reads."""
     return any(_HIDDEN.fullmatch(part) for part in parts)
-
-
-@lru_cache(1_024)
-def _values_in(folder: str) -> Values:
-    """Return the partition values in a folder's path below the base: those of the last run of `name=value` folders."""
-    found: list[tuple[str, str | None]] = []
-    for part in reversed(folder.split("/")):
-        name, equals, value = part.partition("=")
-        if equals and name and value:
-            found.append((_unescaped(name), None if value == NULL_DIRECTORY else _unescaped(value)))
-        elif found:
-            break
-    return tuple(reversed(found))
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def _table_of(files: Sequence[SourceFile], listed: Sequence[_Listed]) -> str | None:
@@ -438,9 +421,12 @@ def _table_of(files: Sequence[SourceFile], listed: Sequence[_Listed]) -> str | N
 
 
 def table_among(folders: Iterable[str], access: Access) -> str | None:
-    """Return the first of the folders that is a Delta table, as far as this job may look."""
+    """Return the first of the folders that is a Delta table, as far as this job may look.
+
+    What a killed creation has left in a log makes no table.
+    """
     for folder in folders:
         with contextlib.suppress(Exception):
-            if open_store(folder, access).list(LOG_DIRECTORY):
+            if any(parse_name(info.path) for info in open_store(folder, access).list(LOG_DIRECTORY, start_from="0")):
                 return folder
     return None

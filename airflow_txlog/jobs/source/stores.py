@@ -50,11 +50,11 @@ from airflow_txlog.jobs.source.listing import (
     WITHOUT_EFFECT,
     SourceFile,
     SourceFiles,
-    Values,
     is_true,
     options_of,
     refused,
 )
+from airflow_txlog.jobs.source.partition_folders import Values
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
 

@@ -428,6 +428,14 @@ def test_row_ids_are_given_to_converted_files(tmp_path: Path) -> None:
     assert sorted(Table.open(tmp_path / "t").snapshot().files().column("base_row_id").to_pylist()) == [0, 2, 4]
 
 
+def test_a_log_above_that_a_killed_creation_left_empty_makes_no_table(tmp_path: Path) -> None:
+    folder = by_days(tmp_path / "lake" / "t")
+    (tmp_path / "lake" / "_delta_log").mkdir()
+    (tmp_path / "lake" / "_delta_log" / ".00000000000000000000.json.abc.tmp").write_text("{}")
+    (tmp_path / "lake" / "_delta_log" / "_last_checkpoint").write_text("{}")
+    committed(convert(folder, **DAY))
+
+
 # --- others in the folder -------------------------------------------------------------------------------------------
 
 

@@ -464,6 +464,14 @@ REFUSED: dict[str, tuple[Callable[[], Files], str, dict[str, str], str | None, s
     ),
     "doubtful folders": (lambda: {"k=1e5/f": TWO_ROWS}, "csv", {}, None, "partition column 'k'"),
     "mixed folders": (lambda: {"k=1/f": TWO_ROWS, "f": TWO_ROWS}, "csv", {}, None, "different partition columns"),
+    "folders apart": (lambda: {"a/k=1/f": TWO_ROWS, "b/k=2/f": TWO_ROWS}, "csv", {}, None, "in different folders"),
+    "folders in a partition": (
+        lambda: {"k=1/f": TWO_ROWS, "k=1/x/k=2/f": TWO_ROWS},
+        "parquet",
+        {},
+        None,
+        "in different folders",
+    ),
     "another base": (lambda: {"f": TWO_ROWS}, "csv", {"basePath": "{root}/other"}, None, "basePath"),
 }
 
@@ -476,6 +484,14 @@ def test_text_with_an_older_pyspark_is_refused_with_what_to_install(
     with pytest.raises(InvalidInput, match=r"csv by PySpark 4\.1\.3.*Install PySpark 4\.2 or later"):
         readers.ours("csv", "f.csv", {}, None)
     assert readers.ours("parquet", "f.parquet", {}, None).count() == 2
+
+
+@pytest.mark.parametrize("name", ["folders apart", "folders in a partition"])
+def test_spark_refuses_partition_folders_in_different_folders_too(name: str, readers: Readers) -> None:
+    files, format, options, schema, _ = REFUSED[name]
+    readers.put({f"in/{path}": data for path, data in files().items()})
+    with pytest.raises(Exception, match="CONFLICTING_DIRECTORY_STRUCTURES"):
+        readers.spark_s(format, "in", options, schema)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -278,7 +278,7 @@ class _Convert:
                     f"committed. Give all partition columns{advice}.",
                     table=self._context.root,
                 )
-            first.setdefault((self._above_partitions(file), *map(str.lower, names)), self._relative(file))
+            first.setdefault((file.above_partitions, *map(str.lower, names)), self._relative(file))
         if len(first) > 1:
             raise PartitionMismatch(
                 f"{self._context.root} cannot be converted: the files {' and '.join(list(first.values())[:2])} have "
@@ -286,12 +286,6 @@ class _Convert:
                 "may hold copies of the other's rows. Nothing was committed. Move one of them away.",
                 table=self._context.root,
             )
-
-    def _above_partitions(self, file: SourceFile) -> str:
-        """Return the folder that holds the folders of a file's partition values."""
-        *folders, _ = self._relative(file).split("/")
-        end = max((number for number, name in enumerate(folders, start=1) if all(name.partition("="))), default=0)
-        return "/".join(folders[: end - len(file.values)])
 
     def _partition_values(self, files: Sequence[SourceFile], columns: StructType) -> list[tuple[str | None, ...]]:
         """Return the partition values of each file, as the log has them. Raises PartitionMismatch."""
