@@ -214,6 +214,7 @@ def test_a_backup_copies_what_is_new_and_a_trial_copies_nothing(folder: Path, da
     assert not list((folder / "orders_trial").glob("*.parquet"))
 
 
+@pytest.mark.long("a Spark for one audit; the group and the audit are shown elsewhere")
 def test_a_load_is_staged_audited_and_published(folder: Path, dag_of: ParseDag) -> None:
     tasks = run(dag_of("publish_orders", "publish_orders"))
     published = tasks["publish_staged.publish"][0].xcom_pull(task_ids="publish_staged.publish")
