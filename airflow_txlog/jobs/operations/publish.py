@@ -46,8 +46,8 @@ def publish(context: LogContext) -> JobResult:
         change, reads = opened(context, id, digest)
         fate, why = decide(context.store, id, PUBLISH)
         if fate != PUBLISH:
-            what = "a task discards it" if fate == DISCARD else f"an earlier publication met a conflict: {why}"
-            raise gone(context, id, what)
+            what = "a task discards it" if fate == DISCARD else f"an earlier publication failed for good, as {why}"
+            raise gone(context, id, what.removesuffix("."))
         # A discard that has ended before the fate was written has taken the document with it; so has a publication.
         if read_document(context.store, id) is None:
             done = _done(context)

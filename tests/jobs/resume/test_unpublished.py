@@ -339,6 +339,20 @@ def test_a_change_whose_files_are_gone_is_not_published(tmp_path: Path) -> None:
     assert table.snapshot().version == 2
 
 
+def test_a_change_whose_version_left_the_log_is_not_published(tmp_path: Path) -> None:
+    table = two_files(tmp_path / "t")
+    handle = stage("update", table, **SET_NAME)
+    append(table, rows(1, start=500))
+    table.checkpoint()
+    for path in (tmp_path / "t" / "_delta_log").glob("*.json"):
+        if path.stem.isdigit() and int(path.stem) < 3:
+            path.unlink()
+    for _ in range(2):
+        assert "version 2" in refused(publish(handle), "StagedChangeGone")
+    discard(handle)
+    assert files_on_disk(table) == live_files(table)
+
+
 def test_a_change_of_a_table_that_was_made_again_is_not_published(tmp_path: Path) -> None:
     table = two_files(tmp_path / "t")
     handle = stage("truncate", table)
