@@ -30,6 +30,8 @@ ASSIGNED = [
     {"text": "upper(text)"},
     {"number": "number + 1.5D", "flag": "NOT flag"},
     {"price": "price * 2", "day": "day"},
+    # The first column: Java's readers find a row group by its place.
+    {"id": "id + 0"},
 ]
 
 

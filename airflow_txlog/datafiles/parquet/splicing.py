@@ -112,7 +112,7 @@ class Splice:
     def copy(self, group: int, sink: pa.NativeFile) -> dict[int, int]:
         """Append the kept chunks of a row group to `sink`; return by how many bytes each leaf's chunk has moved."""
         source, moved = self.parquet.source, {}
-        for start, size, leaf in sorted(self._places(group)):
+        for start, size, leaf in sorted(self._places(group), key=lambda place: (place[2] != 0, place)):
             moved[leaf] = sink.tell() - start
             source.seek(start)
             left = size
@@ -237,9 +237,15 @@ class SplicedWriter(RowGroupWriter):
         return self._chunks
 
     def _write_group(self, writer: pq.ParquetWriter, table: pa.Table) -> None:
+        # Java's readers look for the middle of a row group behind the start of its first column. If another chunk came
+        # first, that could be beyond the file, and they would read no row.
+        is_first = 0 in self._splice.replaced
+        if is_first:
+            super()._write_group(writer, table)
         group = self._splice.groups[len(self._moved)]
         self._moved.append(self._splice.copy(group, self._chunks))
-        super()._write_group(writer, table)
+        if not is_first:
+            super()._write_group(writer, table)
 
     def _end(self, writer: pq.ParquetWriter) -> None:
         footer = self._open.footer = bytearray()
