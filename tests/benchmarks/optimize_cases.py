@@ -55,7 +55,8 @@ class Optimized(RowSide):
         snapshot = found.snapshot()
         assert snapshot.num_files <= MOST_FILES[self.target_bytes]
         read = snapshot.files(snapshot.read_predicate(CONDITION)).num_rows
-        self.told += f" (one customer is in {read} of {snapshot.num_files} files)"
+        seen = f"one customer is in {read} of {snapshot.num_files} files"
+        self.told = f" ({self.told}; {seen})" if self.told else f" ({seen})"
         return in_order(found.to_arrow())
 
 

@@ -166,3 +166,21 @@ def test_a_merge_that_loses_a_race_on_s3_looks_at_what_the_winner_brought_alone(
     assert [len(looked) for looked in counts.looked] == [4, 2]
     assert set(counts.looked[1]).isdisjoint(counts.looked[0])
     assert by_id(table) == never.after("merge", before)
+
+
+def test_a_table_is_clustered_on_s3(tmp_path: Path) -> None:
+    folder = s3.new_folder()
+    properties = {"delta.enableDeletionVectors": "true", "delta.targetFileSize": "10kb"}
+    table = Table.create(folder, SCHEMA, (), properties, cluster_by=["id", "day"], storage_options=s3.options())
+    for start in range(0, 3000, 1000):
+        append(table, rows(1000, start=start))
+    before, there = bag(table), {"storage_options": s3.plain_options()}
+    committed(run(None, "optimize", table, **there))
+    files = table.snapshot().files()
+    assert files.num_rows > 1
+    assert set(files.column("clustering_provider").to_pylist()) == {"liquid"}
+    assert bag(table) == before
+    assert run(None, "optimize", table, **there).status == "nothing_to_do"
+    committed(run(None, "delete", table, predicate="id = 7", **there))
+    assert run(None, "upkeep", table, vacuum=None, **there).details.upkeep == []
+    assert rows_by_deltalake(folder).num_rows == 2999
