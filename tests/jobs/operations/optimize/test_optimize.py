@@ -111,7 +111,7 @@ def test_a_clustered_table_is_sorted_into_one_cube_and_its_rows_keep_their_ids(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     rng = random.Random("cluster")
-    properties = {"delta.enableRowTracking": "true", "delta.targetFileSize": "20kb"}
+    properties = {"delta.enableRowTracking": "true", "delta.targetFileSize": "4kb"}
     parts = [random_rows(rng, 300) for _ in range(3)]
     table = Table.create(str(tmp_path / "t"), parts[0].schema, properties=properties, cluster_by=["s", "n.x", "ts"])
     for part in parts:
