@@ -48,7 +48,7 @@ with DAG(
         # The columns by which readers look events up, in place of partitions.
         cluster_by=["customer_id", "at"],
         # Only for this small example: the default is 256 MiB.
-        properties={"delta.targetFileSize": "50kb"},
+        properties={"delta.targetFileSize": "10kb"},
     )
 
     cluster = DeltaOptimizeOperator(task_id="cluster", table_uri=TABLE)

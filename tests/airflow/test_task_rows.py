@@ -174,6 +174,14 @@ def test_a_table_is_created_partitioned_and_with_properties_by_the_first_append(
     assert rows_of(table) == ROWS.to_pylist()
 
 
+@pytest.mark.parametrize("method", ["append", "overwrite"])
+def test_a_table_is_created_clustered_by_the_first_call(task: Task, table: str, method: str) -> None:
+    task.run(lambda hook: getattr(hook, method)(table, ROWS, cluster_by=["day", "id"]))
+    domain = Table.open(table).snapshot().state.domains["delta.clustering"]
+    assert '"clusteringColumns":[["day"],["id"]]' in domain.configuration
+    assert rows_of(table) == ROWS.to_pylist()
+
+
 def test_an_overwrite_of_partitions_replaces_those_of_the_rows_alone(task: Task, table: str) -> None:
     task.run(lambda hook: hook.append(table, ROWS, partition_by="day"))
     new = pd.DataFrame({"id": [9], "day": ["a"], "amount": [1.0]})
