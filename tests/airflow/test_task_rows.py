@@ -18,7 +18,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -136,11 +138,11 @@ class OtherLibrary:
 
 
 def of_polars(table: pa.Table) -> Any:
-    return pytest.importorskip("polars").from_arrow(table)
+    return pl.from_arrow(table)
 
 
 def of_duckdb(table: pa.Table) -> Any:
-    return pytest.importorskip("duckdb").from_arrow(table)
+    return duckdb.from_arrow(table)
 
 
 GIVEN = {

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -70,21 +72,21 @@ def large(rows: pa.Table, path: Path) -> None:
     pq.write_table(rows.append_column("blob", blobs).slice(0, 2), path)
 
 
-def pandas(rows: pa.Table, path: Path) -> None:
+def by_pandas(rows: pa.Table, path: Path) -> None:
     frame = pd.DataFrame({name: rows[name].to_pandas() for name in ("double", "text")})
     frame.to_parquet(path)
 
 
-def polars(rows: pa.Table, path: Path) -> None:
+def by_polars(rows: pa.Table, path: Path) -> None:
     """It chooses the encoding of each column by its values, and so one of several forms."""
-    pytest.importorskip("polars").from_arrow(rows.select(FEW).slice(0, 5)).write_parquet(path)
+    pl.from_arrow(rows.select(FEW).slice(0, 5)).write_parquet(path)
 
 
-def duckdb(rows: pa.Table, path: Path) -> None:
-    pytest.importorskip("duckdb").from_arrow(rows.select(FEW).slice(0, 5)).write_parquet(str(path))
+def by_duckdb(rows: pa.Table, path: Path) -> None:
+    duckdb.from_arrow(rows.select(FEW).slice(0, 5)).write_parquet(str(path))
 
 
-@pytest.mark.parametrize("write", [arrow, arrow_with_indexes, large, pandas, polars, duckdb])
+@pytest.mark.parametrize("write", [arrow, arrow_with_indexes, large, by_pandas, by_polars, by_duckdb])
 def test_statistics_by_a_form_are_those_that_arrow_reads(
     tmp_path: Path, write: Callable[[pa.Table, Path], None]
 ) -> None:
