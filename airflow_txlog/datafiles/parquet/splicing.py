@@ -104,6 +104,17 @@ class Splice:
             starts = [start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start]
             yield min(starts, default=0), int(chunk.total_compressed_size), leaf
 
+    @property
+    def kept_bytes(self) -> int:
+        """The size of the chunks that are copied."""
+        return sum(size for group in self.groups for _, size, _ in self._places(group))
+
+    @property
+    def all_bytes(self) -> int:
+        """The size of all chunks."""
+        groups = [self.parquet.metadata.row_group(group) for group in self.groups]
+        return sum(int(each.column(leaf).total_compressed_size) for each in groups for leaf in range(each.num_columns))
+
     def fits(self, names: Sequence[str]) -> bool:
         """Return whether these columns of each row group fit in memory at once."""
         sizes = [(group, self.parquet.metadata.row_group(group).num_rows) for group in self.groups]

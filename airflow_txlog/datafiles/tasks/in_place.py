@@ -67,7 +67,7 @@ class InPlace:
         is_usual = not (layout.is_change or layout.row_ids or layout.with_digests or layout.key)
         # Whole rows are judged, and the bytes of whole files are counted.
         is_usual = is_usual and not (layout.expectations or layout.discards)
-        return is_usual and layout.parquet == DEFAULT_FORMAT and set(self.assigned) <= set(layout.data_schema.names)
+        return is_usual and layout.parquet == DEFAULT_FORMAT and set(self.assigned) < set(layout.data_schema.names)
 
     def changed(self, planned: PlannedFile, images_of: MakeImages, attempt: str, store: Store) -> StagedFile | None:
         """Return the copy of a planned file with new values at its positions; None for a file that must be rewritten.
@@ -128,6 +128,9 @@ class _Copy:
             or any(forbids_null(field.type) for field in self._assigned)
         ):
             raise NotInPlace("the file is of another writer")
+        if 2 * splice.kept_bytes < splice.all_bytes:
+            # A rewrite keeps dictionaries, and is faster for most of the bytes.
+            raise NotInPlace("most of the file changes")
         self._splice = splice
         self._statistics = layout.statistics_for(pa.schema(list(self._held)))
         chunks, leaves = chunks_of(parquet), leaves_of_footer(parquet)

@@ -19,7 +19,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns
 from airflow_txlog.datafiles.tasks.row_values import NewImages, RowValues
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, staged_or_error
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, report_of
 from airflow_txlog.errors import ConstraintViolation, TxlogError
 from airflow_txlog.sql.expression import Column, Converted, Expression, Values
 from tests.helpers.files import bins_of, plan_of_files, store_of
@@ -117,7 +117,7 @@ def ran(
         values=NewImages(clauses={0: values}),
     )
     numbers = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
-    reported = [staged_or_error(text) for batch in task(iter([numbers])) for text in batch.column(0).to_pylist()]
+    reported = [report_of(text) for batch in task(iter([numbers])) for text in batch.column(0).to_pylist()]
     for each in reported:
         if isinstance(each, TxlogError):
             raise each
@@ -221,7 +221,7 @@ def test_values_that_spark_sends_take_the_places_of_their_rows(tmp_path: Path, s
     )
     batches = iter([sent.slice(start, size) for start in range(0, 5, size)])
     (text,) = [text for batch in task(batches) for text in batch.column(0).to_pylist()]
-    file = staged_or_error(text)
+    file = report_of(text)
     assert isinstance(file, StagedFile)
     assert file.num_kept == 45
     found = content(tmp_path, file)
@@ -303,3 +303,12 @@ def test_a_footer_that_puts_chunks_elsewhere_is_not_trusted(tmp_path: Path) -> N
     with pytest.raises(TxlogError):
         ran(tmp_path, values_of(text="new"), [2, 3])
     assert list((tmp_path / "table").iterdir()) == []
+
+
+@pytest.mark.parametrize(("assigned", "is_rewritten"), [("text", True), ("small", False)])
+def test_a_file_of_which_most_changes_is_rewritten(tmp_path: Path, assigned: str, is_rewritten: bool) -> None:
+    """A rewrite keeps the dictionaries of columns, and is faster then."""
+    old = rows(300).set_column(2, "text", pa.array([f"a long text {number}" * 20 for number in range(300)]))
+    pq.write_table(old, tmp_path / "old.parquet", compression="none", use_dictionary=False)
+    found = ran(tmp_path, values_of(**{assigned: NEW[assigned]}), [1, 2])
+    assert (found[0].num_kept is None) == is_rewritten
