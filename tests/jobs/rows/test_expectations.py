@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.wording import expectation_counts, summary_lines, xcom_of
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import InvalidJobSpec
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, run, update
 from tests.helpers.jobs import insert as insert_clause
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import bag, make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -593,3 +594,36 @@ def test_a_dry_run_locks_the_partitions_of_its_scope_and_keeps_the_limits(tmp_pa
     assert [(tmp_path / "new").exists(), place.exists()] == [False, False]
     with pytest.raises(InvalidJobSpec, match="unique must be null in a dry run"):
         run(None, "write", table, dry_run=True, source=rows, unique=["id"])
+
+
+@pytest.mark.parametrize("given", [{"dry_run": True}, {"expect_or_quarantine": {"a": "n > 1"}, "quarantine_uri": "/q"}])
+def test_a_change_that_waits_is_neither_a_dry_run_nor_in_quarantine(given: dict[str, Any]) -> None:
+    arguments = {"source": {"format": "parquet", "path": "/in"}, **given}
+    with pytest.raises(InvalidJobSpec, match="publish must be true with dry_run, and with expect_or_quarantine"):
+        job_spec(operation="write", table_uri="/t", arguments=arguments, publish=False)
+
+
+def test_a_job_that_loses_a_race_has_its_rows_in_quarantine_once(tmp_path: Path) -> None:
+    table, place, calls = simple(tmp_path / "t"), tmp_path / "q", list[str]()
+
+    def other(tx: Transaction) -> None:
+        calls.append("commit")
+        # The first commit is that of the quarantine.
+        if len(calls) == 2:
+            committed(run(None, "delete", table, predicate="id = 95"))
+
+    with before_commit(other, times=2):
+        result = committed(
+            run(
+                None,
+                "upsert",
+                table,
+                source=source(tmp_path / "s", range(95, 105)),
+                keys=["id"],
+                expect_or_quarantine={"few": "id < 97"},
+                quarantine_uri=str(place),
+            )
+        )
+    assert (result.attempts, result.metrics["numTargetRowsInserted"]) == (2, 1)
+    left = Table.open(str(place))
+    assert (left.snapshot().version, left.to_arrow().num_rows) == (0, 8)
