@@ -15,7 +15,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from airflow_txlog.datafiles.parquet.footers import COLUMNS, META_DATA, PHYSICAL_TYPES, ROW_GROUPS, TYPE, footer_of
-from airflow_txlog.datafiles.parquet.thrift import BINARY, BYTE, FALSE, I64, LIST, MOST_NESTED, STRUCT, TRUE, Compact
+from airflow_txlog.datafiles.parquet.thrift import (
+    BINARY,
+    BYTE,
+    FALSE,
+    I32,
+    I64,
+    LIST,
+    MOST_NESTED,
+    STRUCT,
+    TRUE,
+    Compact,
+)
 
 # Numbers of fields in parquet.thrift.
 _NUM_ROWS, _NUM_VALUES, _UNCOMPRESSED_BYTES, _STATISTICS = 3, 5, 6, 12
@@ -220,7 +231,7 @@ class _Form:
         elif kind == LIST:
             for item in self._footer.items(kind):
                 self._value(BYTE if item in (TRUE, FALSE) else item, path)
-        elif kind == I64 or path in _SIZES:
+        elif kind == I64 or (kind == I32 and path in _SIZES):
             self._footer.skip(kind)
             self._number(start, path, _NUMBER if kind == I64 else _SIZE)
         elif path == (*_OF_CHUNK_METADATA, TYPE):

@@ -152,3 +152,20 @@ def test_bounds_that_arrow_takes_for_their_values_alone_are_not_read_by_a_form(b
     parquet = pq.ParquetFile(pa.BufferReader(data.replace(made_by, by.encode().ljust(len(made_by)))))
     _, footer = FooterForm.of(pa.BufferReader(data))
     assert are_plain(parquet, footer, leaves_of_footer(parquet)) is is_taken
+
+
+def test_a_field_of_another_type_in_the_place_of_a_number_is_part_of_the_form() -> None:
+    """Thrift would take more bytes for it than a number has, and all that follows for something else."""
+    metadata = b"\x15\x04\x46\x02\x16\x10\x00"
+
+    def file(field: bytes) -> bytes:
+        chunk = b"\x3c" + metadata + field + b"\x00"
+        footer = b"\x36\x02\x19\x1c\x19\x1c" + chunk + b"\x26\x02\x00\x00"
+        return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+    number, text = b"\x25", b"\x28"
+    form, _ = FooterForm.of(pa.BufferReader(file(number + b"\x00")))
+    assert form.read(file(number + b"\x01")) is not None
+    form, _ = FooterForm.of(pa.BufferReader(file(text + b"\x00")))
+    assert form.read(file(text + b"\x00")) is not None
+    assert form.read(file(text + b"\x01")) is None
