@@ -98,7 +98,13 @@ def _is_list(text: str, wanted: Sequence[str]) -> bool:
 def _groups(
     loose: Sequence[DescribedFile], cubes: Sequence[list[DescribedFile]], most_bytes: int, *, joins_all: bool
 ) -> list[list[DescribedFile]]:
-    """Return the files of each bin: the loose ones, then the cubes, from the smallest on. One cube alone stays."""
+    """Return the files of each bin: the loose ones, then the cubes, from the smallest on. One cube alone stays.
+
+    Without new files cubes stay as they are, whatever their sizes: a cube may be larger than the files that it is made
+    of, and the next run would find that it can grow again.
+    """
+    if not loose and not joins_all:
+        return []
     parts = [*([file] for file in loose), *cubes]
     groups: list[list[int]] = [[]]
     total = 0
