@@ -183,6 +183,17 @@ def test_a_clone_has_row_ids_of_its_own_and_ignores_those_in_the_files(tmp_path:
     assert by_id(Table.open(tmp_path / "t"))[1] == "x"
 
 
+def test_rows_that_come_later_get_ids_above_all_that_the_clone_ever_had(tmp_path: Path) -> None:
+    source = Table.create(tmp_path / "s", SCHEMA, properties={"delta.enableRowTracking": "true"})
+    append(source, rows(4))
+    committed(clone(tmp_path / "t", source))
+    append(Table.open(tmp_path / "t"), rows(20, start=50))
+    append(source, rows(2, start=4))
+    committed(clone(tmp_path / "t", source, replace=True))
+    (add,) = actions(tmp_path / "t", "add", version=2)
+    assert (add["baseRowId"], add["defaultRowCommitVersion"]) == (24, 2)
+
+
 def test_a_clone_claims_no_work_of_its_source(tmp_path: Path) -> None:
     features = {"delta.feature.clustering": "supported", "delta.enableInCommitTimestamps": "true"}
     source = Table.create(tmp_path / "s", SCHEMA, properties=features)
