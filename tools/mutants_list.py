@@ -685,7 +685,7 @@ FAULTS = (
         name="bounds-of-early-writers-taken",
         breaks="a converted file has bounds that its writer has compared in another order",
         file="airflow_txlog/datafiles/parquet/footer_statistics.py",
-        old='if not footer.num_rows or _MAY_REFUSE.match(parquet.metadata.created_by or ""):',
+        old="if not footer.num_rows or is_of_old_writer(parquet):",
         new="if not footer.num_rows:",
         tests=(FOOTER_FORMS,),
     ),
@@ -865,6 +865,14 @@ FAULTS = (
         file="airflow_txlog/datafiles/parquet/splicing.py",
         old="end <= start for end, start in",
         new="True for end, start in",
+        tests=("tests/datafiles/tasks/test_in_place.py",),
+    ),
+    Fault(
+        name="first-column-at-the-end",
+        breaks="Spark reads no row of a file whose first column has changed in place",
+        file="airflow_txlog/datafiles/parquet/splicing.py",
+        old="is_first = 0 in self._splice.replaced",
+        new="is_first = False",
         tests=("tests/datafiles/tasks/test_in_place.py",),
     ),
     Fault(

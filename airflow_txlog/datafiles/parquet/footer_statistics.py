@@ -23,8 +23,9 @@ ColumnPath: TypeAlias = tuple[str, ...]
 
 _MICROSECONDS = {"ms": 1000, "us": 1}
 _EXACT = decimal.Context(prec=80)
-# Of these writers, and of versions that it cannot read, Arrow takes bounds of texts that are equal, and no others.
-_MAY_REFUSE = re.compile(r"parquet-(?:mr|cpp)(?!-arrow)(?! version (?:1\.\d\d|[2-9]\.))", re.IGNORECASE)
+# Of these writers, and of versions that it cannot read, Arrow takes bounds of texts that are equal, and no others. The
+# oldest of them did not count the header of a dictionary in the size of its chunk (PARQUET-816): Arrow reads further.
+_OF_OLD_WRITER = re.compile(r"parquet-(?:mr|cpp)(?!-arrow)(?! version (?:1\.\d\d|[2-9]\.))", re.IGNORECASE)
 _OLD_WRITER = re.compile(r"parquet-mr (?:version )?(?:0|1\.\d)(?!\d)")
 
 
@@ -73,11 +74,16 @@ def are_plain(parquet: pq.ParquetFile, footer: FormFooter, leaves: FooterLeaves)
 
     `leaves`: those of the file.
     """
-    if not footer.num_rows or _MAY_REFUSE.match(parquet.metadata.created_by or ""):
+    if not footer.num_rows or is_of_old_writer(parquet):
         return False
     taken, held = chunks_of(parquet), chunks_of_form(footer)
     pairs = [(leaf, taken(leaf.number)[0], held(leaf.number)[0]) for leaf in leaves.found.values()]
     return all(one == other if leaf.plain else one[:2] == other[:2] for leaf, one, other in pairs)
+
+
+def is_of_old_writer(parquet: pq.ParquetFile) -> bool:
+    """Return whether statistics and sizes in the file's footer may need care that only Arrow takes."""
+    return _OF_OLD_WRITER.match(parquet.metadata.created_by or "") is not None
 
 
 def leaves_of_footer(parquet: pq.ParquetFile) -> FooterLeaves:

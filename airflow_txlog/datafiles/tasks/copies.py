@@ -282,14 +282,15 @@ class ImageTask(CopyTask):
         """Return how the images take the places of their rows; None if no file can be changed so."""
         match self.values:
             case SentColumns(names=names):
-                assigned, read = [name for name in names if name not in _OF_TASKS], frozenset[str]()
-            case NewImages(clauses=clauses) if len(clauses) == 1:
+                assigned, read, row_bytes = [name for name in names if name not in _OF_TASKS], frozenset[str](), 0
+            case NewImages(clauses=clauses, source=source) if len(clauses) == 1:
                 (values,) = clauses.values()
-                assigned, read = list(values.values), values.columns_read
+                assigned, read, row_bytes = list(values.values), values.columns_read, values.constant_bytes
+                row_bytes += 0 if source is None else source.size_bytes // max(1, source.num_rows)
             case _:
                 # Images of several clauses come clause by clause.
                 return None
-        found = InPlace(layout=self.layout, assigned=tuple(assigned), read=read)
+        found = InPlace(layout=self.layout, assigned=tuple(assigned), read=read, row_bytes=row_bytes)
         return found if self.change_type is None and found.is_possible else None
 
     def _write(

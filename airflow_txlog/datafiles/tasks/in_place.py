@@ -19,13 +19,16 @@ from airflow_txlog.datafiles.deletion_vectors.positions import addresses, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.conforming import conforming, forbids_null
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
-from airflow_txlog.datafiles.parquet.footer_statistics import chunks_of, leaves_of_footer
+from airflow_txlog.datafiles.parquet.footer_statistics import chunks_of, is_of_old_writer, leaves_of_footer
 from airflow_txlog.datafiles.parquet.physical import (
     DEFAULT_FORMAT,
+    FIELD_ID_KEY,
     PARQUET_ID_KEY,
     FileFields,
     inner_fields,
+    is_found_by_id,
     physical_field,
+    physical_name,
 )
 from airflow_txlog.datafiles.parquet.reading import (
     calendar_of,
@@ -54,11 +57,15 @@ class NotInPlace(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class InPlace:
-    """New values of the columns `assigned`, which are made from the columns `read`."""
+    """New values of the columns `assigned`, which are made from the columns `read`.
+
+    `row_bytes` are the bytes that a new row takes from elsewhere: its constants and, on average, its source row.
+    """
 
     layout: Layout
     assigned: tuple[str, ...]
     read: frozenset[str]
+    row_bytes: int = 0
 
     @property
     def is_possible(self) -> bool:
@@ -86,7 +93,7 @@ class InPlace:
                 # Another task copies the other rows.
                 return None
             try:
-                copy = _Copy(self, planned, parquet)
+                copy = _Copy(self, planned, parquet, changed)
             except NotInPlace:
                 return None
             writer = copy.writer(store, attempt)
@@ -103,7 +110,7 @@ class InPlace:
 class _Copy:
     """The copy of one file. The assigned columns are in the order of the file."""
 
-    def __init__(self, change: InPlace, planned: PlannedFile, parquet: OpenParquet) -> None:
+    def __init__(self, change: InPlace, planned: PlannedFile, parquet: OpenParquet, num_changed: int) -> None:
         """Raises NotInPlace for a file that must be rewritten."""
         layout = change.layout
         self._change, self._layout, self._planned, self._parquet = change, layout, planned, parquet
@@ -116,14 +123,15 @@ class _Copy:
             raise NotInPlace("a column is not in the file, or twice")
         of_table = {members.find(field): field for field in layout.data_schema}
         for place, field in enumerate(self._held):
-            if place in of_table and not _is_same(field.type, physical_field(of_table[place]).type):
-                raise NotInPlace("a column has another type in the file")
+            if place in of_table and not _is_as_held(of_table[place], field):
+                raise NotInPlace("a column has another name or type in the file")
         self._assigned = pa.schema([of_table[place] for place in places])
         self._written = pa.schema([_as_written(of_table[place], self._held.field(place)) for place in places])
         groups = planned.row_groups(parquet.metadata.num_row_groups)
         splice = Splice.of(parquet, frozenset(places), groups)
         if (
             calendar_of(parquet).is_legacy
+            or is_of_old_writer(parquet)
             or splice is None
             or any(forbids_null(field.type) for field in self._assigned)
         ):
@@ -137,7 +145,9 @@ class _Copy:
         self._counted = self._statistics.add_kept(chunks, leaves, self._assigned.names)
         needed = {*self._assigned.names, *change.read, *self._counted}
         self._read = pa.schema([field.with_nullable(True) for field in layout.schema if field.name in needed])
-        if not splice.fits(names_in_file(planned.file, self._held, self._in_file(needed))):
+        most_new = min(num_changed, max(parquet.metadata.row_group(group).num_rows for group in splice.groups))
+        are_small = most_new * change.row_bytes <= layout.store.limits.row_group_bytes
+        if not are_small or not splice.fits(names_in_file(planned.file, self._held, self._in_file(needed))):
             raise NotInPlace("a row group takes too much memory")
 
     def _in_file(self, names: Collection[str]) -> list[pa.Field]:
@@ -209,20 +219,24 @@ def _merged(stays: pa.BooleanArray, old: pa.Array, new: pa.Array) -> pa.Array:
 
 
 def _as_written(field: pa.Field, held: pa.Field) -> pa.Field:
-    """Return the field of the copy: that of a new file, under the name, and with the nulls, that the file has."""
+    """Return the field of the copy: that of a new file, with the nulls that the file has."""
     found = physical_field(field)
     ids = {key: value for key, value in (held.metadata or {}).items() if key == PARQUET_ID_KEY}
     nullable = field.nullable or held.nullable
-    return found.with_name(held.name).with_nullable(nullable).with_metadata(found.metadata or ids)
+    return found.with_nullable(nullable).with_metadata(found.metadata or ids)
 
 
-def _is_same(one: pa.DataType, other: pa.DataType) -> bool:
-    """Return whether the types differ at most in what may be null."""
-    inner, others = inner_fields(one), inner_fields(other)
-    if not inner or len(inner) != len(others) or one.id != other.id:
-        return bool(one == other)
-    is_struct = pa.types.is_struct(one)
-    return all(
-        _is_same(field.type, each.type) and (field.name == each.name or not is_struct)
-        for field, each in zip(inner, others, strict=True)
-    )
+def _is_as_held(field: pa.Field, held: pa.Field) -> bool:
+    """Return whether the file has the table's field by its own name, by which its statistics are found, and type."""
+    has_id = not is_found_by_id(field) or (held.metadata or {}).get(PARQUET_ID_KEY) == field.metadata[FIELD_ID_KEY]
+    return has_id and physical_name(field) == held.name and _is_same(field.type, held.type)
+
+
+def _is_same(kind: pa.DataType, held: pa.DataType) -> bool:
+    """Return whether the types differ at most in what may be null, and in the names of a list's or map's values."""
+    inner, others = inner_fields(kind), inner_fields(held)
+    if not inner or len(inner) != len(others) or kind.id != held.id:
+        return bool(kind == held)
+    if pa.types.is_struct(kind):
+        return all(map(_is_as_held, inner, others))
+    return all(_is_same(field.type, each.type) for field, each in zip(inner, others, strict=True))

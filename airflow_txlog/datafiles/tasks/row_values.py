@@ -56,6 +56,11 @@ class RowValues:
         """The columns from which the new values are computed."""
         return frozenset[str]().union(*map(columns_of, self.values.values()))
 
+    @property
+    def constant_bytes(self) -> int:
+        """The bytes of the constants of a row."""
+        return sum(each.array.nbytes for each in self.values.values() if isinstance(each, Values))
+
     def assigned(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the table's columns with the assigned ones replaced, in batches of a bounded size.
 
@@ -71,8 +76,7 @@ class RowValues:
         return (pa.RecordBatch.from_pydict(new) for _, new in self._new(rows))
 
     def _new(self, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, pa.Array]]]:
-        constants = sum(each.array.nbytes for each in self.values.values() if isinstance(each, Values))
-        at_once = max(1, self.most_bytes // max(1, constants))
+        at_once = max(1, self.most_bytes // max(1, self.constant_bytes))
         for start in range(0, rows.num_rows, at_once):
             part = rows.slice(start, at_once)
             yield part, {name: values_of(value, part) for name, value in self.values.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from decimal import Decimal
@@ -14,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses_of, pack
+from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PARQUET_ID_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
+from airflow_txlog.datafiles.parquet.thrift import fields_of, integer, integer_of, struct, struct_list, structs_of
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns
@@ -98,6 +101,7 @@ def ran(
     *,
     schema: pa.Schema | None = None,
     layout: Mapping[str, Any] | None = None,
+    limits: Mapping[str, int] | None = None,
     **planned: Any,
 ) -> list[StagedFile]:
     """The files that the task makes of `root/old.parquet`. Raises its error."""
@@ -108,7 +112,7 @@ def ran(
     task = ImageTask(
         bins=bins_of(root, plan),
         layout=Layout(
-            store=store_of(folder, changed_in_place_bytes=0),
+            store=store_of(folder, changed_in_place_bytes=0, **(limits or {})),
             schema=schema or pa.schema(list(KINDS.items())),
             partition_columns=(),
             job_id="job",
@@ -260,6 +264,59 @@ def test_a_file_of_another_form_is_rewritten(tmp_path: Path, old: pa.Table, opti
         (2, True, None),
         (18, False, None),
     ]
+
+
+def test_long_new_values_are_not_gathered_for_a_whole_row_group(tmp_path: Path) -> None:
+    """New rows that are written alone are written as soon as they fill a row group."""
+    pq.write_table(rows(200), tmp_path / "old.parquet", row_group_size=100)
+    values, limits = values_of(text="x" * 1_000), {"row_group_bytes": 50_000}
+    (file,) = ran(tmp_path, values, list(range(40)), limits=limits)
+    assert file.num_kept == 160
+    found = ran(tmp_path, values, list(range(60)), limits=limits)
+    assert sorted((file.num_records, file.num_kept) for file in found) == [(60, None), (140, None)]
+
+
+def test_a_chunk_is_longer_than_an_old_writer_counts(tmp_path: Path) -> None:
+    """Before version 1.2.9, parquet-mr left the header of the dictionary out of the size: Arrow reads further."""
+    old = rows(300).select(["id", "text", "flag"])
+    pq.write_table(old, tmp_path / "old.parquet", compression="none")
+    data = (tmp_path / "old.parquet").read_bytes()
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = fields_of(data[end:-8])
+    (group,) = structs_of(footer, 4)
+    chunks = []
+    for chunk in map(fields_of, structs_of(fields_of(group), 1)):
+        metadata = fields_of(chunk[3][1])
+        metadata[7] = integer((integer_of(metadata, 7) or 0) - 14)
+        chunks.append(struct({**chunk, 3: (chunk[3][0], struct(metadata))}))
+    footer[4] = struct_list([struct({**fields_of(group), 1: struct_list(chunks)})])
+    by = b"parquet-mr version 1.2.8 (build 1)"
+    footer[6] = footer[6][0], bytes([len(by)]) + by
+    new = struct(footer)
+    (tmp_path / "old.parquet").write_bytes(data[:end] + new + len(new).to_bytes(4, "little") + b"PAR1")
+    found = ran(tmp_path, values_of(flag=True), [2, 3], schema=old.schema)
+    kept = sorted(str((each["id"], each["text"])) for file in found for each in content(tmp_path, file).to_pylist())
+    assert kept == sorted(map(str, zip(old["id"].to_pylist(), old["text"].to_pylist(), strict=True)))
+
+
+def test_the_statistics_of_a_column_that_is_found_by_its_id_are_its_own(tmp_path: Path) -> None:
+    """Two columns have exchanged their names since the file was written."""
+
+    def field(name: str, number: int) -> pa.Field:
+        keys = {PHYSICAL_NAME_KEY: name, FIELD_ID_KEY: str(number), MODE_KEY: b"id"}
+        return pa.field(name, pa.int64(), metadata=keys)
+
+    def held(name: str, number: int, first: int) -> tuple[pa.Field, pa.Array]:
+        written = pa.field(name, pa.int64(), metadata={PARQUET_ID_KEY: str(number)})
+        return written, pa.array(range(first, first + 20), pa.int64())
+
+    fields, columns = zip(held("a", 1, 0), held("b", 2, 500), held("id", 3, 0), strict=True)
+    pq.write_table(pa.Table.from_arrays(list(columns), schema=pa.schema(fields)), tmp_path / "old.parquet")
+    schema = pa.schema([field("b", 1), field("a", 2), field("id", 3)])
+    for file in ran(tmp_path, values_of(id=7), [2, 3], schema=schema):
+        stats = json.loads(file.stats or "")
+        assert stats["maxValues"].get("b", 0) < 500
+        assert stats["minValues"].get("a", 500) >= 500
 
 
 @pytest.mark.parametrize(
