@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.parquet.physical import VARIANT, FileFields, holds_mapped, inner_fields
+from airflow_txlog.datafiles.parquet.physical import VARIANT, FileFields, holds_mapped, inner_fields, is_variant
 
 
 class ColumnMismatch(Exception):
@@ -121,8 +121,8 @@ def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: ValueSo
     if not pa.types.is_struct(array.type):
         raise ColumnMismatch(column, array.type, wanted, "it is no struct")
     members = FileFields(array.type)
-    if source.is_file and wanted == VARIANT:
-        _check_variant(array.type, members, column, all(source.find(members, field) is not None for field in wanted))
+    if is_variant(wanted):
+        check_variant(array.type, column)
     # Not `field(i)`, which would show what lies under a null struct, and not what a slice left out.
     children = array.flatten()
     columns = []
@@ -135,12 +135,15 @@ def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: ValueSo
     return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=array.is_null())
 
 
-def _check_variant(found: pa.StructType, members: FileFields, column: str, is_whole: bool) -> None:
-    # A struct of two such binaries is no variant, and Arrow cannot see it; its members may have physical names.
-    # In a shredded file `value` lacks the parts that are in `typed_value`.
+def check_variant(found: pa.StructType, column: str) -> None:
+    """Raise ColumnMismatch for a struct that is no variant, ShreddedVariant for one that is shredded.
+
+    Then `value` lacks the parts that are in `typed_value`.
+    """
+    members = FileFields(found)
     if members.find_name("typed_value") is not None:
         raise ShreddedVariant(column, found, VARIANT, "the variant is shredded (variantShredding)")
-    if not is_whole:
+    if any(members.find_name(field.name) is None for field in VARIANT):
         raise ColumnMismatch(column, found, VARIANT, "a variant has both a value and metadata")
 
 

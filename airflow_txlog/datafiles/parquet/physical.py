@@ -22,8 +22,20 @@ MODE_KEY = b"txlog.columnMapping.mode"
 PARQUET_ID_KEY = b"PARQUET:field_id"
 
 
-# A variant column in rows, and in a file that does not shred it. Source: protocol, "Variant data in Parquet".
-VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+# A variant column in rows, and in a file that does not shred it, in the order and with the mark by which Spark takes it
+# for one. Source: protocol, "Variant data in Parquet"; PySpark, `to_arrow_type`.
+_VARIANT_MARK = {b"variant": b"true"}
+VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata=_VARIANT_MARK),
+    ]
+)
+
+
+def is_variant(kind: pa.DataType) -> bool:
+    """Return whether the type is that of a variant, and not of a struct with the same members."""
+    return pa.types.is_struct(kind) and any((field.metadata or {}).items() >= _VARIANT_MARK.items() for field in kind)
 
 
 # The protocol's choice for a table without delta.parquet.compression.codec.
@@ -137,7 +149,7 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
     Source: protocol, "Primitive Types" (void).
     """
     if pa.types.is_struct(kind) and all(pa.types.is_null(field.type) for field in kind):
-        # No table has a struct that contains only such members (see `check_files_writable`); rows staged for one may.
+        # No table has a struct that contains only such members (see `check_rows_have_place`); rows staged for one may.
         return kind
     return rebuilt(kind, _stored_members, stored_type)
 

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, kept_by_both
-from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, check_variant, convert_array
 from airflow_txlog.datafiles.parquet.decoded_sizes import has_dictionary, spelled_out
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
-from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, FileFields, ParquetFormat
+from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, FileFields, ParquetFormat, is_variant
 from airflow_txlog.datafiles.parquet.reading import (
     DataFile,
     corrupt_column,
@@ -200,6 +200,9 @@ def _copied_type(kind: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:
         zone = wanted.tz if wanted is not None and is_a.is_timestamp(wanted) else "UTC"
         return pa.timestamp("us", tz=zone)
     if is_a.is_struct(kind):
+        if wanted is not None and is_variant(wanted):
+            # Arrow loses the mark by which other readers know a shredded variant.
+            check_variant(kind, "")
         children: Sequence[pa.Field] = list(wanted) if wanted is not None and is_a.is_struct(wanted) else []
         return pa.struct(_copied_fields(list(kind), children))
     if is_a.is_map(kind):

@@ -32,7 +32,7 @@ from airflow_txlog.datafiles.codecs import (
 from airflow_txlog.datafiles.parquet.conversion import FILE, ColumnMismatch, convert_array
 from airflow_txlog.datafiles.parquet.footer_forms import ChunkStatistics
 from airflow_txlog.datafiles.parquet.footer_statistics import Chunks, ColumnPath, FooterLeaves, Leaf
-from airflow_txlog.datafiles.parquet.physical import FileFields, physical_name
+from airflow_txlog.datafiles.parquet.physical import FileFields, is_variant, physical_name
 
 INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
 
@@ -275,10 +275,10 @@ def _in_current_type(values: pa.ChunkedArray | pa.Array, field: pa.Field) -> pa.
 def _leaves(members: Iterable[pa.Field], path: ColumnPath = (), keys: ColumnPath = ()) -> Iterator[_Column]:
     for member in members:
         here, key = (*path, member.name), (*keys, physical_name(member))
-        if pa.types.is_struct(member.type):
+        if pa.types.is_struct(member.type) and not is_variant(member.type):
             yield from _leaves(member.type, here, key)
         elif not pa.types.is_null(member.type):
-            # Arrays and maps count as one leaf, with a null count. A void column is in no file.
+            # Arrays, maps and variants count as one leaf, with a null count. A void column is in no file.
             yield _Column(here, key, [f"{_string(name)}:" for name in key], _ways(member.type))
 
 

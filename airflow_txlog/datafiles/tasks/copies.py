@@ -21,9 +21,11 @@ import pyarrow.compute as pc
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import deleted_rows
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch
 from airflow_txlog.datafiles.parquet.judging import VIOLATION_COLUMN, without_violations
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import FileFields, physical_field
+from airflow_txlog.datafiles.parquet.reading import corrupt_column
 from airflow_txlog.datafiles.parquet.rewriting import (
     copy_key_values,
     copy_options,
@@ -119,7 +121,10 @@ class CopyTask(FileTask):
             with open_for_copy(planned.file) as parquet:
                 deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
                 options = copy_options(parquet, self.layout.parquet)
-                schema, ids = copy_schema(parquet, self.layout.schema), self.layout.row_ids
+                try:
+                    schema, ids = copy_schema(parquet, self.layout.schema), self.layout.row_ids
+                except ColumnMismatch as error:
+                    raise corrupt_column(planned.file, error) from error
                 lacking = _lacking(schema, self.layout)
                 completed = functools.partial(_completed, ids, lacking, planned.constants) if ids or lacking else None
                 writer = RowGroupWriter(

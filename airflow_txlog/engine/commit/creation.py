@@ -31,7 +31,6 @@ from airflow_txlog.engine.table.schema.column_mapping import (
 )
 from airflow_txlog.engine.table.schema.features import (
     FEATURE_PREFIX,
-    check_files_writable,
     check_writable,
     protocol_for,
 )
@@ -85,7 +84,6 @@ def new_table(
     )
     protocol = protocol_for(delta_schema, asked)
     check_writable(protocol, metadata, delta_schema, uri)
-    check_files_writable(delta_schema, uri)
     check_reserved_names(metadata, uri)
     if not cluster_by:
         return protocol, metadata, []

@@ -37,7 +37,6 @@ from airflow_txlog.engine.commit.content.row_tracking import with_row_ids
 from airflow_txlog.engine.commit.content.staged_content import StagedContent
 from airflow_txlog.engine.commit.content.validation import (
     check_has_next_version,
-    check_new_files,
     check_paths_are_free,
     validate,
 )
@@ -350,7 +349,6 @@ class Transaction:
         attempt = self._attempt(operation, never_rebases)
         validate(attempt)
         check_paths_are_free(attempt, self.snapshot)
-        check_new_files(attempt, self.snapshot)
         check_clustered_files(attempt, self.clustering)
         return attempt
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.parquet.physical import physical_name
+from airflow_txlog.datafiles.parquet.physical import is_variant, physical_name
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.row_ids import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT, RowIds
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN
@@ -68,7 +68,7 @@ def with_base_ids(plan: FilePlan, files: pa.Table) -> FilePlan:
 
 
 def _leaf_count(field: pa.Field) -> int:
-    return _leaves(field.type) if pa.types.is_struct(field.type) else 1
+    return _leaves(field.type) if pa.types.is_struct(field.type) and not is_variant(field.type) else 1
 
 
 def _leaves(fields: Iterable[pa.Field]) -> int:

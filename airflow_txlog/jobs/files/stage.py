@@ -28,7 +28,7 @@ from airflow_txlog.engine.commit.content.clustering import clustering_columns, i
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
 from airflow_txlog.engine.table.schema.column_paths import Path
-from airflow_txlog.engine.table.schema.features import check_files_writable, check_rows_have_place, writer_features
+from airflow_txlog.engine.table.schema.features import check_rows_have_place, writer_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.engine.table.schema.schema import to_arrow
@@ -62,7 +62,6 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata, clus
     """
     properties = TableProperties(metadata.configuration, context.root)
     schema = table_schema(metadata, context.root)
-    check_files_writable(schema, context.root)
     check_rows_have_place(schema, metadata.partition_columns, context.root)
     expectations = tuple(each.expected for each in expectations_of(context, schema))
     # The metadata may spell a partition column in another case than the schema.

@@ -1,4 +1,4 @@
-"""Jobs on a table with a variant column, without Spark: what writes no data file is done, all else is refused."""
+"""Jobs on a table with a variant column, without Spark: variants are moved and inserted as they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Protocol, encode_commit
 from airflow_txlog.engine.log.names import commit_name
 from tests.engine.table.schema.test_variant import NULL, OBJECT, column, make
-from tests.helpers.jobs import committed, error_of, files_on_disk, ids, run
+from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, ids, insert, run, set_property, update
 
 FEATURES = ["deletionVectors", "variantType"]
 
@@ -44,24 +44,46 @@ def test_rows_are_deleted_by_vectors_and_a_restore_brings_them_back(table: Table
     assert ids(table) == [1, 3]
 
 
-@pytest.mark.parametrize("operation", ["write", "update", "optimize", "delete"])
-def test_what_would_write_a_variant_is_refused_before_anything_is_staged(
-    tmp_path: Path, table: Table, operation: str
-) -> None:
-    pq.write_table(pa.table({"id": [9]}), tmp_path / "in.parquet")
-    arguments = {
-        "write": {"source": {"format": "parquet", "path": str(tmp_path / "in.parquet")}},
-        "update": {"set": {"id": "7"}, "predicate": "id = 1"},
-        "optimize": {"purge": True},
-        "delete": {"predicate": "id = 3"},
-    }[operation]
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_every_operation_writes_variants_as_they_are(tmp_path: Path, table: Table, vectors: str) -> None:
+    set_property(table, "delta.enableDeletionVectors", vectors)
+    given = make(
+        tmp_path / "given", pa.table({"id": [3, 4], "v": column(OBJECT, NULL)}), {"id": "long", "v": "variant"}
+    )
+    committed(run(None, "update", table, predicate="id = 1", set={"id": "id + 10"}))
     committed(run(None, "delete", table, predicate="id = 2"))
-    if operation == "delete":
-        # Without vectors the file would be copied.
-        metadata = table.snapshot().metadata
-        metadata.configuration["delta.enableDeletionVectors"] = "false"
-        assert table.store.put_if_absent(commit_name(3), encode_commit({"operation": "x"}, [metadata]))
-    before, version = files_on_disk(table), table.snapshot().version
+    source = {"table": given.uri}
+    committed(run(None, "merge", table, source=source, on="t.id = s.id", clauses=[update(), insert()]))
+    assert by_id(table, "v") == {3: OBJECT, 4: NULL, 11: OBJECT}
+    committed(run(None, "write", table, source=file_of(tmp_path, pa.table({"id": [9]}))))
+    committed(run(None, "optimize", table))
+    assert by_id(table, "v") == {3: OBJECT, 4: NULL, 9: None, 11: OBJECT}
+
+
+@pytest.mark.parametrize("operation", ["update", "optimize", "delete", "merge"])
+def test_a_shredded_variant_is_refused_before_anything_is_staged(tmp_path: Path, operation: str) -> None:
+    shredded = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.int64())])
+    values = [{"metadata": b"\x01\x00\x00", "value": None, "typed_value": n} for n in (5, 6)]
+    rows = pa.table({"id": [1, 2], "v": pa.array(values, shredded)})
+    table = make(tmp_path / "t", rows, {"id": "long", "v": "variant"})
+    arguments = {
+        "update": {"set": {"id": "7"}, "predicate": "id = 1"},
+        "optimize": {"zorder_by": ["id"]},
+        "delete": {"predicate": "id = 1"},
+        "merge": {
+            "source": file_of(tmp_path, pa.table({"id": [1]})),
+            "on": "t.id = s.id",
+            "clauses": [update({"id": "s.id"})],
+        },
+    }[operation]
+    before = files_on_disk(table)
     error = error_of(run(None, operation, table, **arguments))
-    assert (error["type"], error["facts"].get("feature")) == ("UnsupportedFeature", "variantType"), error["message"]
-    assert (files_on_disk(table), table.snapshot().version) == (before, version)
+    assert (error["type"], error["facts"].get("feature")) == ("UnsupportedFeature", "variantShredding"), error[
+        "message"
+    ]
+    assert (files_on_disk(table), table.snapshot().version) == (before, 0)
+
+
+def file_of(folder: Path, rows: pa.Table) -> dict[str, str]:
+    pq.write_table(rows, folder / "in.parquet")
+    return {"format": "parquet", "path": str(folder / "in.parquet")}

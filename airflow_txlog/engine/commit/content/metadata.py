@@ -30,7 +30,6 @@ from airflow_txlog.engine.table.schema.column_mapping import (
 from airflow_txlog.engine.table.schema.evolution import Evolution, evolved, is_widening
 from airflow_txlog.engine.table.schema.features import (
     FEATURE_PREFIX,
-    check_files_writable,
     check_writable,
     missing_features,
     needed_features,
@@ -132,8 +131,6 @@ def completed(before: Metadata, after: Metadata, protocol: Protocol, table: str)
         protocol = with_features(protocol, missing)
     if missing or changed:
         check_writable(protocol, after, schema, table)
-        if after.schema_string != before.schema_string or missing:
-            check_files_writable(schema, table)
     return after, protocol
 
 

@@ -28,7 +28,7 @@ from airflow_txlog.engine.table.schema.column_mapping import (
     mapping_mode,
     partition_keys,
 )
-from airflow_txlog.engine.table.schema.features import check_files_writable, reader_features
+from airflow_txlog.engine.table.schema.features import reader_features
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.schema.types import StructType, walk_fields
 from airflow_txlog.engine.table.snapshot.files import file_key, file_keys, path_of_key, record_count, stated_count
@@ -42,7 +42,6 @@ from airflow_txlog.errors import (
     PartitionMismatch,
     RowCountMissing,
     SetTransactionVersionConflict,
-    UnsupportedFeature,
 )
 
 
@@ -219,22 +218,6 @@ def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
     if live.num_rows:
         keys = file_keys(live, attempt.table).to_pylist()
         _check_may_come(attempt, keys, f"is live at version {snapshot.version}")
-
-
-# Operations whose files another engine may have written.
-_OF_FILES_THAT_EXIST = frozenset({"RESTORE", "CLONE"})
-
-
-def check_new_files(attempt: Attempt, snapshot: Snapshot | None) -> None:
-    """Raise UnsupportedFeature for a new data file (none that is live, restored or cloned) that we cannot write."""
-    if attempt.resulting_protocol is None or not attempt.adds or attempt.operation in _OF_FILES_THAT_EXIST:
-        return
-    try:
-        check_files_writable(attempt.resulting_layout[0], attempt.table)
-    except UnsupportedFeature:
-        paths = set(attempt.added_paths)
-        if snapshot is None or snapshot.state.files.at_paths(paths).num_rows < len(paths):
-            raise
 
 
 def check_paths_against_winner(attempt: Attempt, winner: Commit) -> None:

@@ -48,15 +48,11 @@ WRITABLE = _names(
     "allowColumnDefaults appendOnly changeDataFeed checkConstraints checkpointProtection clustering columnMapping "
     "deletionVectors domainMetadata generatedColumns identityColumns inCommitTimestamp invariants "
     "materializePartitionColumns rowTracking timestampNtz typeWidening typeWidening-preview v2Checkpoint "
-    "vacuumProtocolCheck"
+    "vacuumProtocolCheck variantShredding variantShredding-preview variantType variantType-preview"
 )
 
 # Writer features that bind a writer only if the metadata switches them on: see `features_in_use`.
 WRITABLE_WHILE_UNUSED = _names("icebergCompatV1 icebergCompatV2")
-
-# Writer features that bind only writers of data files, and no commit that only removes or restores files or deletes
-# rows by vectors: see `check_files_writable`.
-_OF_DATA_FILES = _names("variantShredding variantShredding-preview variantType variantType-preview")
 
 # The features that legacy version numbers imply.
 _LEGACY_READER = {2: ("columnMapping",)}
@@ -117,18 +113,12 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
         raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
     active = features_in_use(schema, metadata.configuration)
     for name in sorted(writer_features(protocol) | active):
-        if name in WRITABLE | _OF_DATA_FILES or (name in WRITABLE_WHILE_UNUSED and name not in active):
+        if name in WRITABLE or (name in WRITABLE_WHILE_UNUSED and name not in active):
             continue
         raise _refusal(table, name, "write")
     # The property alone makes no writer number rows; the protocol does.
     if "rowTracking" in active and "rowTracking" not in writer_features(protocol):
         raise _refusal(table, "rowTracking", "write")
-
-
-def check_files_writable(schema: StructType, table: str) -> None:
-    """Raise UnsupportedFeature, naming it, if this engine cannot write data files as the table demands."""
-    if any(isinstance(kind, VariantType) for kind in walk_types(schema)):
-        raise _refusal(table, "variantType", "write")
 
 
 def check_rows_have_place(schema: StructType, partition_columns: Iterable[str], table: str) -> None:
@@ -165,7 +155,7 @@ def check_protocol_writable(protocol: Protocol, table: str) -> None:
         raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
     for name in sorted(reader_features(protocol) - READABLE):
         raise _refusal(table, name, "read")
-    for name in sorted(writer_features(protocol) - WRITABLE - WRITABLE_WHILE_UNUSED - _OF_DATA_FILES):
+    for name in sorted(writer_features(protocol) - WRITABLE - WRITABLE_WHILE_UNUSED):
         raise _refusal(table, name, "write")
 
 

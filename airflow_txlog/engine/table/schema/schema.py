@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from airflow_txlog.datafiles.codecs import Codec, Integer, codec_of
-from airflow_txlog.datafiles.parquet.physical import MODE_KEY, VARIANT
+from airflow_txlog.datafiles.parquet.physical import MODE_KEY, VARIANT, is_variant
 from airflow_txlog.engine.table.schema.types import (
     MAX_DECIMAL_PRECISION,
     ArrayType,
@@ -267,6 +267,8 @@ def delta_type(arrow: pa.DataType, column: str) -> DataType:
     is_a = pa.types
     if is_a.is_dictionary(arrow) or is_a.is_run_end_encoded(arrow):
         return delta_type(arrow.value_type, column)
+    if is_variant(arrow):
+        return VariantType()
     if is_a.is_struct(arrow):
         return StructType(tuple(_field_from_arrow(member, column) for member in arrow))
     if is_a.is_map(arrow):

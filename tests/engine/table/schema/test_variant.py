@@ -1,4 +1,4 @@
-"""Variant columns are read as their two binaries; no data file is written to a table that has one."""
+"""Variant columns are read and written as their two binaries; one that is shredded is refused by name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog import errors
+from airflow_txlog.datafiles.parquet.conforming import conforming
 from airflow_txlog.datafiles.parquet.physical import VARIANT
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
@@ -95,17 +96,25 @@ def test_a_file_without_both_binaries_is_corrupt(tmp_path: Path, kind: pa.DataTy
         make(tmp_path / "t", rows, {"v": "variant"}).to_arrow()
 
 
-@pytest.mark.parametrize("feature", ["variantType", "variantType-preview"])
-def test_no_data_file_is_written_to_a_table_with_a_variant_column(tmp_path: Path, feature: str) -> None:
-    table = make(tmp_path / "t", pa.table({"v": column(OBJECT)}), {"v": "variant"}, feature)
-    tx = table.begin()
-    tx.add(path="new.parquet", size=1)
-    with pytest.raises(errors.UnsupportedFeature, match="variantType") as caught:
-        tx.commit("WRITE")
-    assert caught.value.needed_to == "write"
-    assert table.snapshot().version == 0
-    with pytest.raises(errors.UnsupportedFeature, match="variantType"):
-        Table.create(str(tmp_path / "new"), table.snapshot().delta_schema)
+def test_a_table_with_a_variant_column_is_created_and_written(tmp_path: Path) -> None:
+    described = make(tmp_path / "t", pa.table({"id": [1], "v": column(OBJECT)}), {"id": "long", "v": "variant"})
+    table = Table.create(str(tmp_path / "new"), described.snapshot().delta_schema)
+    assert table.snapshot().protocol.reader_features == ["variantType"]
+    append(table, [{"id": 1, "v": OBJECT}, {"id": 2, "v": None}, {"id": 3, "v": NULL}])
+    assert table.to_arrow().to_pylist() == [{"id": 1, "v": OBJECT}, {"id": 2, "v": None}, {"id": 3, "v": NULL}]
+    [stats] = map(json.loads, table.snapshot().files().column("stats").to_pylist())
+    assert stats["nullCount"] == {"id": 0, "v": 1}, "a variant counts as one column"
+    assert stats["minValues"] == {"id": 1}
+
+
+def test_rows_whose_variant_is_shredded_or_not_whole_are_refused(tmp_path: Path) -> None:
+    described = make(tmp_path / "t", pa.table({"v": column(OBJECT)}), {"v": "variant"})
+    schema = described.snapshot().schema
+    shredded = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.int64())])
+    for kind in (shredded, pa.struct([("value", pa.binary())])):
+        batch = pa.RecordBatch.from_pydict({"v": pa.array([{"value": b"\x00"}], kind)})
+        with pytest.raises(errors.SchemaMismatch, match="'v'"):
+            conforming(batch, schema)
 
 
 @pytest.mark.parametrize("feature", ["variantType", "variantType-preview"])
@@ -144,7 +153,7 @@ def test_a_table_that_lists_the_feature_and_has_no_variant_is_written(tmp_path: 
 
 def test_a_struct_with_the_members_of_a_variant_is_read_under_its_physical_names(tmp_path: Path) -> None:
     """Arrow does not tell the two types apart, and the files of a mapped struct do not have those names."""
-    schema = pa.schema([pa.field("s", VARIANT)])
+    schema = pa.schema([pa.field("s", pa.struct([field.remove_metadata() for field in VARIANT]))])
     table = Table.create(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
     rows = [{"s": {"metadata": b"m", "value": b"v"}}]
     append(table, rows)
