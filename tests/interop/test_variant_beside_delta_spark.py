@@ -1,15 +1,20 @@
-"""Variant columns that delta-spark wrote, read by us; what it shreds is refused by name."""
+"""Variant columns beside delta-spark: each reads and continues what the other wrote; shredded ones are refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from tests.helpers.delta_spark import DeltaSpark
+from tests.helpers.jobs import committed, insert, merge, run, update
 from tests.interop.reference.plain import plain_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow("delta-spark in a JVM of its own")]
 
@@ -37,10 +42,6 @@ def test_variants_at_any_depth_are_read_as_delta_spark_wrote_them(delta: DeltaSp
     assert plain_rows(table.to_arrow(predicate="id < 9")) == delta.sql(f"SELECT * FROM {name} WHERE id < 9")
     assert table.to_arrow(predicate="id = 9").to_pylist() == [{"id": 9, "v": None, "l": None, "s": None}]
     tx = table.begin()
-    tx.add(path="new.parquet", size=1)
-    with pytest.raises(errors.UnsupportedFeature, match="variantType"):
-        tx.commit("WRITE")
-    tx = table.begin()
     tx.remove(tx.read_whole_table())
     tx.commit("TRUNCATE")
     assert delta.sql(f"SELECT count(*) AS n FROM {name}") == [{"n": 0}]
@@ -61,3 +62,31 @@ def test_a_shredded_variant_is_refused_by_name_and_other_columns_are_read(delta:
         table.to_arrow()
     assert caught.value.feature == "variantShredding"
     assert sorted(table.to_arrow(columns=["id"]).column("id").to_pylist()) == list(range(50))
+
+
+@pytest.mark.parametrize("mode", ["none", "name"])
+def test_delta_spark_reads_and_continues_our_variants(
+    delta: DeltaSpark, spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    uri, name = str(tmp_path / "t"), f"delta.`{tmp_path / 't'}`"
+    delta.run(
+        f"CREATE TABLE {name} (id BIGINT, v VARIANT, l ARRAY<VARIANT>, s STRUCT<v: VARIANT>) USING delta "
+        f"TBLPROPERTIES ('delta.columnMapping.mode' = '{mode}')",
+        f"INSERT INTO {name} {ROWS}",
+    )
+    ours = """SELECT id, parse_json(concat('{"a": [', id, ']}')) AS v, array(parse_json('2')) AS l,
+        named_struct('v', parse_json('{"k": null}')) AS s FROM range(3, 7)"""
+    committed(run(spark, "write", uri, source={"sql": ours.replace("range(3, 7)", "range(10, 12)")}))
+    committed(merge(spark, Table.open(uri), ours, update(), insert()))
+    changed = {"v": "parse_json(concat('[', CAST(variant_get(v, '$.a[0]', 'int') + 100 AS STRING), ']'))"}
+    committed(run(spark, "update", uri, set=changed, predicate="variant_get(v, '$.a[0]', 'int') >= 10"))
+    committed(run(None, "delete", uri, predicate="id = 0"))
+    committed(run(None, "optimize", uri))
+    found = delta.sql(f"SELECT id, to_json(v) AS v, to_json(l) AS l, to_json(s) AS s FROM {name} ORDER BY id")
+    theirs = [(n, f'{{"a":[{n},null,"x"],"b":{{"c":{n / 2}}}}}', "[1,null]", '{"v":"t"}') for n in (1, 2)]
+    merged = [(n, f'{{"a":[{n}]}}', "[2]", '{"v":{"k":null}}') for n in range(3, 7)]
+    updated = [(n, f"[{n + 100}]", "[2]", '{"v":{"k":null}}') for n in (10, 11)]
+    assert sorted(tuple(row.values()) for row in found) == theirs + merged + updated
+    delta.run(f"UPDATE {name} SET v = parse_json('7') WHERE id = 10")
+    assert delta.sql(f"SELECT CAST(v AS INT) AS v FROM {name} WHERE id = 10") == [{"v": 7}]
+    assert Table.open(uri).to_arrow(predicate="id = 10", columns=["v"]).to_pylist()[0]["v"]["value"] == b"\x0c\x07"
