@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_txlog.contract.job import JobResult
+from airflow_txlog.datafiles.parquet.physical import VARIANT
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.identities import identity_column
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
@@ -217,6 +218,18 @@ def test_rows_are_numbered_by_a_table_with_an_identity_column(task: Task, table:
     task.run(work)
     found = sorted((row["id"], row["key"], row["day"]) for row in rows_of(table))
     assert found == [(1, 1, "a"), (2, 2, "b"), (3, 4, "c"), (4, 5, "c")]
+
+
+def test_variants_go_on_as_a_table_has_given_them(task: Task, table: str) -> None:
+    rows = pa.table({"id": [1, 2], "v": pa.array([{"value": b"\x0c\x07", "metadata": b"\x01\x00\x00"}, None], VARIANT)})
+
+    def work(hook: TxlogHook) -> None:
+        hook.append(table, rows)
+        hook.upsert(table, Table.open(table).to_arrow(predicate="id = 1"), keys="id")
+
+    task.run(work)
+    assert str(Table.open(table).snapshot().delta_schema) == "struct<id:long,v:variant>"
+    assert rows_of(table) == rows.to_pylist()
 
 
 def test_a_delete_takes_a_predicate_or_a_list_too(task: Task, table: str) -> None:

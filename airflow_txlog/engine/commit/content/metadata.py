@@ -31,6 +31,7 @@ from airflow_txlog.engine.table.schema.evolution import Evolution, evolved, is_w
 from airflow_txlog.engine.table.schema.features import (
     FEATURE_PREFIX,
     check_writable,
+    features_in_use,
     missing_features,
     needed_features,
     reader_features,
@@ -47,7 +48,6 @@ from airflow_txlog.engine.table.schema.types import (
     Primitive,
     StructField,
     StructType,
-    walk_types,
 )
 from airflow_txlog.errors import InvalidCommit, SchemaMismatch, UnsupportedFeature
 
@@ -56,6 +56,8 @@ Rules = Mapping[str, object]
 
 WIDENING_PROPERTY = "delta.enableTypeWidening"
 _WIDENING_FEATURES = frozenset({"typeWidening", "typeWidening-preview"})
+# Features that come with a type, and the type that needs none.
+_OF_TYPES = {"timestampNtz": "TIMESTAMP", "variantType": "STRING"}
 # The columns that the change feed adds, which a table with the feed may not have.
 RESERVED_NAMES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
@@ -76,12 +78,14 @@ def evolve(
         return metadata, evolution
     _check_names(metadata, evolution, table)
     schema, configuration = evolution.schema, dict(metadata.configuration)
-    if Primitive.TIMESTAMP_NTZ in walk_types(schema) and "timestampNtz" not in reader_features(protocol):
+    lacking = missing_features(protocol, features_in_use(schema, {}) & _OF_TYPES.keys())
+    if lacking:
         raise UnsupportedFeature(
-            f"{table}: the new columns {list(evolution.added)} need the feature timestampNtz, which the table's "
-            "protocol does not list. Cast them to TIMESTAMP, or add the feature to the table. Nothing was staged.",
+            f"{table}: the new columns {list(evolution.added)} need the feature {lacking[0]}, which the table's "
+            f"protocol does not list. Cast them to {_OF_TYPES[lacking[0]]}, or add the feature to the table. Nothing "
+            "was staged.",
             table=table,
-            feature="timestampNtz",
+            feature=lacking[0],
             needed_to="write",
         )
     if mapping_mode(configuration, table) != NO_MAPPING:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog import errors
+from airflow_txlog.datafiles.parquet.physical import VARIANT
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.evolution import evolved
 from airflow_txlog.engine.table.schema.schema import parse_schema
@@ -204,6 +205,8 @@ def test_a_name_or_a_type_that_the_table_may_not_have_is_refused(tmp_path: Path)
         tx.evolve_schema(pa.schema([("a b", pa.int64())]))
     with pytest.raises(errors.UnsupportedFeature, match="timestampNtz"):
         tx.evolve_schema(pa.schema([("at", pa.timestamp("us"))]))
+    with pytest.raises(errors.UnsupportedFeature, match="variantType"):
+        tx.evolve_schema(pa.schema([("v", VARIANT)]))
     assert make(tmp_path / "u", **{"delta.columnMapping.mode": "name"}).begin().evolve_schema(
         pa.schema([("a b", pa.int64())])
     ).added == ("a b",)
