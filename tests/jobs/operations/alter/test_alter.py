@@ -361,7 +361,7 @@ def test_type_widening_that_an_older_file_of_many_needs_stays(tmp_path: Path) ->
     "asked",
     [
         {"add_features": ["icebergCompatV1"]},
-        {"add_features": ["variantType"]},
+        {"add_features": ["catalogManaged"]},
         {"drop_features": ["deletionVectors"]},
         {"set_properties": {"delta.enableIcebergCompatV2": "true"}},
     ],
