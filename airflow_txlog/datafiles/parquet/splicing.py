@@ -122,11 +122,18 @@ class Splice:
 
     def copy(self, group: int, sink: pa.NativeFile) -> dict[int, int]:
         """Append the kept chunks of a row group to `sink`; return by how many bytes each leaf's chunk has moved."""
-        source, moved = self.parquet.source, {}
+        source, written = self.parquet.source, sink.tell()
+        moved: dict[int, int] = {}
+        ranges: list[tuple[int, int]] = []
         for start, size, leaf in sorted(self._places(group), key=lambda place: (place[2] != 0, place)):
-            moved[leaf] = sink.tell() - start
+            moved[leaf] = written - start
+            written += size
+            # Neighbours are read at once: each read of an object store is a request.
+            first = ranges.pop()[0] if ranges and ranges[-1][1] == start else start
+            ranges.append((first, start + size))
+        for start, end in ranges:
             source.seek(start)
-            left = size
+            left = end - start
             while left:
                 data = source.read(min(left, _COPIED_AT_ONCE))
                 if not data:

@@ -16,6 +16,8 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses_of, pack
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PARQUET_ID_KEY, PHYSICAL_NAME_KEY
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.parquet.splicing import Splice
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.parquet.thrift import fields_of, integer, integer_of, struct, struct_list, structs_of
 from airflow_txlog.datafiles.parquet.writing import Layout
@@ -264,6 +266,29 @@ def test_a_file_of_another_form_is_rewritten(tmp_path: Path, old: pa.Table, opti
         (2, True, None),
         (18, False, None),
     ]
+
+
+class Reads:
+    """A file that counts how often it is read."""
+
+    def __init__(self, source: Any) -> None:
+        self.seek, self._read, self.count = source.seek, source.read, 0
+
+    def read(self, size: int) -> bytes:
+        self.count += 1
+        return bytes(self._read(size))
+
+
+def test_neighbouring_chunks_are_read_at_once(tmp_path: Path) -> None:
+    """On an object store each read is a request."""
+    pq.write_table(rows(50), tmp_path / "old.parquet")
+    with open_data_file(DataFile(store=store_of(tmp_path).open(), path="old.parquet")) as parquet:
+        splice = Splice.of(parquet, frozenset({2}), [0])
+        assert splice is not None
+        parquet.source = reads = Reads(parquet.source)
+        splice.copy(0, pa.BufferOutputStream())
+    # Those before the third column, and those behind it.
+    assert reads.count == 2
 
 
 def test_long_new_values_are_not_gathered_for_a_whole_row_group(tmp_path: Path) -> None:
