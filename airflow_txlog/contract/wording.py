@@ -174,6 +174,8 @@ def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
 def handles_of(argument: str, given: Any) -> list[dict[str, Any]]:
     """Return the handles of staged changes from the XComs of the tasks that staged them, or from handles; one or many.
 
+    The XCom of a mapped task is a list, so a list may have lists in it.
+
     A task that had nothing to stage, or whose change is published already, has none. Raises InvalidJobSpec (`argument`)
     for anything else.
     """
@@ -183,6 +185,9 @@ def handles_of(argument: str, given: Any) -> list[dict[str, Any]]:
     found = []
     for index, item in enumerate(given):
         place = f"{argument}[{index}]"
+        if isinstance(item, Sequence) and not isinstance(item, str):
+            found += handles_of(place, item)
+            continue
         handle = item.get("staged", item) if isinstance(item, Mapping) else None
         if not isinstance(handle, Mapping):
             raise _no_handle(place, type(item).__name__)

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import Asset
 
 from airflow_txlog.contract.wording import handles_of
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidJobSpec
-from tests.helpers.jobs import by_id, files_on_disk, ids, rows
+from airflow_txlog.errors import InvalidJobSpec, JobError
+from airflow_txlog.hooks.work_key import saved_work_key
+from airflow_txlog.operators import (
+    DeltaDiscardOperator,
+    DeltaPublishOperator,
+    DeltaTruncateOperator,
+    write_audit_publish,
+)
+from airflow_txlog.runners import run_unless_done
+from tests.helpers.jobs import application, by_id, files_on_disk, ids, rows
 from tests.helpers.rows import make_table
+from tests.helpers.staged import stage
 
 pytestmark = pytest.mark.airflow
 
@@ -80,6 +91,40 @@ def test_what_is_refused_or_wrong_is_discarded(
     assert [(files_on_disk(table), table.snapshot().version) for table in tables] == before
 
 
+def test_a_retry_of_a_publication_of_several_publishes_what_is_left(
+    tables: tuple[Table, Table], airflow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = [application(), application()]
+    handles = [
+        stage("truncate", table, work=work, key=saved_work_key(work)) for table, work in zip(tables, works, strict=True)
+    ]
+    publish = DeltaPublishOperator(
+        task_id="p", staged=handles, runner="in_process", outlets=[Asset("one"), Asset("two")]
+    )
+    events = {outlet: SimpleNamespace(extra={}) for outlet in publish.outlets}
+    begun: list[str] = []
+
+    def killed_at_the_second(runner: Any, spec: Any, **more: Any) -> Any:
+        begun.append(spec.table_uri)
+        if len(begun) == 2:
+            raise JobError("the worker is gone", retryable=True)
+        return run_unless_done(runner, spec, **more)
+
+    monkeypatch.setattr("airflow_txlog.operators.handles.run_unless_done", killed_at_the_second)
+    with pytest.raises(JobError):
+        publish.execute({"outlet_events": events})
+    assert ([ids(table) for table in tables], [event.extra for event in events.values()]) == ([[], [0, 1, 2]], [{}, {}])
+    done = publish.execute({"outlet_events": events})["changes"]
+    assert [(each["operation"], each["status"], each["version"]) for each in done] == [
+        ("truncate", "already_done", 2),
+        ("truncate", "committed", 2),
+    ]
+    assert [ids(table) for table in tables] == [[], []]
+    assert {event.extra["version"] for event in events.values()} == {2}
+    discard = DeltaDiscardOperator(task_id="d", staged=handles, runner="in_process")
+    assert [each["status"] for each in discard.execute({})["changes"]] == ["nothing_to_do"] * 2
+
+
 def test_the_outputs_of_tasks_and_handles_are_understood() -> None:
     handle = {
         "table_uri": "/t",
@@ -94,6 +139,7 @@ def test_the_outputs_of_tasks_and_handles_are_understood() -> None:
     staged = {"status": "staged", "staged": handle}
     assert handles_of("staged", [staged, handle, {"status": "nothing_to_do"}]) == [handle, handle]
     assert handles_of("staged", staged) == [handle]
+    assert handles_of("staged", [[staged, staged], handle]) == [handle] * 3
     for wrong in (
         "x",
         1,
@@ -108,8 +154,6 @@ def test_the_outputs_of_tasks_and_handles_are_understood() -> None:
 
 
 def test_operators_refuse_what_cannot_be_staged_changes_when_the_dag_is_parsed() -> None:
-    from airflow_txlog.operators import DeltaPublishOperator, DeltaTruncateOperator, write_audit_publish
-
     with pytest.raises(InvalidJobSpec, match="staged"):
         DeltaPublishOperator(task_id="p", staged=[])
     with pytest.raises(InvalidJobSpec, match="deferrable"):

@@ -211,9 +211,13 @@ class _Run:
 
     def _keep_staged(self, named: NamedFiles, listed: Iterable[str], unreadable: Iterable[str]) -> None:
         """Keep the files of changes that wait for a later job; all that are young enough, if some may be unknown."""
-        named.needed |= files_kept(self.store, listed, self.now_ms)
+        is_unknown = any(path.startswith(PRIVATE_PREFIX) for path in unreadable)
+        try:
+            named.needed |= files_kept(self.store, listed, self.now_ms)
+        except PermissionError:
+            is_unknown = True
         # An inventory may be older than a change, and a folder another user's.
-        if self.request.inventory is not None or any(path.startswith(PRIVATE_PREFIX) for path in unreadable):
+        if self.request.inventory is not None or is_unknown:
             self.orphan_before_ms = min(self.orphan_before_ms, self.now_ms - LONGEST_WAIT_MS)
 
     def _without_inner_tables(self, files: list[FileInfo], listed: Iterable[str], named: NamedFiles) -> list[FileInfo]:

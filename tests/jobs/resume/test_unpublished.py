@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -311,6 +313,13 @@ def test_the_document_shows_no_value_of_the_conditions(tmp_path: Path) -> None:
     lines = document.read_bytes().split(b"\n", 2)
     assert b":who" in lines[1]
     assert b"n7" not in lines[2]
+    document.unlink()
+    stage("delete", table, predicate=None, keys={"column": "name", "values": ["n8"]})
+    (document,) = (tmp_path / "t").glob("txlog-inputs-*/staged-change")
+    # A file's bounds are in the log too: those of the values that stay.
+    head = json.loads(document.read_bytes().split(b"\n", 2)[1])
+    assert "n8" not in json.dumps({name: value for name, value in head.items() if name != "content"})
+    assert b"n8" not in document.read_bytes().split(b"\n", 2)[2]
 
 
 def test_a_change_waits_no_longer_than_half_the_retention_of_removed_files(tmp_path: Path) -> None:
@@ -395,6 +404,35 @@ class _InDays(SystemClock):
 
 
 # --- vacuum ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_vacuum_keeps_what_may_belong_to_a_change_that_it_cannot_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_files(tmp_path / "t")
+    stage("update", table, **SET_NAME)
+    staged = files_on_disk(table) - live_files(table)
+
+    def doomed(days: float, **more: Any) -> set[str]:
+        later = Table.at(table.uri, Access(), clock=_InDays(days))
+        found = later.vacuum(0, check_retention=False, orphan_retention=timedelta(hours=24), dry_run=True, **more)
+        return {path.removeprefix(f"{table.uri}/") for path in found.files}
+
+    # An inventory from before the change shows its files, and not yet its document.
+    paths = [path for path in staged if not path.startswith("txlog-inputs")]
+    inventory = pa.table({"path": paths, "modificationTime": [0] * len(paths)})
+    assert doomed(2, inventory=inventory) == set()
+    assert doomed(6.1, inventory=inventory) == set(paths)
+
+    def refused_read(store: LocalStore, path: str) -> bytes:
+        if path.endswith("/staged-change"):
+            raise PermissionError(path)
+        return really(store, path)
+
+    really = LocalStore.read
+    monkeypatch.setattr(LocalStore, "read", refused_read)
+    assert doomed(5.9) == set()
+    assert doomed(6.1) == staged
 
 
 def test_a_vacuum_keeps_the_files_of_a_change_that_waits_and_takes_them_afterwards(tmp_path: Path) -> None:
