@@ -15,9 +15,14 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, JobError
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.operators import (
+    DeltaCloneOperator,
     DeltaDiscardOperator,
     DeltaPublishOperator,
     DeltaTruncateOperator,
+    DeltaUpsertOperator,
+    DeltaWriteOperator,
+    query,
+    sources,
     write_audit_publish,
 )
 from airflow_txlog.runners import run_unless_done
@@ -28,6 +33,17 @@ from tests.helpers.staged import stage
 pytestmark = pytest.mark.airflow
 
 ParseDag = Callable[[str, str], Any]
+HANDLE: dict[str, Any] = {
+    "table_uri": "/t",
+    "id": "0" * 32,
+    "digest": "1" * 64,
+    "operation": "write",
+    "app_id": "a",
+    "app_version": 1,
+    "staged_ms": 1,
+    "base_version": 0,
+}
+NOTHING = {"status": "nothing_to_do"}
 
 
 @pytest.fixture
@@ -126,16 +142,7 @@ def test_a_retry_of_a_publication_of_several_publishes_what_is_left(
 
 
 def test_the_outputs_of_tasks_and_handles_are_understood() -> None:
-    handle = {
-        "table_uri": "/t",
-        "id": "0" * 32,
-        "digest": "1" * 64,
-        "operation": "write",
-        "app_id": "a",
-        "app_version": 1,
-        "staged_ms": 1,
-        "base_version": 0,
-    }
+    handle = HANDLE
     staged = {"status": "staged", "staged": handle}
     assert handles_of("staged", [staged, handle, {"status": "nothing_to_do"}]) == [handle, handle]
     assert handles_of("staged", staged) == [handle]
@@ -160,3 +167,17 @@ def test_operators_refuse_what_cannot_be_staged_changes_when_the_dag_is_parsed()
         DeltaPublishOperator(task_id="p", staged="{{ v }}", deferrable=True)
     with pytest.raises(InvalidJobSpec, match="publish=False"):
         write_audit_publish(DeltaTruncateOperator(task_id="t", table_uri="/t"), [])
+
+
+@pytest.mark.parametrize(("output", "staged"), [(HANDLE, True), ({"staged": HANDLE}, True), (NOTHING, False)])
+def test_the_output_of_a_task_makes_its_change_a_source(output: dict[str, Any], staged: bool) -> None:
+    expected = {part: HANDLE[part] for part in ("id", "digest")} if staged else None
+    source = sources.table("/t", staged=output)
+    upsert = DeltaUpsertOperator(task_id="u", table_uri="/u", keys=["id"], source=source)
+    write = DeltaWriteOperator(task_id="w", table_uri="/u", source=query("SELECT * FROM a", a=source))
+    clone = DeltaCloneOperator(task_id="c", table_uri="/u", source=source, shallow=True)
+    found = [upsert.job_arguments()["source"], write.job_arguments()["source"]["views"]["a"]]
+    assert [each["staged"] for each in [*found, clone.job_arguments()["source"]]] == [expected] * 3
+    if staged:
+        with pytest.raises(InvalidJobSpec, match="version"):
+            DeltaCloneOperator(task_id="c", table_uri="/u", source=sources.table("/t", 3, staged=output))
