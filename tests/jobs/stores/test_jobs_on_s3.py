@@ -131,7 +131,7 @@ def test_rows_are_checked_and_sent_to_quarantine_on_s3(tmp_path: Path) -> None:
     }
     before = sorted(info.path for info in table.store.walk())
     tried = run(None, "upsert", table, **there | {"application": None, "dry_run": True, "unique": None})
-    assert [each["rows_added"] for each in tried.details.partitions] == [7]
+    assert sum(each["rows_added"] for each in tried.details.partitions) == 7
     failed = run(None, "upsert", table, max_updated_rows=4, **there)
     assert error_of(failed)["type"] == "ExpectationFailed"
     assert sorted(info.path for info in table.store.walk()) == before
