@@ -40,6 +40,9 @@ _FORMAT = 1
 # A publication that begins in time ends in time.
 _GRACE_MS = HOUR_MS
 _DOCUMENT, _FATE = "/staged-change", "/staged-fate"
+# A document that is there and cannot be read here.
+_UNREADABLE = (OutsideTable, LimitExceeded, PermissionError, ValueError, RecursionError, msgspec.MsgspecError)
+_NO_END = 2**63 - 1
 
 
 class StagedChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,14 +121,18 @@ def put_document(store: Store, id: str, signature: str, signed: bytes) -> bool:
 def read_document(store: Store, id: str) -> Document | None:
     """Return the document of a change; None if there is none, or none in our form. Its signature is not checked."""
     try:
-        data = store.read(_folder(id) + _DOCUMENT)
-        signature, _, signed = data.partition(b"\n")
-        header, _, reads = signed.partition(b"\n")
-        change = msgspec.json.decode(header, type=StagedChange)
-    except (FileNotFoundError, OutsideTable, LimitExceeded, ValueError, RecursionError, msgspec.MsgspecError):
+        return _document(store.read(_folder(id) + _DOCUMENT))
+    except (FileNotFoundError, *_UNREADABLE):
         return None
+
+
+def _document(data: bytes) -> Document:
+    """Return a document from its bytes. Raises ValueError, RecursionError or MsgspecError for another form."""
+    signature, _, signed = data.partition(b"\n")
+    header, _, reads = signed.partition(b"\n")
+    change = msgspec.json.decode(header, type=StagedChange)
     if change.format != _FORMAT:
-        return None
+        raise ValueError("a staged change has another format")
     return Document(change=change, signature=signature.decode("latin-1"), signed=signed, reads=reads)
 
 
@@ -142,29 +149,54 @@ def staged_snapshot(table: DeltaTable, id: str, digest: str) -> Snapshot:
     return found.change.applied(table.snapshot(found.change.base_version))
 
 
-def staged_in(store: Store, paths: Iterable[str] | None = None) -> Iterator[tuple[str, StagedChange]]:
-    """Yield the id and the content of every change that waits. `paths`: the table's files, if already listed."""
-    if paths is None:
-        paths = (info.path for info in store.walk(lambda folder: None, prefix=PRIVATE_PREFIX))
-    for path in sorted(paths):
-        if path.startswith(PRIVATE_PREFIX) and path.endswith(_DOCUMENT):
-            id = path.removeprefix(PRIVATE_PREFIX).removesuffix(_DOCUMENT)
-            found = read_document(store, id)
-            if found is not None:
-                yield id, found.change
+def staged_in(store: Store) -> Iterator[tuple[str, StagedChange]]:
+    """Yield the id and the content of every change that waits, by id."""
+    paths = sorted(info.path for info in store.walk(lambda folder: None, prefix=PRIVATE_PREFIX))
+    for id in filter(None, map(_id_in, paths)):
+        found = read_document(store, id)
+        if found is not None:
+            yield id, found.change
 
 
-def files_kept(store: Store, paths: Iterable[str], now_ms: int) -> set[str]:
-    """Return the files of the changes that still wait, and of their folders, among listed `paths`."""
-    kept: set[str] = set()
-    for id, change in staged_in(store, paths):
-        info = store.stat(_folder(id) + _DOCUMENT)
+@dataclass(frozen=True, kw_only=True)
+class WaitingFiles:
+    """The files of a change that may wait until a moment by the store's clock, with those of its folder."""
+
+    until_ms: int
+    paths: frozenset[str] | None
+    """None if they are unknown: another release has written the document, or another user."""
+
+
+def waiting_files(store: Store) -> list[WaitingFiles]:
+    """Return the files of all changes that may wait, for a VACUUM.
+
+    Read them before the log. Then each staged file is named here or in the log, or is as young as the files of any job
+    that runs: the document of a change that was published in between is gone, and its files may be days old.
+    """
+    found: list[WaitingFiles] = []
+
+    def is_unreadable(folder: str) -> None:
+        if folder.startswith(PRIVATE_PREFIX):
+            found.append(WaitingFiles(until_ms=_NO_END, paths=None))
+
+    for info in store.walk(is_unreadable, prefix=PRIVATE_PREFIX):
+        id = _id_in(info.path)
+        if id is None:
+            continue
         # Any process that writes the table may write such a document. It keeps files no longer than a real one.
-        if info is not None and now_ms < min(change.expires_ms, info.modified_ms + LONGEST_WAIT_MS) + _GRACE_MS:
-            with suppress(CorruptTable):
-                kept.update(change.paths(store.root))
-            kept.update(_folder(id) + name for name in (_DOCUMENT, _FATE))
-    return kept
+        latest_ms = info.modified_ms + LONGEST_WAIT_MS
+        try:
+            change = _document(store.read(info.path)).change
+            paths = {*change.paths(store.root), *(_folder(id) + name for name in (_DOCUMENT, _FATE))}
+        except FileNotFoundError:
+            # It was published or discarded just now.
+            continue
+        except (*_UNREADABLE, CorruptTable):
+            found.append(WaitingFiles(until_ms=latest_ms + _GRACE_MS, paths=None))
+        else:
+            until_ms = min(change.expires_ms, latest_ms) + _GRACE_MS
+            found.append(WaitingFiles(until_ms=until_ms, paths=frozenset(paths)))
+    return found
 
 
 def decide(store: Store, id: str, fate: str) -> tuple[str, str]:
@@ -190,6 +222,12 @@ def forget(store: Store, id: str) -> None:
             store.delete(_folder(id) + name)
     with suppress(Exception):
         store.delete_empty_directory(_folder(id))
+
+
+def _id_in(path: str) -> str | None:
+    """Return the id of the change whose document is at a path, if it is one."""
+    is_document = path.startswith(PRIVATE_PREFIX) and path.endswith(_DOCUMENT)
+    return path.removeprefix(PRIVATE_PREFIX).removesuffix(_DOCUMENT) if is_document else None
 
 
 def _folder(id: str) -> str:

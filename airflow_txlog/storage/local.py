@@ -62,7 +62,7 @@ class LocalStore(Store):
     def walk(
         self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "", lazily: bool = False
     ) -> Iterator[FileInfo]:
-        for _, files in self._directories(with_files=True, on_unreadable=on_unreadable):
+        for _, files in self._directories(with_files=True, on_unreadable=on_unreadable, beginning=prefix):
             yield from (info for info in files if info.path.startswith(prefix))
 
     def links(self) -> Iterator[str]:
@@ -187,11 +187,11 @@ class LocalStore(Store):
         return f"{self._directory}/{path}" if is_inside(path) else path.removeprefix(f"{SCHEME}://")
 
     def _directories(
-        self, *, with_files: bool, on_unreadable: Callable[[str], object] | None
+        self, *, with_files: bool, on_unreadable: Callable[[str], object] | None, beginning: str = ""
     ) -> Iterator[tuple[str, builtins.list[FileInfo]]]:
         """Yield the prefix (empty, or ending in "/") of every directory under the root and, on request, its files.
 
-        Symlinks are left out. `on_unreadable` as in `Store.walk`.
+        Only what may have or lead to a path that begins so. Symlinks are left out. `on_unreadable` as in `Store.walk`.
         """
         pending = [""]
         while pending:
@@ -200,8 +200,11 @@ class LocalStore(Store):
             try:
                 with local_files.folder(self._directory, prefix.split("/")[:-1]) as base, os.scandir(base) as entries:
                     for entry in entries:
+                        path = f"{prefix}{entry.name}/"
+                        if not (path.startswith(beginning) or beginning.startswith(path)):
+                            continue
                         if entry.is_dir(follow_symlinks=False):
-                            pending.append(f"{prefix}{entry.name}/")
+                            pending.append(path)
                         elif with_files and entry.is_file(follow_symlinks=False):
                             files.append(_info_in(base, prefix, entry.name))
             except (FileNotFoundError, NotADirectoryError, OutsideTable):

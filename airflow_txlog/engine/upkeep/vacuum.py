@@ -25,7 +25,7 @@ from airflow_txlog.engine.log.columns import FILES, removes_to_table
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import Visibility
 from airflow_txlog.engine.many_files import PROGRESS_MS, Deletion, Progress, delete_files, look_up, progress_log
-from airflow_txlog.engine.staged_changes import LONGEST_WAIT_MS, files_kept
+from airflow_txlog.engine.staged_changes import LONGEST_WAIT_MS, waiting_files
 from airflow_txlog.engine.table.schema.properties import DAY_MS, ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.engine.table.snapshot.commit_times import list_commits
 from airflow_txlog.engine.upkeep.inventory import read_inventory
@@ -48,7 +48,7 @@ from airflow_txlog.engine.upkeep.vacuum_plan import (
     plan_vacuum,
 )
 from airflow_txlog.errors import OutsideTable
-from airflow_txlog.locations import PRIVATE_PREFIX, is_inside
+from airflow_txlog.locations import is_inside
 from airflow_txlog.storage.base import FileInfo, Store, side_by_side
 from airflow_txlog.storage.local import NO_SPACE
 
@@ -92,6 +92,8 @@ def vacuum_table(
 
     Raises UnsupportedFeature if the table may not be written here, and the errors of `vacuum`.
     """
+    # Before the log is read: see there. A lite vacuum deletes only files that the log has named.
+    waiting = [] if request.mode == "lite" else waiting_files(table.store)
     # A dry run only reads, so the table need not be writable here.
     snapshot = table.snapshot() if request.dry_run else table.begin().snapshot
     assert snapshot is not None
@@ -100,7 +102,7 @@ def vacuum_table(
         # A commit without a file: it only records in the history what was done.
         table.begin().commit(operation, parameters, metrics, tags=tags)
 
-    state = VacuumState.of(snapshot)
+    state = VacuumState.of(snapshot, waiting)
     return vacuum(table.store, state, request, clock=table.clock, record=record, on_progress=on_progress)
 
 
@@ -198,7 +200,7 @@ class _Run:
             beginnings = tuple(f"{path}/" for path in folders)
             files += [self._unlisted(path) for path in named.expired if path.startswith(beginnings)]
         occupied = [info.path for info in listed]
-        self._keep_staged(named, occupied, unreadable)
+        self._keep_staged(named)
         # A log that this user cannot list is a log too, and an inventory may have left out all that is no data file.
         logs = [f"{path}/" for path in unreadable] if inventory is None else self._logs_above(files, named)
         files = self._without_inner_tables(files, [*occupied, *logs], named)
@@ -209,16 +211,18 @@ class _Run:
         before_ms = self.delete_before_ms - _CLOCK_SLACK_MS
         return plan, last_version_before(list_commits(store), self.state.version, before_ms)
 
-    def _keep_staged(self, named: NamedFiles, listed: Iterable[str], unreadable: Iterable[str]) -> None:
-        """Keep the files of changes that wait for a later job; all that are young enough, if some may be unknown."""
-        is_unknown = any(path.startswith(PRIVATE_PREFIX) for path in unreadable)
-        try:
-            named.needed |= files_kept(self.store, listed, self.now_ms)
-        except PermissionError:
-            is_unknown = True
-        # An inventory may be older than a change, and a folder another user's.
-        if self.request.inventory is not None or is_unknown:
-            self.orphan_before_ms = min(self.orphan_before_ms, self.now_ms - LONGEST_WAIT_MS)
+    def _keep_staged(self, named: NamedFiles) -> None:
+        """Keep the files of changes that wait for a later job; all that are young enough, if some are unknown."""
+        kept: set[str] = set()
+        for waiting in self.state.waiting:
+            if self.now_ms >= waiting.until_ms:
+                continue
+            if waiting.paths is None:
+                self.orphan_before_ms = min(self.orphan_before_ms, self.now_ms - LONGEST_WAIT_MS)
+            elif named.needed.isdisjoint(waiting.paths) and named.expired.isdisjoint(waiting.paths):
+                kept |= waiting.paths
+            # Else it is published, and its publisher was killed before it deleted the document.
+        named.needed |= kept
 
     def _without_inner_tables(self, files: list[FileInfo], listed: Iterable[str], named: NamedFiles) -> list[FileInfo]:
         """Return the files without those of other tables in folders of this one, which only their own logs name."""

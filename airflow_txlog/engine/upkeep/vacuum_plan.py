@@ -21,6 +21,7 @@ from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.many_files import PARALLELISM
+from airflow_txlog.engine.staged_changes import WaitingFiles
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.features import features_in_use
 from airflow_txlog.engine.table.schema.properties import HOUR_MS, ORPHAN_RETENTION_MS, SHARED_FOLDER
@@ -51,9 +52,11 @@ class VacuumState:
     """Whether files of others were in the folder before the table."""
     has_iceberg: bool = False
     """Whether other engines keep Iceberg's metadata in the folder."""
+    waiting: Sequence[WaitingFiles] = ()
+    """The files of staged changes, read before the version."""
 
     @staticmethod
-    def of(snapshot: Snapshot) -> VacuumState:
+    def of(snapshot: Snapshot, waiting: Sequence[WaitingFiles]) -> VacuumState:
         """Return the state of this snapshot, with every name that a directory of a partition column may have."""
         names = snapshot.partition_columns
         return VacuumState(
@@ -68,6 +71,7 @@ class VacuumState:
                 feature.startswith("icebergCompat")
                 for feature in features_in_use(snapshot.delta_schema, snapshot.metadata.configuration)
             ),
+            waiting=waiting,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.clock import SystemClock
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import DeltaTable, Table
 from airflow_txlog.engine.staged_changes import DISCARD, PUBLISH, decide, staged_in
 from airflow_txlog.engine.table.snapshot.commit_times import parse_moment
 from airflow_txlog.errors import InvalidInput, InvalidJobSpec, StagedChangeGone
@@ -452,3 +453,77 @@ def test_a_vacuum_keeps_the_files_of_a_change_that_waits_and_takes_them_afterwar
     table.vacuum(0, check_retention=False)
     committed(publish(handle))
     assert by_id(table)[3] == "x"
+
+
+def make_older(folder: Path, days: float = 2) -> None:
+    """Give all files of the table in this folder, but those of its log, the times of an earlier day."""
+    for path in folder.rglob("*"):
+        if path.is_file() and "_delta_log" not in path.parts:
+            os.utime(path, (time.time() - days * 86_400,) * 2)
+
+
+@pytest.mark.parametrize("step", ["snapshot", "list_directories", "walk"])
+def test_a_vacuum_keeps_the_files_of_a_change_that_is_published_while_it_runs(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_files(tmp_path / "t")
+    handle = stage("update", table, **SET_NAME)
+    make_older(tmp_path / "t")
+    published: list[str] = []
+    kind = DeltaTable if step == "snapshot" else LocalStore
+    really = getattr(kind, step if step != "snapshot" else "begin")
+
+    def overtaken(*args: Any, **more: Any) -> Any:
+        found = really(*args, **more)
+        found = list(found) if step == "walk" else found
+        if not published:
+            published.append("")
+            published[0] = publish(handle).status
+        return found
+
+    monkeypatch.setattr(kind, "begin" if step == "snapshot" else step, overtaken)
+    table.vacuum(0, check_retention=False, orphan_retention=timedelta(hours=24))
+    assert published == ["committed"]
+    assert live_files(table) <= files_on_disk(table)
+    assert by_id(table)[3] == "x"
+
+
+def test_a_vacuum_takes_removed_rows_although_the_publisher_of_them_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_files(tmp_path / "t")
+    handle = stage("update", table, **SET_NAME)
+    with monkeypatch.context() as patch:
+        patch.setattr(publication, "forget", lambda *_: None)
+        committed(publish(handle))
+    committed(run(None, "truncate", table))
+    assert waiting(table) == [handle["id"]]
+    table.vacuum(0, check_retention=False)
+    assert not any(path.endswith(".parquet") for path in files_on_disk(table))
+
+
+@pytest.mark.parametrize("damage", ["another release", "another user"])
+def test_a_vacuum_keeps_what_may_belong_to_a_change_that_it_cannot_read(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_files(tmp_path / "t")
+    stage("update", table, **SET_NAME)
+    (document,) = (tmp_path / "t").glob("txlog-inputs-*/staged-change")
+    if damage == "another release":
+        document.write_bytes(document.read_bytes().replace(b'"format":1', b'"format":2'))
+    else:
+        really = LocalStore.read
+
+        def read(store: LocalStore, path: str) -> bytes:
+            if path.endswith("staged-change"):
+                raise PermissionError(path)
+            return really(store, path)
+
+        monkeypatch.setattr(LocalStore, "read", read)
+    make_older(tmp_path / "t")
+    before = files_on_disk(table)
+    table.vacuum(0, check_retention=False, orphan_retention=timedelta(hours=24))
+    assert files_on_disk(table) == before
+    make_older(tmp_path / "t", 7)
+    table.vacuum(0, check_retention=False, orphan_retention=timedelta(hours=24))
+    assert files_on_disk(table) == live_files(table)
