@@ -9,7 +9,7 @@ from airflow_txlog.cli.printing import ShownColumn
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.staged_changes import StagedChange, staged_in
+from airflow_txlog.engine.staged_changes import DISCARD, REFUSED, StagedChange, fate_of, staged_in
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.upkeep import upkeep_here
@@ -47,13 +47,20 @@ def upkeep(table: Table, args: Namespace) -> printing.Answer:
     return printing.Answer(report.to_dict(), show, has_failed=bool(report.errors))
 
 
+_ENDS: dict[str | None, str] = {DISCARD: "discarded", REFUSED: "refused"}
+
+
 def staged(table: Table, args: Namespace) -> printing.Answer:
     """`{"table", "staged": [{"id", "operation", "base_version", "state", "metrics", "files", "bytes", "staged_at",
-    "expires_at", "task"}]}`, by time. `state`: "waits", "expired" or "published".
+    "expires_at", "task"}]}`, by time. `state`: "waits", "expired", "published", "discarded" (files may be left) or
+    "refused" (a conflict forbids the publication).
     """
     head, now_ms = table.snapshot(), table.clock.now_ms()
     found = sorted(staged_in(table.store), key=lambda each: (each[1].staged_ms, each[0]))
-    changes = [_staged_change(id, change, head.application_version(change.app_id), now_ms) for id, change in found]
+    changes = [
+        _staged_change(id, change, fate_of(table.store, id), head.application_version(change.app_id), now_ms)
+        for id, change in found
+    ]
 
     def show() -> None:
         columns = [ShownColumn(name=name) for name in ("id", "operation", "base", "state", "rows", "expires", "task")]
@@ -72,9 +79,13 @@ def staged(table: Table, args: Namespace) -> printing.Answer:
     return printing.Answer({"table": table.uri, "staged": changes}, show)
 
 
-def _staged_change(id: str, change: StagedChange, recorded: int | None, now_ms: int) -> dict[str, Any]:
+def _staged_change(
+    id: str, change: StagedChange, fate: str | None, recorded: int | None, now_ms: int
+) -> dict[str, Any]:
     is_published = recorded is not None and recorded >= change.app_version
-    state = "published" if is_published else "waits" if now_ms < change.expires_ms else "expired"
+    state = "waits" if now_ms < change.expires_ms else "expired"
+    if is_published or fate in _ENDS:
+        state = "published" if is_published else _ENDS[fate]
     return {
         "id": id,
         "operation": change.operation,

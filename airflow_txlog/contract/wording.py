@@ -201,6 +201,14 @@ def handles_of(argument: str, given: Any) -> list[dict[str, Any]]:
     return found
 
 
+def handle_of(argument: str, given: Any) -> dict[str, Any] | None:
+    """Return the handle of the one staged change in what `handles_of` takes; None if the task had nothing to stage."""
+    handles = handles_of(argument, given)
+    if len(handles) > 1:
+        raise _no_handle(argument, f"{len(handles)} of them, and a table is read with one")
+    return handles[0] if handles else None
+
+
 def _no_handle(place: str, found: str) -> InvalidJobSpec:
     return InvalidJobSpec(
         f"{place} must be the output of a task with publish=False, such as load.output; found {found}. Nothing was "

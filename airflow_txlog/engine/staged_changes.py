@@ -206,7 +206,19 @@ def decide(store: Store, id: str, fate: str) -> tuple[str, str]:
         # After an error what is there counts.
         if store.put_if_absent(path, fate.encode()):
             return fate, ""
-    found, _, why = store.read(path).decode("utf-8", "replace").partition("\n")
+    return _fate(store.read(path))
+
+
+def fate_of(store: Store, id: str) -> str | None:
+    """Return the fate of a change; None as long as nothing is decided, or if this user may not read it."""
+    try:
+        return _fate(store.read(_folder(id) + _FATE))[0]
+    except (FileNotFoundError, PermissionError, OutsideTable, LimitExceeded):
+        return None
+
+
+def _fate(data: bytes) -> tuple[str, str]:
+    found, _, why = data.decode("utf-8", "replace").partition("\n")
     return found, why
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import DIGEST_TAG, ApplicationTransaction, Details, JobResult, JobSpec
+from airflow_txlog.contract.operations import Publish
 from airflow_txlog.engine import DeltaTable
 from airflow_txlog.engine.log.actions import Commit, decode_commit
 from airflow_txlog.engine.log.names import commit_name
@@ -181,6 +182,9 @@ def _has_other_arguments(spec: JobSpec, info: Mapping[str, Any]) -> bool:
     """Return whether the commit of this work was made from other arguments, by their digests; False if unknown."""
     recorded = (info.get("tags") or {}).get(DIGEST_TAG)
     known = (spec.digest(), spec.digest(with_key=False))
+    if isinstance(spec.operation, Publish):
+        # The commit has the arguments of the work that staged the change.
+        return False
     return recorded is not None and spec.saved_work_key is not None and recorded not in known
 
 
@@ -196,6 +200,21 @@ def _check_digest(
         if spec.saved_work_key is None:
             why += ", or work that is not known again without the Variable txlog_saved_work_secret"
         raise _reused(snapshot, wanted, why, version=commit.version)
+
+
+def check_staged_for(spec: JobSpec, snapshot: Snapshot, tags: Mapping[str, str], staged_ms: int) -> bool:
+    """Return whether a change that waits under this identity was staged with other arguments.
+
+    Raises IdempotencyKeyReused if it was staged for other work, as `done_in` does for a commit.
+    """
+    wanted = spec.application
+    assert wanted is not None
+    is_same = tags.get(DIGEST_TAG) in (spec.digest(), spec.digest(with_key=False))
+    if wanted.not_before_ms is not None and staged_ms < wanted.not_before_ms:
+        raise _reused(snapshot, wanted, "has staged a change before this run began, in an earlier run of that name")
+    if wanted.check_digest and not is_same:
+        raise _reused(snapshot, wanted, "has staged a change of other work, which waits to be published")
+    return not is_same
 
 
 def _reused(

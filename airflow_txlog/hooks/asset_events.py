@@ -38,6 +38,8 @@ def fill_asset_events(
     """
     if not task.outlets or "outlet_events" not in context:  # without Airflow no event is needed
         return
+    # The event of a staged change is that of its publication.
+    without_change = without_change and all(result.status != "staged" for result in results)
     assets = {asset_uri(result.table_uri) for result in results}
     filled: list[Any] = list(task.outlets) if without_change else []
     for result in results:

@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import AirflowException, conf
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.restrictions import only_tunes, unrestricted_names
-from airflow_txlog.contract.wording import handles_of
+from airflow_txlog.contract.wording import handle_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.spark_connection import open_spark_connection
 from airflow_txlog.hooks.task_rows import RowWritingHook
@@ -241,9 +241,9 @@ class TxlogHook(RowWritingHook):
         Raises TableNotFound, CorruptTable, UnsupportedFeature, StagedChangeGone.
         """
         found = self.table(table)
-        handles = [] if staged is None else handles_of("staged", staged)
-        if handles:
-            return found.with_staged(handles[0]["id"], handles[0]["digest"])
+        handle = None if staged is None else handle_of("staged", staged)
+        if handle is not None:
+            return found.with_staged(handle["id"], handle["digest"])
         found.snapshot()
         return found
 

@@ -231,7 +231,10 @@ class TxlogOperator(RenderedOperator):
             by_partition=self.emit_partitions,
         )
         report_result(context, result, seconds)
-        return xcom_of(result, seconds)
+        xcom = xcom_of(result, seconds)
+        if result.details.staged is not None:
+            xcom["staged"] = {**result.details.staged, "sensitive": self.sensitive}
+        return xcom
 
     def _durable(self, runner: DurableRunner, spec: JobSpec, context: Mapping[str, Any]) -> JobSpec:
         """Return the spec of a job that may outlive this process, with the key that finds it in every try."""

@@ -12,6 +12,8 @@ from airflow_txlog.contract.wording import handles_of, summary_lines, xcom_of
 from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
 from airflow_txlog.hooks.identity import annotations_of
+from airflow_txlog.operators.arguments.given import text_map
+from airflow_txlog.operators.arguments.texts import check_texts
 from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import raise_for_airflow
@@ -43,12 +45,16 @@ class StagedChangesOperator(TxlogOperator):
 
     def job_arguments(self) -> dict[str, Any]:
         """Return the fields of the record for the first change."""
-        handles = handles_of("staged", self.staged)
+        handles = self.handles()
         if not handles:
             raise InvalidJobSpec(
                 "staged names no change: give the output of a task with publish=False.", argument="staged"
             )
         return self.arguments_for(handles[0])
+
+    def handles(self) -> list[dict[str, Any]]:
+        """Return the handles of the changes. Raises InvalidJobSpec."""
+        return handles_of("staged", self.staged)
 
     def arguments_for(self, handle: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of the record for a change."""
@@ -60,7 +66,9 @@ class StagedChangesOperator(TxlogOperator):
         results: list[JobResult] = []
         changes: list[dict[str, Any]] = []
         try:
-            for handle in handles_of("staged", self.staged):
+            for handle in self.handles():
+                # Values of a sensitive task may be those of its partitions, which asset events have.
+                self.sensitive = self.sensitive or handle.get("sensitive") is True
                 result = dataclasses.replace(self._run(context, handle), operation=handle["operation"])
                 for line in summary_lines(result, result.seconds):
                     self.log.info("%s", line)
@@ -94,9 +102,13 @@ class StagedChangesOperator(TxlogOperator):
         return result
 
     def _spec_of(self, context: Mapping[str, Any], handle: Mapping[str, Any]) -> JobSpec:
+        operation = read_operation(self.operation, self.arguments_for(handle))
+        check_texts(operation)
         spec = JobSpec(
-            operation=read_operation(self.operation, self.arguments_for(handle)),
+            operation=operation,
             table_uri=self.hook.table_uri(handle["table_uri"]),
+            spark_conf=text_map("spark_conf", self.spark_conf),
+            unrestricted=self.unrestricted,
             time_zone=self.time_zone,
             conflict_deadline_s=self.conflict_deadline_s,
         )

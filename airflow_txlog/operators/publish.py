@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import TaskGroup
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.contract.operations import Audit, Discard, Operation, Publish
+from airflow_txlog.contract.wording import handles_of
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.operators.arguments.given import parameter_map
@@ -110,6 +111,11 @@ class DeltaDiscardOperator(StagedChangesOperator):
     """
 
     operation: ClassVar[type[Operation]] = Discard
+
+    def handles(self) -> list[dict[str, Any]]:
+        # A task that has failed has no output, and the changes of the others are to go all the same.
+        given = self.staged if isinstance(self.staged, list | tuple) else [self.staged]
+        return handles_of("staged", [each for each in given if each is not None])
 
 
 def write_audit_publish(

@@ -88,6 +88,11 @@ def test_where_no_row_changed_there_is_no_event_unless_it_is_asked_for(
     assert (outlets, events[ASSET].extra["status"]) == ([ASSET], status)
 
 
+def test_a_change_that_is_only_staged_has_no_event(table: Table) -> None:
+    outlets, events = emitted(result(table, status="staged", version=None), ASSET, ALIAS, without_change=True)
+    assert (outlets, len(events)) == ([], 0)
+
+
 def test_a_write_that_only_made_the_table_changed_no_row(table: Table) -> None:
     assert emitted(result(table, version=0, read_version=None), ASSET)[0] == []
 

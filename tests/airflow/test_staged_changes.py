@@ -7,13 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from airflow.sdk import Asset
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import handles_of
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, JobError
 from airflow_txlog.operators import (
+    DeltaAuditOperator,
     DeltaCloneOperator,
     DeltaDiscardOperator,
     DeltaPublishOperator,
@@ -26,7 +30,7 @@ from airflow_txlog.operators import (
 )
 from airflow_txlog.runners import run_unless_done
 from tests.helpers.jobs import KEY, by_id, files_on_disk, ids, rows
-from tests.helpers.rows import make_table
+from tests.helpers.rows import append, make_table
 from tests.helpers.staged import stage
 
 pytestmark = pytest.mark.airflow
@@ -64,15 +68,15 @@ def run(dag_of: ParseDag) -> tuple[str, dict[str, str], dict[str, Any]]:
 def test_what_passes_its_checks_is_published(tables: tuple[Table, Table], dag_of: ParseDag) -> None:
     state, states, xcoms = run(dag_of)
     assert (state, set(states.values())) == ("success", {"success"})
-    table, other = tables
+    orders, other = tables
     assert (xcoms["change"]["status"], xcoms["change"]["version"]) == ("staged", None)
     changes = xcoms["publish"]["changes"]
     assert [(each["operation"], each["status"], each["version"]) for each in changes] == [
         ("update", "committed", 2),
         ("truncate", "committed", 2),
     ]
-    assert ([id for id, name in by_id(table).items() if name == "x"], ids(other)) == ([0, 1, 2, 3, 4], [])
-    (commit,) = table.history(1)
+    assert ([id for id, name in by_id(orders).items() if name == "x"], ids(other)) == ([0, 1, 2, 3, 4], [])
+    (commit,) = orders.history(1)
     assert commit["tags"]["airflow.task_id"] == "change"
     assert not any("txlog-inputs" in path for each in tables for path in files_on_disk(each))
 
@@ -81,6 +85,7 @@ def test_what_passes_its_checks_is_published(tables: tuple[Table, Table], dag_of
     ("variable", "value", "expected", "left"),
     [
         ("TXLOG_TEST_VERDICT", "Reject", "success", {"approve": "success", "publish": "skipped"}),
+        ("TXLOG_TEST_OTHER", "/nowhere", "failed", {"empty": "failed", "publish": "upstream_failed"}),
         *(
             pytest.param(*each, marks=pytest.mark.long("another reason to skip the publication"))
             for each in (
@@ -99,11 +104,11 @@ def test_what_is_refused_or_wrong_is_discarded(
     dag_of: ParseDag,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = [(files_on_disk(table), table.snapshot().version) for table in tables]
+    before = [(files_on_disk(each), each.snapshot().version) for each in tables]
     monkeypatch.setenv(variable, value)
     state, states, _ = run(dag_of)
     assert (state, {name: states[name] for name in left}, states["discard"]) == (expected, left, "success")
-    assert [(files_on_disk(table), table.snapshot().version) for table in tables] == before
+    assert [(files_on_disk(each), each.snapshot().version) for each in tables] == before
 
 
 def test_a_retry_of_a_publication_of_several_publishes_what_is_left(
@@ -156,6 +161,39 @@ def test_the_outputs_of_tasks_and_handles_are_understood() -> None:
     ):
         with pytest.raises(InvalidJobSpec, match="staged"):
             handles_of("staged", wrong)
+    two = sources.table("/t", staged=[staged, handle])
+    with pytest.raises(InvalidJobSpec, match="2 of them"):
+        DeltaWriteOperator(task_id="w", table_uri="/c", source=two).job_arguments()
+
+
+def test_the_arguments_of_every_operator_reach_the_jobs_on_staged_changes() -> None:
+    arguments = {
+        "staged": [HANDLE],
+        "checks": {"any": {"check_statement": "COUNT(*) > :least"}},
+        "spark_conf": {"spark.sql.shuffle.partitions": "3"},
+        "unrestricted": "query",
+        "runner": "in_process",
+    }
+    spec = DeltaAuditOperator(task_id="a", **arguments, parameters={"least": 1})._spec_of({}, HANDLE)
+    assert spec.spark_conf["spark.sql.shuffle.partitions"] == "3"
+    assert "query" in spec.unrestricted
+    with pytest.raises(InvalidJobSpec, match="least"):
+        DeltaAuditOperator(task_id="a", **arguments, parameters={"most": 1})
+
+
+def test_the_event_of_a_publication_has_no_partitions_of_a_sensitive_task(
+    memory_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = Table.create(memory_uri, pa.schema([("id", pa.int64()), ("name", pa.string())]), ["name"])
+    append(orders, [{"id": 1, "name": "secret"}])
+    asset = Asset("orders")
+    done = JobResult(status="committed", operation="publish", table_uri=orders.uri, version=1, read_version=0)
+    monkeypatch.setattr(DeltaPublishOperator, "_run", lambda *_: done)
+    for is_sensitive in (True, False):
+        operator = DeltaPublishOperator(task_id="p", staged=[{**HANDLE, "sensitive": is_sensitive}], outlets=[asset])
+        events = OutletEventAccessors()
+        operator.execute({"outlet_events": events})
+        assert ("secret" in str(events[asset].extra)) == (not is_sensitive)
 
 
 def test_operators_refuse_what_cannot_be_staged_changes_when_the_dag_is_parsed() -> None:

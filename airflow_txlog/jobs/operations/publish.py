@@ -44,17 +44,19 @@ def publish(context: LogContext) -> JobResult:
         return done
     with context.step("plan"):
         change, reads = opened(context, id, digest)
+        # Before the fate: a change that this cannot publish may still be discarded.
+        tx = _begun(context, id, change)
         fate, why = decide(context.store, id, PUBLISH)
         if fate != PUBLISH:
             what = "a task discards it" if fate == DISCARD else f"an earlier publication failed for good, as {why}"
             raise gone(context, id, what.removesuffix("."))
         # A discard that has ended before the fate was written has taken the document with it; so has a publication.
-        if read_document(context.store, id) is None:
+        found = read_document(context.store, id)
+        if found is None or found.digest != digest:
             done = _done(context)
             if done is None:
                 raise gone(context, id, "it was discarded just now")
             return done
-        tx = _begun(context, id, change)
         _check_files(context, id, change)
         tx.take(change.content, reads)
         tx.read_application(change.app_id)
@@ -94,7 +96,7 @@ def _begun(context: LogContext, id: str, change: StagedChange) -> Transaction:
     try:
         tx = context.table.begin(change.base_version)
     except VersionNotFound as error:
-        refuse(context.store, id, error.message)
+        # Not refused: another publisher may have read that version in time.
         raise gone(context, id, f"version {change.base_version}, which it was made on, left the log") from error
     assert tx.snapshot is not None
     if tx.snapshot.metadata.id != change.table_id:
@@ -128,14 +130,16 @@ def discard(context: LogContext) -> JobResult:
     change = found.change
     fate, _ = decide(store, id, DISCARD)
     # After the fate: no publication may begin from here on.
-    recorded = context.table.snapshot().application_version(change.app_id)
-    if recorded is not None and recorded >= change.app_version:
+    snapshot, paths = context.table.snapshot(), change.paths(context.root)
+    recorded = snapshot.application_version(change.app_id)
+    # The table may have forgotten the transaction, and nobody has checked the signature of the document.
+    is_in_use = snapshot.state.files.at_paths(set(paths)).num_rows > 0
+    if is_in_use or (recorded is not None and recorded >= change.app_version):
         context.log("the change is published, and its files belong to the table")
         forget(store, id)
     elif fate not in (DISCARD, REFUSED):
         context.log("a task may be publishing the change: its files stay until it expires, and a VACUUM deletes them")
     else:
-        paths = change.paths(context.root)
         with context.step("discard"):
             for path in paths:
                 check_is_ours(path)

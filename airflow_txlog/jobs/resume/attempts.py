@@ -308,7 +308,7 @@ class _Attempts:
         done = done_in(self._table.store, tx.snapshot, spec, self._clock)
         if done is None and self._seal is not None:
             longest_wait_ms(tx.snapshot)
-            done = staged_before(self._context, self._seal)
+            done = staged_before(self._context, self._seal, tx.snapshot)
         if done is None and not self._has_looked_back:
             self._has_looked_back = True
             earlier = earlier_run(self._table.store, tx.snapshot, spec)
@@ -340,7 +340,8 @@ class _Attempts:
             self.has_landed = True
             return dataclasses.replace(result, attempts=number)
         self.fate_is_known = known
-        found = staged_before(context, seal)
+        assert tx.snapshot is not None
+        found = staged_before(context, seal, tx.snapshot)
         if found is None:
             raise JobError(
                 f"{context.root}: what another copy of this work has staged is gone, or was not written by it. Nothing "

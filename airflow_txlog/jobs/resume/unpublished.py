@@ -31,7 +31,7 @@ from airflow_txlog.engine.staged_changes import (
 )
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.errors import InvalidJobSpec, InvalidProperty, StagedChangeGone
-from airflow_txlog.exactly_once.transactions import Seal
+from airflow_txlog.exactly_once.transactions import Seal, check_staged_for
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.storage.limits import LOG_FILE
 
@@ -56,7 +56,8 @@ def seal_to_wait(context: LogContext) -> Seal:
 
 def longest_wait_ms(snapshot: Snapshot) -> int:
     """Return how long a change of the table may wait. Raises InvalidProperty if it may not wait at all."""
-    retention_ms = snapshot.table_properties.deleted_file_retention_ms
+    properties = snapshot.table_properties
+    retention_ms = properties.deleted_file_retention_ms
     longest_ms = min(LONGEST_WAIT_MS, retention_ms // 2)
     if longest_ms <= 0:
         raise InvalidProperty(
@@ -67,16 +68,23 @@ def longest_wait_ms(snapshot: Snapshot) -> int:
             name="delta.deletedFileRetentionDuration",
             value=str(retention_ms),
         )
-    return longest_ms
+    # Afterwards nobody could know whether it was published.
+    forgotten_ms = properties.set_transaction_retention_ms
+    return longest_ms if forgotten_ms is None else min(longest_ms, forgotten_ms)
 
 
-def staged_before(context: LogContext, seal: Seal) -> JobResult | None:
-    """Return the result of an earlier try of this work that has staged its change already."""
+def staged_before(context: LogContext, seal: Seal, snapshot: Snapshot) -> JobResult | None:
+    """Return the result of an earlier try of this work that has staged its change already.
+
+    Raises StagedChangeGone if that has expired, IdempotencyKeyReused if it is of other work.
+    """
     id = _id_of(seal)
     found = read_document(context.store, id)
     if found is None or not seal.is_signed(_KIND, found.signed, found.signature):
         return None
     _check_waits(context, id, found.change)
+    if check_staged_for(context.spec, snapshot, found.change.tags, found.change.staged_ms):
+        context.log("the arguments have changed since: clear the task to have the change staged by the new ones")
     context.log("an earlier try has staged the change already")
     return _result(context, id, found.change, found.digest)
 

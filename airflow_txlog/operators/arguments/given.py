@@ -26,7 +26,7 @@ from airflow_txlog.contract.operations.fields import (
     TextMap,
 )
 from airflow_txlog.contract.parameters import encode_parameters
-from airflow_txlog.contract.wording import handles_of
+from airflow_txlog.contract.wording import handle_of
 from airflow_txlog.errors import InvalidJobSpec
 
 
@@ -208,8 +208,8 @@ def source_of(name: str, value: Any) -> dict[str, Any]:
         source["table"] = path_text(source["table"])
     if source.get("staged") is not None:
         # A task that had nothing to stage leaves the table as it is.
-        handles = handles_of(f"{name}.staged", source["staged"])
-        source["staged"] = {part: handles[0][part] for part in ("id", "digest")} if handles else None
+        handle = handle_of(f"{name}.staged", source["staged"])
+        source["staged"] = None if handle is None else {part: handle[part] for part in ("id", "digest")}
     if "options" in source:
         source["options"] = text_map(f"{name}.options", source["options"])
     return source

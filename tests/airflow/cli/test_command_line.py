@@ -21,6 +21,7 @@ from airflow_txlog.engine import Table
 from tests.helpers import s3
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import append, make_table, sorted_rows, stage
+from tests.helpers.staged import publish as publish_change
 from tests.helpers.staged import stage as stage_change
 from tests.helpers.vectors import mask
 
@@ -414,6 +415,10 @@ def test_staged_changes_are_listed(txlog: Any, tmp_path: Path) -> None:
     assert other["id"] == published["id"]
     shown = txlog("staged", table.uri)
     assert (shown.code, handle["id"] in shown.out, "-1" in shown.out) == (0, True, True)
+    assert publish_change(published).status == "committed"
+    assert publish_change(handle).status == "failed"
+    (change,) = txlog("staged", table.uri, "--json").document["staged"]
+    assert (change["id"], change["state"]) == (handle["id"], "refused")
 
 
 def test_a_restore_makes_an_earlier_version_the_latest(txlog: Any, folder: Path) -> None:

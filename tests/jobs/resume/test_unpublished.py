@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -16,9 +17,19 @@ import pytest
 
 from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine import DeltaTable, Table
-from airflow_txlog.engine.staged_changes import DISCARD, PUBLISH, decide, staged_in
+from airflow_txlog.engine.log.columns import table_to_adds
+from airflow_txlog.engine.staged_changes import (
+    DISCARD,
+    PUBLISH,
+    decide,
+    digest_of,
+    put_document,
+    read_document,
+    signed_part,
+    staged_in,
+)
 from airflow_txlog.engine.table.snapshot.commit_times import parse_moment
-from airflow_txlog.errors import InvalidInput, InvalidJobSpec, StagedChangeGone
+from airflow_txlog.errors import InvalidInput, InvalidJobSpec, StagedChangeGone, VersionNotFound
 from airflow_txlog.jobs.operations import publish as publication
 from airflow_txlog.storage import Access
 from airflow_txlog.storage.local import LocalStore
@@ -133,6 +144,7 @@ def test_a_second_publication_finds_the_first(tmp_path: Path) -> None:
     assert committed(publish(handle)).version == 3
     again = publish(handle)
     assert (again.status, again.version, table.snapshot().version) == ("already_done", 3, 3)
+    assert not again.details.arguments_changed
 
 
 def test_a_retry_of_the_work_returns_the_handle_of_the_first_try(tmp_path: Path) -> None:
@@ -334,6 +346,42 @@ def test_a_change_waits_no_longer_than_half_the_retention_of_removed_files(tmp_p
     assert error_of(result)["type"] == "InvalidProperty"
 
 
+def test_a_change_waits_no_longer_than_the_table_remembers_its_publication(tmp_path: Path) -> None:
+    table = two_files(tmp_path / "t", properties={"delta.setTransactionRetentionDuration": "interval 2 hours"})
+    handle = stage("update", table, **SET_NAME)
+    assert 0 < parse_moment(handle["expires_at"]) - handle["staged_ms"] <= 2 * 3_600_000
+
+
+def test_a_key_that_has_staged_other_work_is_refused(tmp_path: Path) -> None:
+    table = two_files(tmp_path / "t")
+    work = dataclasses.replace(application(), check_digest=True)
+    handle = stage("update", table, work=work, **SET_NAME)
+    assert stage("update", table, work=work, **SET_NAME) == handle
+    other = run(None, "delete", table, application=work, publish=False, predicate="id = 1")
+    assert error_of(other)["type"] == "IdempotencyKeyReused"
+    # An earlier run of that name, which was deleted and made again.
+    later = dataclasses.replace(work, check_digest=False, not_before_ms=handle["staged_ms"] + 1)
+    assert error_of(run(None, "update", table, application=later, publish=False, **SET_NAME))["type"] == (
+        "IdempotencyKeyReused"
+    )
+
+
+def test_a_discard_deletes_no_file_of_the_table(tmp_path: Path) -> None:
+    table = two_files(tmp_path / "t")
+    handle = stage("update", table, **SET_NAME)
+    found = read_document(table.store, handle["id"])
+    assert found is not None
+    files = table.snapshot().files()
+    forged = msgspec.structs.replace(
+        found.change, content=msgspec.structs.replace(found.change.content, adds=table_to_adds(files, True), removes=[])
+    )
+    signed = signed_part(forged, found.reads)
+    assert put_document(table.store, "f" * 32, found.signature, signed)
+    discard({**handle, "id": "f" * 32, "digest": digest_of(signed)})
+    assert live_files(table) <= files_on_disk(table)
+    assert waiting(table) == [handle["id"]]
+
+
 def test_a_change_waits_no_longer_than_six_days(tmp_path: Path) -> None:
     table = two_files(tmp_path / "t", properties={"delta.deletedFileRetentionDuration": "interval 90 days"})
     handle = stage("truncate", table)
@@ -370,6 +418,28 @@ def test_a_change_of_a_table_that_was_made_again_is_not_published(tmp_path: Path
         path.unlink()
     two_files(tmp_path / "t")
     refused(publish(handle), "TableReplaced")
+    discard(handle)
+    assert waiting(table) == []
+
+
+def test_a_change_whose_version_left_the_log_may_be_discarded_unless_another_task_publishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_files(tmp_path / "t")
+    first, second = (stage("update", table, **SET_NAME) for _ in range(2))
+    assert decide(table.store, first["id"], PUBLISH) == (PUBLISH, "")
+
+    def left(*_: Any) -> Any:
+        raise VersionNotFound("version 2 is gone", table=table.uri, version=2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "begin", left)
+        for handle in (first, second):
+            assert "left the log" in refused(publish(handle), "StagedChangeGone")
+            discard(handle)
+    assert waiting(table) == [first["id"]]
+    committed(publish(first))
+    assert live_files(table) <= files_on_disk(table)
 
 
 def test_work_that_cannot_wait_is_refused_before_anything_is_staged(tmp_path: Path) -> None:
