@@ -43,6 +43,7 @@ _DOCUMENT, _FATE = "/staged-change", "/staged-fate"
 # A document that is there and cannot be read here.
 _UNREADABLE = (OutsideTable, LimitExceeded, PermissionError, ValueError, RecursionError, msgspec.MsgspecError)
 _NO_END = 2**63 - 1
+_TRIES = 2
 
 
 class StagedChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -202,11 +203,11 @@ def waiting_files(store: Store) -> list[WaitingFiles]:
 def decide(store: Store, id: str, fate: str) -> tuple[str, str]:
     """Write the fate of a change unless it has one. Return the fate that it has, and why it was refused."""
     path = _folder(id) + _FATE
-    with suppress(OSError):
-        # After an error what is there counts.
-        if store.put_if_absent(path, fate.encode()):
-            return fate, ""
-    return _fate(store.read(path))
+    # After an error what is there counts. Another task may have deleted what took the name.
+    for _ in range(_TRIES):
+        with suppress(OSError):
+            return (fate, "") if store.put_if_absent(path, fate.encode()) else _fate(store.read(path))
+    return (fate, "") if store.put_if_absent(path, fate.encode()) else _fate(store.read(path))
 
 
 def fate_of(store: Store, id: str) -> str | None:

@@ -24,7 +24,7 @@ from airflow_txlog.engine.staged_changes import (
     read_document,
     refuse,
 )
-from airflow_txlog.errors import CommitConflict, TableReplaced, VersionNotFound
+from airflow_txlog.errors import CommitConflict, StagedChangeGone, TableReplaced, VersionNotFound
 from airflow_txlog.exactly_once.transactions import done_in
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.staged import check_is_ours
@@ -42,25 +42,16 @@ def publish(context: LogContext) -> JobResult:
     if done is not None:
         forget(context.store, id)
         return done
-    with context.step("plan"):
-        change, reads = opened(context, id, digest)
-        # Before the fate: a change that this cannot publish may still be discarded.
-        tx = _begun(context, id, change)
-        fate, why = decide(context.store, id, PUBLISH)
-        if fate != PUBLISH:
-            what = "a task discards it" if fate == DISCARD else f"an earlier publication failed for good, as {why}"
-            raise gone(context, id, what.removesuffix("."))
-        # A discard that has ended before the fate was written has taken the document with it; so has a publication.
-        found = read_document(context.store, id)
-        if found is None or found.digest != digest:
-            done = _done(context)
-            if done is None:
-                raise gone(context, id, "it was discarded just now")
-            return done
-        _check_files(context, id, change)
-        tx.take(change.content, reads)
-        tx.read_application(change.app_id)
-        tx.set_application(change.app_id, change.app_version)
+    try:
+        with context.step("plan"):
+            tx, change = _planned(context, id, digest)
+    except StagedChangeGone:
+        # Another publisher deletes the document once its commit has landed.
+        done = _done(context)
+        if done is None:
+            raise
+        forget(context.store, id)
+        return done
     try:
         with context.step("commit"):
             tx.commit(change.commit_operation, change.parameters, change.metrics, tags=change.tags, record_empty=True)
@@ -84,6 +75,26 @@ def publish(context: LogContext) -> JobResult:
         metrics=change.metrics,
         files=change.files,
     )
+
+
+def _planned(context: LogContext, id: str, digest: str) -> tuple[Transaction, StagedChange]:
+    """Return the transaction that is the change, once no discard may begin. Raises StagedChangeGone, TableReplaced."""
+    change, reads = opened(context, id, digest)
+    # Before the fate: a change that this cannot publish may still be discarded.
+    tx = _begun(context, id, change)
+    fate, why = decide(context.store, id, PUBLISH)
+    if fate != PUBLISH:
+        what = "a task discards it" if fate == DISCARD else f"an earlier publication failed for good, as {why}"
+        raise gone(context, id, what.removesuffix("."))
+    # A discard that has ended before the fate was written has taken the document with it; so has a publication.
+    found = read_document(context.store, id)
+    if found is None or found.digest != digest:
+        raise gone(context, id, "it was discarded just now")
+    _check_files(context, id, change)
+    tx.take(change.content, reads)
+    tx.read_application(change.app_id)
+    tx.set_application(change.app_id, change.app_version)
+    return tx, change
 
 
 def _done(context: LogContext) -> JobResult | None:

@@ -248,25 +248,43 @@ def test_ids_and_times_are_assigned_when_the_change_is_published(tmp_path: Path)
     assert times == sorted(set(times), reverse=True)
 
 
+@pytest.mark.parametrize("step", ["opened", "decide", "read_document", "look_up"])
 def test_a_publisher_that_is_overtaken_by_another_finds_its_commit(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_files(tmp_path / "t")
+    handle = stage("update", table, **SET_NAME)
+    really, others = getattr(publication, step), list[Any]()
+
+    def overtaken(*args: Any) -> Any:
+        if not others:
+            others.append(None)
+            others[0] = publish(handle).status
+        return really(*args)
+
+    monkeypatch.setattr(publication, step, overtaken)
+    result = publish(handle)
+    assert (result.status, result.version, others) == ("already_done", 3, ["committed"])
+    assert not any("txlog-inputs" in path for path in files_on_disk(table))
+    assert by_id(table)[0] == "x"
+    assert waiting(table) == []
+
+
+def test_a_fate_is_decided_although_another_task_deletes_the_one_that_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = two_files(tmp_path / "t")
     handle = stage("update", table, **SET_NAME)
-    really, others = publication.look_up, []
+    decide(table.store, handle["id"], PUBLISH)
+    really = LocalStore.read
 
-    def overtaken(*args: Any) -> Any:
-        found = really(*args)
-        if not others:
-            others.append(None)
-            others[0] = publish(handle).status
-        return found
+    def read(store: LocalStore, path: str) -> bytes:
+        store.delete(path)
+        return really(store, path)
 
-    monkeypatch.setattr(publication, "look_up", overtaken)
-    result = publish(handle)
-    assert (result.status, result.version, others) == ("already_done", 3, ["committed"])
-    assert by_id(table)[0] == "x"
-    assert waiting(table) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "read", read)
+        assert decide(table.store, handle["id"], DISCARD) == (DISCARD, "")
 
 
 # --- what cannot be published ---------------------------------------------------------------------------------------
