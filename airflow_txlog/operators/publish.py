@@ -117,6 +117,9 @@ class DeltaDiscardOperator(StagedChangesOperator):
         given = self.staged if isinstance(self.staged, list | tuple) else [self.staged]
         return handles_of("staged", [each for each in given if each is not None])
 
+    def may_be_null(self, place: str) -> bool:
+        return place.partition("[")[0] == "staged" or super().may_be_null(place)
+
 
 def write_audit_publish(
     write: Any,

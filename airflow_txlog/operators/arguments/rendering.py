@@ -183,13 +183,16 @@ class RenderedOperator(TemplatedOperator):
         return self._null_of(content, found, is_all_null=str(rendered) in ("None", ""))
 
     def _null_of(self, content: Any, found: str, *, is_all_null: bool) -> None:
-        """Return None if all places of the content are parameters that may be null; else raise InvalidJobSpec."""
+        """Return None if all places of the content may be null; else raise InvalidJobSpec."""
         places = [place for name in self.template_fields for place in _places(name, getattr(self, name), content)]
-        may_be_null = {f"parameters.{name}" for name in self.nullable_parameters}
-        if is_all_null and places and may_be_null.issuperset(places):
+        if is_all_null and places and all(map(self.may_be_null, places)):
             return
-        place = next((place for place in places if place not in may_be_null), "an argument")
+        place = next((place for place in places if not self.may_be_null(place)), "an argument")
         raise_for_airflow(InvalidJobSpec(null_refusal(place, found), argument=place))
+
+    def may_be_null(self, place: str) -> bool:
+        """Return whether a template in this place of an argument may render to None."""
+        return place in {f"parameters.{name}" for name in self.nullable_parameters}
 
 
 def _places(name: str, value: Any, content: Any) -> Iterator[str]:
