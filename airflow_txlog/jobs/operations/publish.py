@@ -143,7 +143,7 @@ def discard(context: LogContext) -> JobResult:
     # After the fate: no publication may begin from here on.
     snapshot, paths = context.table.snapshot(), change.paths(context.root)
     recorded = snapshot.application_version(change.app_id)
-    # The table may have forgotten the transaction, and nobody has checked the signature of the document.
+    # The table may have forgotten the transaction, and the signature of the document is not checked here.
     is_in_use = snapshot.state.files.at_paths(set(paths)).num_rows > 0
     if is_in_use or (recorded is not None and recorded >= change.app_version):
         context.log("the change is published, and its files belong to the table")

@@ -68,7 +68,7 @@ def longest_wait_ms(snapshot: Snapshot) -> int:
             name="delta.deletedFileRetentionDuration",
             value=str(retention_ms),
         )
-    # Afterwards nobody could know whether it was published.
+    # Afterwards no reader of the log could find out whether it was published.
     forgotten_ms = properties.set_transaction_retention_ms
     return longest_ms if forgotten_ms is None else min(longest_ms, forgotten_ms)
 
