@@ -196,6 +196,7 @@ def test_delta_spark_keeps_a_rule_that_an_alter_added(
     assert Table.open(ours).to_arrow().num_rows == 2
 
 
+@pytest.mark.long("a table and a drop for each feature")
 def test_engines_without_a_dropped_feature_read_the_table_and_delta_spark_writes_it_on(
     delta: DeltaSpark, made: Callable[[Path, bool], None], tmp_path: Path
 ) -> None:

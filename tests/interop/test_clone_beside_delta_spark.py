@@ -78,6 +78,7 @@ def of_log(place: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long("half a minute for each table")
 @pytest.mark.parametrize("name", TABLES)
 def test_a_shallow_clone_is_the_one_that_delta_spark_makes(delta: DeltaSpark, tmp_path: Path, name: str) -> None:
     source, theirs, ours = (tmp_path / each for each in ("a b%c", "theirs", "ours"))

@@ -133,14 +133,20 @@ class History:
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("kind", PROPERTIES)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind == "copies" else pytest.mark.long("another kind")) for kind in PROPERTIES],
+)
 def test_rows_keep_their_ids_whoever_moves_them(delta: DeltaSpark, tmp_path: Path, kind: str) -> None:
     history = History(delta, tmp_path, kind, 1)
     done = {history.step() for _ in range(depth(8, 14, 100))}
     assert {writer for writer, _ in map(str.split, done)} == {"ours", "theirs"}
 
 
-@pytest.mark.parametrize("kind", PROPERTIES)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind == "vectors" else pytest.mark.long("another kind")) for kind in PROPERTIES],
+)
 def test_rows_keep_their_ids_through_our_merge_by_spark(
     delta: DeltaSpark, spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
