@@ -36,6 +36,7 @@ _MAGIC = b"PAR1"
 _ENDING_BYTES = 4 + len(_MAGIC)
 """The length of the footer, and the magic number."""
 _COPIED_AT_ONCE = 8 * 1024 * 1024
+_MOST_ROWS = 64 * 1024 * 1024
 # Numbers of fields in parquet.thrift: of the file, a schema element, a row group, a column chunk, and its metadata.
 _SCHEMA, _NUM_ROWS, _ROW_GROUPS, _KEY_VALUES, _COLUMN_ORDERS, _ENCRYPTION = 2, 3, 4, 5, 7, 8
 _NUM_CHILDREN = 5
@@ -118,7 +119,10 @@ class Splice:
     def fits(self, names: Sequence[str]) -> bool:
         """Return whether these columns of each row group fit in memory at once."""
         sizes = [(group, self.parquet.metadata.row_group(group).num_rows) for group in self.groups]
-        return all(2 * rows_at_once(self.parquet, group, names, rows) >= rows for group, rows in sizes)
+        # Arrow would cut a row group of more rows in two.
+        return all(
+            rows <= _MOST_ROWS and 2 * rows_at_once(self.parquet, group, names, rows) >= rows for group, rows in sizes
+        )
 
     def copy(self, group: int, sink: pa.NativeFile) -> dict[int, int]:
         """Append the kept chunks of a row group to `sink`; return by how many bytes each leaf's chunk has moved."""
