@@ -15,7 +15,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from tests.helpers.delta_spark import DeltaSpark
-from tests.helpers.depth import depth
+from tests.helpers.depth import by_hand, depth
 from tests.helpers.jobs import run
 
 if TYPE_CHECKING:
@@ -132,11 +132,12 @@ class History:
         self.model = expected
 
 
+LONG_BY_HAND = [pytest.mark.long("another kind"), by_hand("two kinds are run")]
+OTHERS = [pytest.param(kind, marks=LONG_BY_HAND) for kind in PROPERTIES if kind not in ("copies", "vectors")]
+
+
 @pytest.mark.seeded
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=() if kind == "copies" else pytest.mark.long("another kind")) for kind in PROPERTIES],
-)
+@pytest.mark.parametrize("kind", ["copies", pytest.param("vectors", marks=pytest.mark.long("another kind")), *OTHERS])
 def test_rows_keep_their_ids_whoever_moves_them(delta: DeltaSpark, tmp_path: Path, kind: str) -> None:
     history = History(delta, tmp_path, kind, 1)
     done = {history.step() for _ in range(depth(8, 14, 100))}
