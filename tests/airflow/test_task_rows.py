@@ -645,6 +645,7 @@ def test_no_operator_takes_rows_of_a_process(tmp_path: Path) -> None:
 # --- large streams --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long("1.5 GB of rows")
 def test_a_stream_is_written_as_it_comes_and_in_files_of_good_size(task: Task, table: str) -> None:
     """1.5 GB of rows that do not compress, through a process that may not grow by half of it."""
     code = f"""

@@ -125,6 +125,7 @@ def test_a_shallow_clone_is_the_one_that_delta_spark_makes(delta: DeltaSpark, tm
     assert delta.read(source)["rows"] == was
 
 
+@pytest.mark.long("a table cloned, read and written by delta-spark")
 def test_delta_spark_reads_a_deep_clone_and_writes_to_it(delta: DeltaSpark, tmp_path: Path) -> None:
     source, ours = tmp_path / "s", tmp_path / "t"
     made, steps = TABLES["rich"]

@@ -35,7 +35,7 @@ def source(folder: Path, numbers: list[int]) -> dict[str, str]:
     return {"format": "parquet", "path": str(path)}
 
 
-@pytest.mark.parametrize("maker", ["theirs", "ours"])
+@pytest.mark.parametrize("maker", ["ours", pytest.param("theirs", marks=pytest.mark.long("the other maker"))])
 def test_both_writers_number_rows_in_turn(delta: DeltaSpark, tmp_path: Path, maker: str) -> None:
     uri, rng = str(tmp_path / "t"), random.Random(7)
     name = f"delta.`{uri}`"

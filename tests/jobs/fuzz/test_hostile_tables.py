@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-SHORT_CASES, LONG_CASES = 8, 60
+SHORT_CASES, LONG_CASES = 5, 60
 SEEDS = "TXLOG_FUZZ_JOBS"
 
 
