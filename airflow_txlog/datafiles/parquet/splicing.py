@@ -22,7 +22,9 @@ from airflow_txlog.datafiles.parquet.footers import footer_of
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.thrift import (
     I16,
+    I32,
     STRUCT,
+    Compact,
     Fields,
     fields_of,
     integer,
@@ -46,6 +48,10 @@ _OFFSETS = (9, 10, 11)
 _BLOOM_FILTER = (14, 15)
 _SIZES = (6, 7)  # uncompressed, compressed
 _KEY = 1
+# Of a page's header, and of the headers of both versions of data pages in it.
+_PAGE_BYTES, _DATA_PAGES, _PAGE_VALUES = 3, (5, 8), 1
+# A header takes some thirty bytes; the bounds of a page may make it longer.
+_USUAL_HEADER_BYTES, _MOST_HEADER_BYTES = 512, 1024 * 1024
 _ARROW_SCHEMA = b"ARROW:schema"
 
 
@@ -125,7 +131,10 @@ class Splice:
         )
 
     def copy(self, group: int, sink: pa.NativeFile) -> dict[int, int]:
-        """Append the kept chunks of a row group to `sink`; return by how many bytes each leaf's chunk has moved."""
+        """Append the kept chunks of a row group to `sink`; return by how many bytes each leaf's chunk has moved.
+
+        Raises ChunkMismatch.
+        """
         source, written = self.parquet.source, sink.tell()
         moved: dict[int, int] = {}
         ranges: list[tuple[int, int]] = []
@@ -135,17 +144,25 @@ class Splice:
             # Neighbours are read at once: each read of an object store is a request.
             first = ranges.pop()[0] if ranges and ranges[-1][1] == start else start
             ranges.append((first, start + size))
+        pages = Pages({start + size: self._values(group, leaf) for start, size, leaf in self._places(group)})
         for start, end in ranges:
             source.seek(start)
+            pages.begin(start)
             left = end - start
             while left:
                 data = source.read(min(left, _COPIED_AT_ONCE))
                 if not data:
                     raise OSError(f"the file ended {left} bytes before its footer's place")
+                pages.pass_by(data)
                 sink.write(data)
                 left -= len(data)
+            pages.end()
         source.seek(0)
+        pages.check_all()
         return moved
+
+    def _values(self, group: int, leaf: int) -> int:
+        return int(self.parquet.metadata.row_group(group).column(leaf).num_values)
 
     def footer_with(self, new: bytes, moved: Sequence[Mapping[int, int]]) -> bytes:
         """Return the footer of the copy. `new` is that of a file of the replaced columns alone, in the file's order."""
@@ -178,6 +195,86 @@ class Splice:
             chosen = [(new_orders if is_new else orders)[leaf] for is_new, one in taken for leaf in one.leaves]
             found[_COLUMN_ORDERS] = struct_list(chosen)
         return struct(found)
+
+
+class ChunkMismatch(Exception):
+    """The footer describes a column chunk in another way than its pages do."""
+
+
+class Pages:
+    """The pages of chunks, whose headers are read while the bytes pass by.
+
+    A chunk that does not end with a page, or whose pages have another number of values, is not what the footer states:
+    no reader could read its copy. `values` are the numbers of values of the chunks by their ends. Raises ChunkMismatch.
+    """
+
+    def __init__(self, values: Mapping[int, int]) -> None:
+        self._values = dict(values)
+        self._at = self._next = self._found = 0
+        self._held = b""
+
+    def begin(self, start: int) -> None:
+        """Begin with the chunk at `start`, the first of its range."""
+        self._at = self._next = start
+
+    def pass_by(self, data: bytes) -> None:
+        """Read the headers in the next bytes of the range."""
+        data, self._held = self._held + data, b""
+        end = self._at + len(data)
+        while self._next < end:
+            first = self._next - self._at
+            try:
+                length, size_bytes, values = _page(data[first : first + _USUAL_HEADER_BYTES])
+            except (IndexError, ValueError):
+                header = data[first : first + _MOST_HEADER_BYTES]
+                try:
+                    length, size_bytes, values = _page(header)
+                except (IndexError, ValueError) as error:
+                    if len(header) == _MOST_HEADER_BYTES:
+                        raise ChunkMismatch("a page has no header") from error
+                    # The header continues in the bytes that follow.
+                    self._at, self._held = self._next, header
+                    return
+            self._next += length + size_bytes
+            self._found += values
+            if self._next in self._values:
+                if self._values.pop(self._next) != self._found:
+                    raise ChunkMismatch("the pages of a column chunk have another number of values than it")
+                self._found = 0
+        self._at = end
+
+    def end(self) -> None:
+        """Check the end of the range."""
+        if self._held or self._next != self._at:
+            raise ChunkMismatch("a column chunk does not end with a page")
+
+    def check_all(self) -> None:
+        """Check that every chunk has passed by."""
+        if self._values:
+            raise ChunkMismatch("a column chunk does not end with a page")
+
+
+def _page(header: bytes) -> tuple[int, int, int]:
+    """Return the bytes of a page's header, those that follow it, and its number of values.
+
+    Raises IndexError or ValueError for bytes that are not the whole header of a page.
+    """
+    reader = Compact(header)
+    size_bytes, values = -1, 0
+    for number, kind in reader.fields():
+        if number == _PAGE_BYTES and kind == I32:
+            size_bytes = reader.signed()
+        elif number in _DATA_PAGES and kind == STRUCT:
+            for inner, inner_kind in reader.fields():
+                if inner == _PAGE_VALUES and inner_kind == I32:
+                    values = reader.signed()
+                else:
+                    reader.skip(inner_kind)
+        else:
+            reader.skip(kind)
+    if size_bytes < 0 or values < 0:
+        raise ValueError("a page has no size")
+    return reader.position, size_bytes, values
 
 
 def _columns(footer: Fields) -> list[_Column]:

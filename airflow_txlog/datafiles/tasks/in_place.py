@@ -32,6 +32,7 @@ from airflow_txlog.datafiles.parquet.physical import (
 )
 from airflow_txlog.datafiles.parquet.reading import (
     calendar_of,
+    corrupt_column,
     names_in_file,
     open_data_file,
     read_batches,
@@ -39,7 +40,7 @@ from airflow_txlog.datafiles.parquet.reading import (
     table_columns,
 )
 from airflow_txlog.datafiles.parquet.rewriting import copy_options
-from airflow_txlog.datafiles.parquet.splicing import Splice, SplicedWriter
+from airflow_txlog.datafiles.parquet.splicing import ChunkMismatch, Splice, SplicedWriter
 from airflow_txlog.datafiles.parquet.writing import Layout, as_in_file
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
@@ -102,6 +103,9 @@ class InPlace:
                 return writer.close(
                     planned.partition_values, source=planned.index, segment=planned.segment, num_kept=rows - changed
                 )
+            except ChunkMismatch as error:
+                writer.abandon()
+                raise corrupt_column(planned.file, error) from error
             except BaseException:
                 writer.abandon()
                 raise

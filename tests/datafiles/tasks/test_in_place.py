@@ -17,7 +17,7 @@ import pytest
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses_of, pack
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PARQUET_ID_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
-from airflow_txlog.datafiles.parquet.splicing import Splice
+from airflow_txlog.datafiles.parquet.splicing import Pages, Splice
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.parquet.thrift import fields_of, integer, integer_of, struct, struct_list, structs_of
 from airflow_txlog.datafiles.parquet.writing import Layout
@@ -25,7 +25,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns
 from airflow_txlog.datafiles.tasks.row_values import NewImages, RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, report_of
-from airflow_txlog.errors import ConstraintViolation, TxlogError
+from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, TxlogError
 from airflow_txlog.sql.expression import Column, Converted, Expression, Values
 from tests.helpers.files import bins_of, plan_of_files, store_of
 
@@ -394,3 +394,49 @@ def test_a_file_of_which_most_changes_is_rewritten(tmp_path: Path, assigned: str
     pq.write_table(old, tmp_path / "old.parquet", compression="none", use_dictionary=False)
     found = ran(tmp_path, values_of(**{assigned: NEW[assigned]}), [1, 2])
     assert (found[0].num_kept is None) == is_rewritten
+
+
+def with_changed_chunk(path: Path, number: int, by: int) -> None:
+    """Change an integer in the metadata of the file's second column chunk."""
+    data = path.read_bytes()
+    footer = fields_of(data[-8 - int.from_bytes(data[-8:-4], "little") : -8])
+    (group,) = map(fields_of, structs_of(footer, 4))
+    chunks = list(map(fields_of, structs_of(group, 1)))
+    metadata = fields_of(chunks[1][3][1])
+    metadata[number] = integer((integer_of(metadata, number) or 0) + by)
+    chunks[1][3] = chunks[1][3][0], struct(metadata)
+    group[1] = struct_list(list(map(struct, chunks)))
+    footer[4] = struct_list([struct(group)])
+    made = struct(footer)
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    path.write_bytes(data[:end] + made + len(made).to_bytes(4, "little") + b"PAR1")
+
+
+@pytest.mark.parametrize(("number", "by"), [(7, -1), (9, 1), (5, 1)], ids=["size", "place", "values"])
+def test_a_chunk_that_is_not_what_the_footer_states_is_not_copied(tmp_path: Path, number: int, by: int) -> None:
+    """As writers do that leave a page out of the size: the copy could not be read."""
+    path = tmp_path / "old.parquet"
+    pq.write_table(rows(20), path, compression="none", use_dictionary=False)
+    with_changed_chunk(path, number, by)
+    if number == 9:
+        with_changed_chunk(path, 7, -1)
+    with pytest.raises(CorruptDataFile, match=r"column chunk|page"):
+        ran(tmp_path, values_of(text="new"), [2, 3])
+    assert list((tmp_path / "table").iterdir()) == []
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+def test_headers_of_pages_are_read_however_the_bytes_come(tmp_path: Path, at_once: int) -> None:
+    path = tmp_path / "old.parquet"
+    pq.write_table(rows(200), path, data_page_size=100, write_batch_size=10)
+    group, data = pq.read_metadata(path).row_group(0), path.read_bytes()
+    ends, end = {}, 4
+    for leaf in range(group.num_columns):
+        end += group.column(leaf).total_compressed_size
+        ends[end] = group.column(leaf).num_values
+    pages = Pages(ends)
+    pages.begin(4)
+    for start in range(4, end, at_once):
+        pages.pass_by(data[start : min(start + at_once, end)])
+    pages.end()
+    pages.check_all()
