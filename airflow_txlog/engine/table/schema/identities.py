@@ -21,7 +21,7 @@ from airflow_txlog.errors import ConstraintViolation, CorruptTable
 
 IDENTITY_PREFIX = "delta.identity."
 MARK_KEY = f"{IDENTITY_PREFIX}highWaterMark"
-_GREATEST = 2**63 - 1
+_LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 
 def is_identity(member: StructField) -> bool:
@@ -65,11 +65,11 @@ class IdentityColumn:
 
     def check_has(self, count: int, table: str) -> None:
         """Raise ConstraintViolation unless so many values are left in a BIGINT."""
-        if count and abs(self.value(count - 1)) > _GREATEST:
+        if count and not _LEAST <= self.value(count - 1) <= _GREATEST:
             raise ConstraintViolation(
                 f"{table}: the identity column {self.name!r} has fewer values left than the {count} that new rows "
-                f"need: a BIGINT ends at {_GREATEST}. Nothing was committed. Write to a table whose column starts "
-                "elsewhere.",
+                f"need: a BIGINT ends at {_LEAST} and {_GREATEST}. Nothing was committed. Write to a table whose "
+                "column starts elsewhere.",
                 table=table,
                 constraint="IDENTITY",
                 column=self.name,
@@ -83,11 +83,14 @@ def read_identities(schema: StructType, table: str) -> dict[str, IdentityColumn]
 
 def _identity(member: StructField, table: str) -> IdentityColumn:
     start, step, mark = (number_of(member, name) for name in ("start", "step", "highWaterMark"))
-    if start is None or not step or member.type is not Primitive.LONG:
+    # Without its mark the column would begin again.
+    has_lost_mark = mark is None and MARK_KEY in member.metadata
+    if start is None or not step or has_lost_mark or member.type is not Primitive.LONG:
         raise CorruptTable(
-            f"{table}: the identity column {member.name!r} must be a BIGINT with a whole start and a step that is not "
-            f"0; it is {member.type}, with the start {start} and the step {step}. Nothing was staged. Repair the "
-            "schema in the table's log.",
+            f"{table}: the identity column {member.name!r} must be a BIGINT with a whole start, a step that is not 0, "
+            f"and a whole high-water mark if it has one, all in the range of a BIGINT; it is {member.type}, with the "
+            f"start {start}, the step {step} and the mark {mark}. Nothing was staged. Repair the schema in the table's "
+            "log.",
             table=table,
         )
     takes_values = member.metadata.get(f"{IDENTITY_PREFIX}allowExplicitInsert") is True
@@ -95,9 +98,9 @@ def _identity(member: StructField, table: str) -> IdentityColumn:
 
 
 def number_of(member: StructField, name: str) -> int | None:
-    """Return one of the numbers of an identity column; None if it has none."""
+    """Return one of the numbers of an identity column; None if it has none, or one that is no BIGINT."""
     value = member.metadata.get(f"{IDENTITY_PREFIX}{name}")
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if type(value) is int and _LEAST <= value <= _GREATEST else None
 
 
 def with_marks(metadata: Metadata, marks: Mapping[str, int]) -> Metadata:
