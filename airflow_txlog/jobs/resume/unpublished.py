@@ -30,7 +30,7 @@ from airflow_txlog.engine.staged_changes import (
     signed_part,
 )
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
-from airflow_txlog.errors import InvalidJobSpec, InvalidProperty, StagedChangeGone
+from airflow_txlog.errors import InvalidJobSpec, InvalidProperty, MetadataChanged, StagedChangeGone
 from airflow_txlog.exactly_once.transactions import Seal, check_staged_for
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.storage.limits import LOG_FILE
@@ -115,6 +115,15 @@ def prepared(
     assert snapshot is not None
     assert application is not None
     content, reads = tx.staged(operation)
+    # The job itself may have changed it: by a reservation of identity values.
+    newest = context.table.snapshot()
+    if content.metadata is not None and newest.metadata != snapshot.metadata:
+        raise MetadataChanged(
+            f"{context.root}: the metadata has changed between version {snapshot.version}, on which this change of "
+            f"the metadata is made, and version {newest.version}, so it could not be published. Nothing was staged.",
+            table=context.root,
+            read_version=snapshot.version,
+        )
     now_ms = context.store.now_ms()
     # Other engines go by the times of the files.
     oldest_ms = min([now_ms, *(file.modification_time_ms for file in staged)])
