@@ -181,6 +181,22 @@ def test_no_update_assigns_an_identity_column(tmp_path: Path) -> None:
     assert (by_n(table), marks(table)) == ({2: 1}, {"id": 1})
 
 
+@pytest.mark.parametrize("mark", ["7", 7.5, True, None, [7], 2**63, -(2**63) - 1], ids=str)
+def test_a_mark_that_is_no_bigint_is_an_error_and_no_first_value(tmp_path: Path, mark: Any) -> None:
+    column = identity_column("id")
+    table = table_in(tmp_path / "t", StructField("id", column.type, metadata={**column.metadata, MARK: mark}))
+    source = file_of(tmp_path / "sources", rows(1))
+    works: tuple[dict[str, Any], ...] = (
+        {"operation": "write"},
+        {"operation": "merge", "on": "t.n = s.n", "clauses": [insert()]},
+    )
+    for work in works:
+        error = error_of(run(None, work.pop("operation"), table, source=source, **work))
+        assert error["type"] == "CorruptTable"
+        assert "mark" in error["message"].partition(".")[0]
+    assert table.snapshot().version == 0
+
+
 # --- every operation that adds rows ---------------------------------------------------------------------------------
 
 PROPERTIES = {
@@ -240,6 +256,21 @@ def test_a_source_without_rows_moves_no_mark(tmp_path: Path, layout: dict[str, A
     assert (by_n(table), marks(table)) == ({1: 1}, {"id": 1})
     committed(run(None, "write", table, source=nothing, mode="overwrite"))
     assert (by_n(table), marks(table)) == ({}, {"id": 1})
+
+
+def test_rows_that_an_expectation_drops_leave_gaps_that_the_mark_is_past(tmp_path: Path) -> None:
+    table, task = table_in(tmp_path / "t"), application()
+    append(table, 1, 2, 3, 10, 11, expect_or_drop={"large": "n >= 10"})
+    assert (by_n(table), marks(table)) == ({10: 4, 11: 5}, {"id": 5})
+    # A retry knows the number of all rows from the saved work.
+    source = file_of(tmp_path / "sources", rows(4, 20))
+    work: dict[str, Any] = {"source": source, "application": task, "expect_or_drop": {"large": "n >= 10"}}
+    with killed_before_commit():
+        run(None, "write", table, **work)
+    log = winning("never", lambda: None)
+    committed(run(None, "write", table, log=log, **work))
+    assert any("reused what was staged before" in line for line in log.lines)
+    assert (by_n(table), marks(table)) == ({10: 4, 11: 5, 20: 7}, {"id": 7})
 
 
 def test_an_overwrite_of_partitions_numbers_its_rows(tmp_path: Path) -> None:
@@ -364,6 +395,14 @@ def test_reserved_values_are_not_those_of_a_column_that_takes_its_place(tmp_path
     assert (by_n(table), marks(table)) == ({10: 1, 11: 2}, {"id": 2})
 
 
+def test_rows_are_not_numbered_once_the_table_has_lost_the_column(tmp_path: Path) -> None:
+    table = table_in(tmp_path / "t", properties={"delta.columnMapping.mode": "name"})
+    source = file_of(tmp_path / "mine", rows(10, 11))
+    with before_commit(lambda tx: committed(run(None, "alter", table, drop_columns=["id"]))):
+        committed(run(None, "write", table, source=source))
+    assert table.to_arrow().sort_by("n").to_pylist() == [{"day": "a", "n": 10}, {"day": "a", "n": 11}]
+
+
 def test_the_rows_are_materialized_once_and_the_source_is_not_read_again(tmp_path: Path) -> None:
     table = table_in(tmp_path / "t")
     source = file_of(tmp_path / "mine", rows(10, 11))
@@ -468,6 +507,15 @@ def test_a_staged_change_has_values_of_its_own_and_meets_no_writer_that_numbers_
     assert sorted(values) == [10, 20, 21, 30, 31, 40]
     assert len(set(values.values())) == 6
     assert [entry["operation"] for entry in table.history()].count("RESERVE IDENTITY") == 2
+
+
+def test_a_staged_change_that_adds_a_column_is_made_on_the_version_after_its_reservation(tmp_path: Path) -> None:
+    table = table_in(tmp_path / "t")
+    append(table, 10)
+    source = file_of(tmp_path / "sources", rows(20, 21, more=[1, 2]))
+    committed(publish(stage("write", table, source=source, schema_evolution=True)))
+    assert (by_n(table), marks(table)) == ({10: 1, 20: 2, 21: 3}, {"id": 3})
+    assert table.to_arrow().column("more").to_pylist().count(None) == 1
 
 
 WAITING: dict[str, dict[str, Any]] = {"write": {}, "upsert": {"keys": ["n"]}}

@@ -13,7 +13,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.rules import RowRules, read_rules
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
-from airflow_txlog.jobs.source.handed_out import HandedOut, Numbering, marks_after, still_handed_out
+from airflow_txlog.jobs.source.handed_out import NOT_NUMBERED, HandedOut, Numbering, marks_after, still_handed_out
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_again, saved_source
 from airflow_txlog.jobs.sql.gate import SqlGate
 
@@ -31,16 +31,17 @@ class NumberedRows:
         self._numbering = Numbering(context)
 
     def written_before(self, snapshot: Snapshot) -> MaterializedSource | None:
-        """Return the rows that an earlier attempt or try has materialized to number them."""
+        """Return the rows that an earlier attempt or try has materialized, if the table still numbers them."""
         context = self._context
-        if context.saved_inputs.reads_target:
-            self._written = None
-        saved = saved_source(context) if self._written is None else None
-        if saved is not None:
-            names = [field["name"] for field in saved.schema["fields"]]
-            if _rules_of(snapshot).lacking(names, context.root):
-                self._gate.used.update(saved.parameters)
-                self._written = read_again(context, saved, context.executor.stored_columns(saved.schema))
+        saved = saved_source(context)
+        if saved is None:
+            return None
+        names = [field["name"] for field in saved.schema["fields"]]
+        if not _rules_of(snapshot).lacking(names, context.root):
+            return None
+        if self._written is None:
+            self._gate.used.update(saved.parameters)
+            self._written = read_again(context, saved, context.executor.stored_columns(saved.schema))
         return self._written
 
     def of(
@@ -65,8 +66,10 @@ class NumberedRows:
 
 def keep_numbered(memory: Memory, snapshot: Snapshot) -> bool:
     """Drop staged rows whose values of identity columns are no longer the next ones; return whether there are none."""
-    identities = _rules_of(snapshot).identities
     staged = [segment for segment in memory.segments if segment.kind == ROWS]
+    if all(segment.fingerprint == NOT_NUMBERED for segment in staged):
+        return True
+    identities = _rules_of(snapshot).identities
     hold = {each.fingerprint for each in staged if still_handed_out(each.fingerprint, identities)}
     return len(memory.keep(ROWS, (), hold)) == len(staged)
 
@@ -74,7 +77,9 @@ def keep_numbered(memory: Memory, snapshot: Snapshot) -> bool:
 def move_marks(tx: Transaction, rules: RowRules, segments: Sequence[Segment]) -> None:
     """Move the marks of the identity columns past the values of the staged rows."""
     for segment in segments:
-        marks = marks_after(segment.fingerprint, segment.num_records, rules.identities)
+        # Rows that an expectation dropped have got values too.
+        num_rows = segment.num_records + segment.judged.num_dropped
+        marks = marks_after(segment.fingerprint, num_rows, rules.identities)
         if marks:
             tx.move_marks(marks)
 
