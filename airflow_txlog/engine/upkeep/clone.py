@@ -29,7 +29,7 @@ from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Add, DomainMetadata, Metadata, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.paths import absolute_path, canonical_path
-from airflow_txlog.engine.log.vectors import absolute_vector
+from airflow_txlog.engine.log.vectors import absolute_vector, vector_file
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING, table_schema
 from airflow_txlog.engine.table.schema.features import (
     FEATURE_PREFIX,
@@ -45,7 +45,8 @@ from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX
 from airflow_txlog.engine.table.snapshot.files import action_keys, file_keys
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidProperty
-from airflow_txlog.locations import split
+from airflow_txlog.locations import Access, split
+from airflow_txlog.storage.base import check_may_read
 
 _IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 # Properties of a table's log, folder or catalog. A clone gets none of them from its source, and keeps those it has.
@@ -189,18 +190,27 @@ def give_domains(tx: Transaction, source: Cloneable) -> list[str]:
     return dropped
 
 
-def shallow_adds(source: Cloneable) -> list[Add]:
-    """Return the files as a shallow clone names them, in order: by absolute URIs, their deletion vectors too."""
-    return [_elsewhere(source, add) for add in map(as_new, table_to_adds(source.files, data_change=True))]
+def shallow_adds(source: Cloneable, access: Access) -> list[Add]:
+    """Return the files as a shallow clone names them, in order: by absolute URIs, their deletion vectors too.
+
+    Raises OutsideTable for a file that a reader of the source may not open: a reader of the clone would open it.
+    """
+    return [_elsewhere(source, add, access) for add in map(as_new, table_to_adds(source.files, data_change=True))]
 
 
-def _elsewhere(source: Cloneable, add: Add) -> Add:
+def _elsewhere(source: Cloneable, add: Add, access: Access) -> Add:
     # A file that is outside of the source, too, keeps its spelling.
     path, vector = add.path, add.deletion_vector
+    canonical = canonical_path(path, source.uri)
+    check_may_read(source.uri, canonical, access)
     if split(path).scheme is None:
-        path = absolute_path(canonical_path(path, source.uri), source.spelled)
-    if vector is not None and (vector.storage_type != "p" or split(vector.path_or_inline_dv).scheme is None):
-        vector = absolute_vector(vector, source.uri, source.spelled)
+        path = absolute_path(canonical, source.spelled)
+    if vector is not None:
+        place = vector_file(vector.storage_type, vector.path_or_inline_dv, source.uri)
+        if place is not None:
+            check_may_read(source.uri, place, access)
+        if vector.storage_type != "p" or split(vector.path_or_inline_dv).scheme is None:
+            vector = absolute_vector(vector, source.uri, source.spelled)
     return msgspec.structs.replace(add, path=path, deletion_vector=vector)
 
 

@@ -28,7 +28,7 @@ from airflow_txlog.engine.many_files import look_up
 from airflow_txlog.engine.upkeep.clone import Cloneable, as_new
 from airflow_txlog.engine.upkeep.restore import files_missing
 from airflow_txlog.locations import is_inside
-from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.base import FileInfo, Store, is_about_name
 
 _AT_ONCE = 8
 _LOOKED_UP_AT_ONCE = 16
@@ -175,7 +175,9 @@ def _copied(source: Store, target: Store, copy: Copy) -> FileInfo | None:
     """Copy one file and return the copy; None if the source has no such file, or one of another size."""
     try:
         target.copy_in(source, copy.source_path, copy.path)
-    except FileNotFoundError:
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError) and not is_about_name(error):
+            raise
         return None
     found = target.stat(copy.path)
     if found is None or not _has_size(copy, found):

@@ -217,7 +217,7 @@ class _Clone:
     def _files(self, live: pa.Table) -> tuple[list[Add], list[Copy]]:
         """Return the files of the clone, and those that are to be copied first."""
         if self._record.shallow:
-            return shallow_adds(self._source), []
+            return shallow_adds(self._source, self._context.store.access), []
         there = table_to_adds(live, data_change=False)
         copies = plan_copies(self._source, there, self._context.root, self._sign)
         return copies.adds, copies.needed

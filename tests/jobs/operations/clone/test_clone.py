@@ -15,6 +15,7 @@ import pytest
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.storage import LocalStore
@@ -228,12 +229,57 @@ def test_a_clone_of_a_mapped_table_reads_its_columns_by_their_ids(tmp_path: Path
 def test_a_clone_of_a_shallow_clone_names_or_copies_the_files_of_the_first_table(source: Table, tmp_path: Path) -> None:
     committed(clone(tmp_path / "one", source, shallow=True))
     append(opened(tmp_path / "one"), rows(1, start=50))
-    committed(clone(tmp_path / "two", tmp_path / "one", shallow=True))
+    committed(clone(tmp_path / "two", tmp_path / "one", shallow=True, allow_absolute_paths=True))
     assert ids(opened(tmp_path / "two")) == [0, 1, 2, 3, 5, 6, 7, 8, 50]
     paths = [add["path"] for add in actions(tmp_path / "two", "add")]
     assert sorted(f"file:{tmp_path}/one/" in path for path in paths) == [False, False, True]
-    error = error_of(clone(tmp_path / "three", tmp_path / "one"))
-    assert (error["type"], Table.exists(tmp_path / "three")) == ("OutsideTable", False)
+    for shallow in (True, False):
+        error = error_of(clone(tmp_path / "three", tmp_path / "one", shallow=shallow))
+        assert (error["type"], Table.exists(tmp_path / "three")) == ("OutsideTable", False)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("path", "vector"),
+    [
+        ("file://{}/secret", None),
+        ("{}/secret", None),
+        ("../secret", None),
+        ("x/..%2F../secret", None),
+        ("s3://other/secret", None),
+        (None, "file://{}/secret"),
+        (None, "s3://other/secret"),
+    ],
+)
+def test_a_clone_makes_no_file_readable_that_its_source_names_outside_of_itself(
+    tmp_path: Path, shallow: bool, path: str | None, vector: str | None
+) -> None:
+    """Readers of a shallow clone need allow_absolute_paths, and would open whatever its source's writers have named."""
+    (tmp_path / "secret").write_bytes(b"0123456789")
+    table = Table.create(tmp_path / "s", SCHEMA, properties=VECTORS)
+    (add,) = stage(table, rows(2))
+    if path is not None:
+        add = msgspec.structs.replace(add, path=path.format(tmp_path), size=10)
+    if vector is not None:
+        place = DeletionVector(
+            storage_type="p", path_or_inline_dv=vector.format(tmp_path), offset=1, size_in_bytes=1, cardinality=1
+        )
+        add = msgspec.structs.replace(add, deletion_vector=place)
+    commit = {"add": msgspec.to_builtins(add)}
+    (tmp_path / "s" / "_delta_log" / f"{1:020}.json").write_text(json.dumps(commit))
+    error = error_of(clone(tmp_path / "t", table, shallow=shallow))
+    assert (error["type"], Table.exists(tmp_path / "t")) == ("OutsideTable", False)
+
+
+@pytest.mark.parametrize("path", ["x%00y", "", "folder", "x" * 300])
+def test_a_name_that_no_file_can_have_is_a_missing_file(tmp_path: Path, path: str) -> None:
+    table = Table.create(tmp_path / "s", SCHEMA)
+    (tmp_path / "s" / "folder").mkdir()
+    (add,) = stage(table, rows(2))
+    commit = {"add": msgspec.to_builtins(msgspec.structs.replace(add, path=path))}
+    (tmp_path / "s" / "_delta_log" / f"{1:020}.json").write_text(json.dumps(commit))
+    error = error_of(clone(tmp_path / "t", table))
+    assert (error["type"], error["facts"]["examples"]) == ("FilesMissing", [path.replace("%00", "\0")])
 
 
 # --- a shallow clone at work ----------------------------------------------------------------------------------------
