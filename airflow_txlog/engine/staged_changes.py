@@ -142,8 +142,9 @@ def staged_snapshot(table: DeltaTable, id: str, digest: str) -> Snapshot:
     found = read_document(table.store, id)
     if found is None or found.digest != digest:
         raise StagedChangeGone(
-            f"The staged change {id} of {table.uri} cannot be read: it was published or discarded, or a VACUUM has "
-            "deleted it. Nothing was read. Read the table itself if it is published; else stage it again.",
+            f"The staged change {id} of {table.uri} cannot be read: it was published or discarded, a VACUUM has "
+            "deleted it, or it is a change of another table (table_uri in its handle). Nothing was read. Read the "
+            "table itself if it is published; else stage it again.",
             table=table.uri,
             id=id,
         )

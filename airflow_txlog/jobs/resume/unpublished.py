@@ -23,15 +23,17 @@ from airflow_txlog.engine.commit.content.attempt import ReadSet
 from airflow_txlog.engine.commit.content.staged_content import decode_reads, encode_reads
 from airflow_txlog.engine.staged_changes import (
     LONGEST_WAIT_MS,
+    REFUSED,
     StagedChange,
     digest_of,
+    fate_of,
     put_document,
     read_document,
     signed_part,
 )
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.errors import InvalidJobSpec, InvalidProperty, MetadataChanged, StagedChangeGone
-from airflow_txlog.exactly_once.transactions import Seal, check_staged_for
+from airflow_txlog.exactly_once.transactions import Seal, check_staged_for, how_to_repeat
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.storage.limits import LOG_FILE
 
@@ -76,13 +78,15 @@ def longest_wait_ms(snapshot: Snapshot) -> int:
 def staged_before(context: LogContext, seal: Seal, snapshot: Snapshot) -> JobResult | None:
     """Return the result of an earlier try of this work that has staged its change already.
 
-    Raises StagedChangeGone if that has expired, IdempotencyKeyReused if it is of other work.
+    Raises StagedChangeGone if that has expired or a conflict forbids it, IdempotencyKeyReused if it is of other work.
     """
     id = _id_of(seal)
     found = read_document(context.store, id)
     if found is None or not seal.is_signed(_KIND, found.signed, found.signature):
         return None
     _check_waits(context, id, found.change)
+    if fate_of(context.store, id) == REFUSED:
+        raise gone(context, id, "an earlier publication failed for good")
     if check_staged_for(context.spec, snapshot, found.change.tags, found.change.staged_ms):
         context.log("the arguments have changed since: clear the task to have the change staged by the new ones")
     context.log("an earlier try has staged the change already")
@@ -174,9 +178,15 @@ def opened(context: LogContext, id: str, digest: str) -> tuple[StagedChange, Rea
 
 
 def gone(context: LogContext, id: str, why: str) -> StagedChangeGone:
+    application = context.spec.application
+    if application is not None and application.check_digest:
+        again = how_to_repeat(application)
+    else:
+        # A publisher does not know who has named the work.
+        again = "clear the task that staged it; if that has an idempotency_key, give it another one"
     return StagedChangeGone(
-        f"The staged change {id} of {context.root} cannot be published: {why}. Nothing was published. Clear the task "
-        "that staged it, and it is made again on the newest version.",
+        f"The staged change {id} of {context.root} cannot be published: {why}. Nothing was published. To have it made "
+        f"again on the newest version, {again}.",
         table=context.root,
         id=id,
     )

@@ -174,6 +174,8 @@ def test_the_staged_state_is_a_source_of_other_jobs(tmp_path: Path) -> None:
     assert [id for id, name in names.items() if name == "x"] == list(range(5))
     with pytest.raises(InvalidInput, match="reading only"):
         table.with_staged(handle["id"], handle["digest"]).begin()
+    with pytest.raises(StagedChangeGone, match="another table"):
+        copy.with_staged(handle["id"], handle["digest"])
     discard(handle)
     assert error_of(run(None, "upsert", copy, source=source, keys=["id"]))["type"] == "StagedChangeGone"
     with pytest.raises(StagedChangeGone):
@@ -383,6 +385,25 @@ def test_a_key_that_has_staged_other_work_is_refused(tmp_path: Path) -> None:
     assert error_of(run(None, "update", table, application=later, publish=False, **SET_NAME))["type"] == (
         "IdempotencyKeyReused"
     )
+
+
+@pytest.mark.parametrize("ends", ["expired", "refused"])
+@pytest.mark.parametrize(("has_key", "advice"), [(True, "another idempotency_key"), (False, "clear the task")])
+def test_the_work_of_a_change_that_waits_no_more_can_be_made_anew_as_its_error_advises(
+    tmp_path: Path, ends: str, has_key: bool, advice: str
+) -> None:
+    retention = {"delta.deletedFileRetentionDuration": "interval 200 milliseconds"} if ends == "expired" else {}
+    table = two_files(tmp_path / "t", properties=retention)
+    work = dataclasses.replace(application(), check_digest=has_key)
+    handle = stage("update", table, work=work, **SET_NAME)
+    if ends == "expired":
+        time.sleep(0.2)
+        assert "give it another one" in refused(publish(handle), "StagedChangeGone")
+    else:
+        committed(run(None, "delete", table, predicate="id = 1"))
+        error_of(publish(handle))
+    again = run(None, "update", table, application=work, publish=False, **SET_NAME)
+    assert advice in refused(again, "StagedChangeGone")
 
 
 def test_a_discard_deletes_no_file_of_the_table(tmp_path: Path) -> None:
