@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import JobResult, JobSpec
@@ -20,6 +21,7 @@ from airflow_txlog.policies.retry import raise_for_airflow
 from airflow_txlog.runners import run_unless_done
 
 if TYPE_CHECKING:
+    import jinja2
     from airflow.providers.common.compat.sdk import Context
     from airflow.providers.openlineage.extractors import OperatorLineage
 
@@ -52,6 +54,21 @@ class StagedChangesOperator(TxlogOperator):
             )
         return self.arguments_for(handles[0])
 
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: jinja2.Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """Airflow's method. The task is sensitive if one that staged a change is; its changes are rendered first."""
+        rendered = super().render_template(content, context, jinja_env, seen_oids)
+        if content is self.staged:
+            # Handles that are none are refused when the task runs.
+            with suppress(InvalidJobSpec):
+                self.sensitive = self.sensitive or any(map(_is_sensitive, handles_of("staged", rendered)))
+        return rendered
+
     def handles(self) -> list[dict[str, Any]]:
         """Return the handles of the changes. Raises InvalidJobSpec."""
         return handles_of("staged", self.staged)
@@ -68,7 +85,7 @@ class StagedChangesOperator(TxlogOperator):
         try:
             for handle in self.handles():
                 # Values of a sensitive task may be those of its partitions, which asset events have.
-                self.sensitive = self.sensitive or handle.get("sensitive") is True
+                self.sensitive = self.sensitive or _is_sensitive(handle)
                 result = dataclasses.replace(self._run(context, handle), operation=handle["operation"])
                 for line in summary_lines(result, result.seconds):
                     self.log.info("%s", line)
@@ -113,7 +130,7 @@ class StagedChangesOperator(TxlogOperator):
             conflict_deadline_s=self.conflict_deadline_s,
         )
         return self.hook.with_settings(spec, self.hook.runner_or(self.runner)).replace(
-            annotations=annotations_of(context)
+            annotations=annotations_of(context, is_sensitive=self.sensitive)
         )
 
     def _lineage(self, result: JobResult | None) -> OperatorLineage[Any, Any]:
@@ -126,3 +143,7 @@ class StagedChangesOperator(TxlogOperator):
             self._spec_of_work = spec
             outputs += super()._lineage(done).outputs
         return OperatorLineage(outputs=outputs)
+
+
+def _is_sensitive(handle: Mapping[str, Any]) -> bool:
+    return handle.get("sensitive") is True

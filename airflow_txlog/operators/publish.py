@@ -25,7 +25,8 @@ class DeltaPublishOperator(StagedChangesOperator):
     make one commit, and a retry publishes what is left.
 
     With several tables, readers can see the first one published and the next one not yet. Asset events are emitted
-    after the last. The XCom lists all versions: `{"changes": [{"table_uri", "operation", "status", "version", …}]}`.
+    after the last; a task that fails emits none, not even for the tables that it has published. The XCom lists all
+    versions: `{"changes": [{"table_uri", "operation", "status", "version", …}]}`.
 
     Example: `DeltaPublishOperator(task_id="publish", staged=[load.output])`. Other arguments: `StagedChangesOperator`
     and `TxlogOperator`, except `table_uri`.
@@ -50,7 +51,8 @@ class DeltaAuditOperator(StagedChangesOperator):
     :param no_rows: named queries that must return no row: `{"twice": "SELECT id FROM staged GROUP BY id HAVING
         COUNT(*) > 1"}`. The view `staged` is the table as the change would leave it, `before` the version that it was
         made on. (templated)
-    :param parameters: the values of `:name` in the SQL, bound and never pasted. (templated)
+    :param parameters: the values of `:name` in the SQL, bound and never pasted. Airflow's Rendered Templates show
+        asterisks for them if a task that staged a change is `sensitive`. (templated)
 
     The task fails with AuditFailed, which no retry repeats. The message has the names and the numbers of rows, and no
     value. Example: `DeltaAuditOperator(task_id="audit", staged=[load.output], checks={"not_empty": {"check_statement":

@@ -14,8 +14,10 @@ from airflow_txlog.engine import Table
 from airflow_txlog.operators.arguments.given import revealed
 from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.operators.publish import DeltaAuditOperator
 from airflow_txlog.operators.sources import files
 from airflow_txlog.operators.update import DeltaUpdateOperator
+from tests.airflow.test_staged_changes import HANDLE
 from tests.helpers.rows import append
 
 pytestmark = pytest.mark.airflow
@@ -24,11 +26,11 @@ PERSON = "mary.canary@home.example"
 CONTEXT: dict[str, Any] = {"who": PERSON, "id": "7"}
 
 
-def shown(operator: TxlogOperator) -> dict[str, Any]:
+def shown(operator: TxlogOperator, **context: Any) -> dict[str, Any]:
     """What Airflow puts into its database of the rendered operator."""
     from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
 
-    operator.render_template_fields(dict(CONTEXT))  # type: ignore[arg-type]
+    operator.render_template_fields({**CONTEXT, **context})  # type: ignore[arg-type]
     return _serialize_rendered_fields(operator)
 
 
@@ -74,6 +76,20 @@ def test_what_is_no_value_of_a_row_is_shown() -> None:
     hidden = DeltaUpdateOperator(**update, parameters={"i": "{{ id }}"}, sensitive=True)
     assert shown(hidden)["parameters"] == {"i": "***"}
     assert hidden.job_arguments()["parameters"] == {"i": "7"}
+
+
+@pytest.mark.parametrize("is_sensitive", [True, False])
+def test_an_audit_shows_no_value_if_the_task_that_staged_the_change_is_sensitive(is_sensitive: bool) -> None:
+    audit = DeltaAuditOperator(
+        task_id="a",
+        staged=["{{ handle }}"],
+        checks={"gone": {"check_statement": "id <> :i"}},
+        parameters={"i": "{{ id }}"},
+        render_template_as_native_obj=True,
+    )
+    handle = {**HANDLE, "sensitive": is_sensitive}
+    assert shown(audit, handle=handle)["parameters"] == {"i": "***" if is_sensitive else "7"}
+    assert audit.job_arguments()["parameters"] == {"i": "7"}
 
 
 @pytest.mark.long("four jobs by a real DAG; what Airflow stores is looked at above")
