@@ -1,7 +1,7 @@
 """The life of one Delta table, in one DAG: the flights that left New York in 2013, partitioned by date.
 
 Load, append what came late, merge corrections, forget one aircraft, checkpoint, vacuum, read back. An aircraft's tail
-number stands for the person who asked to be forgotten.
+number stands for a person whose data must be erased.
 
 The table and its input live in the folder named by TXLOG_DEMO_FOLDER; where TXLOG_DEMO_CONN_ID names a connection of
 type `txlog`, the table lives under its base, for example in a bucket. Run it with `make demo`, or with

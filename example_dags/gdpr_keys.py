@@ -1,7 +1,7 @@
 """Requests to be forgotten, from a file, carried out in two tables that hold the same people under different types.
 
-`requests` writes a CSV file of user ids; `forget_users` deletes them from a table where the id is text, and
-`forget_orders` from one where it is a number. The file's column is read as text, because `007` and `7` are two people
+`requests` writes a CSV file of user ids; `forget_users` deletes them from a table whose id is text, and
+`forget_orders` from one whose id is a number. The file's column is read as text, because `007` and `7` are two people
 there: a key becomes a value of the table's column exactly, or the task fails. Every request must be found among the
 users; not everybody has ordered something.
 
@@ -74,7 +74,7 @@ with DAG(
 
     @task
     def check(params: Any = None) -> dict[str, int]:
-        """Fail if anybody who asked is still there, or if anybody else is gone."""
+        """Fail if a person of the requests is still there, or if anybody else is gone."""
         from airflow_txlog.engine import Table
 
         user_ids = params["user_ids"]

@@ -1,8 +1,8 @@
 """A GDPR delete and a nightly enrichment, on one table at the same time.
 
 `forget_user` deletes a person's rows; `enrich_users` updates everybody's score by MERGE. They run side by side and
-touch the same files, so one of them loses. The loser's job plans afresh on what the winner left and commits; where it
-loses too often, the task is retried by its retry policy. Either way, the forgotten rows stay gone: a MERGE that lost
+touch the same files, so one of them loses. The loser's job plans again on the winner's version and commits. If it
+loses too often, the retry policy retries the task. Either way, the forgotten rows stay gone: a MERGE that lost
 to the delete does not bring them back, because it reads the table again.
 
 The table lives in the folder named by TXLOG_DEMO_FOLDER.

@@ -1,8 +1,8 @@
 """The upkeep of all tables of a folder, night by night: small files become large ones, deleted rows are purged, the log
-gets its checkpoint, and files that nothing needs are deleted; each only where it is due. Then a look at one's health.
+gets its checkpoint, and files that nothing needs are deleted, each only if it is due. Then a check of one table.
 
 The table is a modern one: its columns are mapped, so that their names may hold spaces and be renamed, and its
-checkpoints are V2. Any task that commits writes a checkpoint now and then by itself, and the log is cleaned after it; a
+checkpoints are V2. Tasks that commit also write a checkpoint now and then, and the log is cleaned after it. A
 nightly one makes sure that the first reader of the morning opens a short log.
 
 The input and the table live in the folder named by TXLOG_DEMO_FOLDER.
@@ -84,7 +84,7 @@ with DAG(
 
     @task
     def check_health() -> list[str]:
-        """What is unhealthy about the table; `airflow txlog history TABLE --check` shows the same."""
+        """Return the problems of the table; `airflow txlog history TABLE --check` shows the same."""
         from airflow_txlog.hooks.txlog import TxlogHook
 
         findings = TxlogHook().open(TABLE).check()

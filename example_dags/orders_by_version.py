@@ -1,9 +1,9 @@
 """A DAG that is scheduled by a table, and takes the versions that it has to process from the table.
 
 `orders_load` appends the orders of a day and names the table as an asset. `orders_totals` is scheduled by that asset.
-It does not count events, which Airflow may merge or drop: it asks the table's log what came since its last run, and
-computes the totals of the days that changed. A run that dies is repeated with the same versions and the same key, so
-that each total is written once.
+It does not count events, which Airflow may merge or drop. It reads the versions since its last run from the table's
+log, and computes the totals of the days that changed. A run that dies is repeated with the same versions and the same
+key, so that each total is written once.
 
 The tables live in the folder named by TXLOG_DEMO_FOLDER.
 """

@@ -4,7 +4,7 @@ A spec describes the work on one table; a result reports what was done, or the t
 knows Airflow, Spark or the engine. A spec holds URIs and SQL text. Its only secret is `saved_work_key`, which is in the
 JSON only on request; the job's process gets credentials by its own identity.
 
-Invariant: a `JobSpec` or `JobResult` that exists is valid, and equal to what its own JSON reads back to.
+Invariant: a `JobSpec` or `JobResult` that exists is valid, and its JSON reads back as an equal one.
 
 How the job uses `JobSpec.application`, the application transaction (soundness A10, A11):
 

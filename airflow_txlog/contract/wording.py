@@ -202,7 +202,7 @@ def handles_of(argument: str, given: Any) -> list[dict[str, Any]]:
 
 
 def handle_of(argument: str, given: Any) -> dict[str, Any] | None:
-    """Return the handle of the one staged change in what `handles_of` takes; None if the task had nothing to stage."""
+    """Return the handle of one staged change, in a form of `handles_of`; None if the task had nothing to stage."""
     handles = handles_of(argument, given)
     if len(handles) > 1:
         raise _no_handle(argument, f"{len(handles)} of them, and a table is read with one")

@@ -109,7 +109,7 @@ def lines_of(
 
 
 class _Bounded:
-    """A stream of at most so many bytes: to read more raises TooMuchText."""
+    """A stream of at most `most_bytes`: to read more raises TooMuchText."""
 
     def __init__(self, source: Any, most_bytes: int) -> None:
         self._source, self._left = source, most_bytes

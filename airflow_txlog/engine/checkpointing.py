@@ -45,7 +45,7 @@ def is_due(version: int, interval: int) -> bool:
 def checkpoint(store: Store, snapshot: Snapshot, clock: Clock, *, is_classic: bool = False) -> None:
     """Write a checkpoint of this version: V2 if delta.checkpointPolicy is "v2" and the protocol allows it.
 
-    `is_classic`: whatever they say, one that every reader knows.
+    `is_classic`: write one that every reader knows, whatever the policy and the protocol are.
 
     Its statistics follow delta.checkpoint.writeStatsAsJson and delta.checkpoint.writeStatsAsStruct. Tombstones and
     application transactions that are past the table's retention are left out.

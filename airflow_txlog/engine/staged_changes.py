@@ -1,6 +1,6 @@
 """Staged changes: complete changes that wait in a table's folder until a job publishes or discards them.
 
-A change waits as one document in a folder of its own, next to the files that it adds. The first line is a signature,
+A change waits as one document in a private folder, next to the files that it adds. The first line is a signature,
 which only jobs check (`jobs.resume.unpublished`); the second has everything that a commit would show; the rest are the
 reads, which only jobs can decrypt. A VACUUM keeps the files of a change that still waits. The invariants: a document is
 created once and never changed. No process publishes a change that another one has begun to discard, or discards one
@@ -100,7 +100,7 @@ class Document:
 
     @property
     def digest(self) -> str:
-        """The digest by which a reader recognizes the document."""
+        """The document's digest, which a handle contains."""
         return digest_of(self.signed)
 
 

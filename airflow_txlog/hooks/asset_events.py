@@ -34,7 +34,7 @@ def fill_asset_events(
 ) -> None:
     """Fill the events of the outlets, or one per partition; if no row changed, only `without_change`.
 
-    An outlet that is the asset of one of several tables gets the event of its own table, any other that of each.
+    With several tables, an outlet that is the asset of one of them gets that table's event; any other gets all.
     """
     if not task.outlets or "outlet_events" not in context:  # without Airflow no event is needed
         return

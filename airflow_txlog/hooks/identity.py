@@ -62,7 +62,7 @@ class HookCall:
     def next_in(cls, context: Mapping[str, Any], table: str, method: str, key: str | None = None) -> HookCall:
         """Return the next such call of this try. Every use counts, whether the call succeeds or not.
 
-        Calls with an author's `key` are counted by themselves: their number and order may change between two tries.
+        Calls with an author's `key` are counted separately: their number and order may change between two tries.
         """
         ti = context["ti"]
         if key is not None:

@@ -1,8 +1,8 @@
 """Rows that a task's Python code holds, written into tables exactly once: `TxlogHook().append(table, rows)`.
 
 The rows become the source of an operator's job, which runs in the task's own process, without Spark unless the table
-has rules in SQL. Invariant: each call of a task is a piece of work of its own, which its retries find again by its
-position among those of one method on one table (`identity.HookCall`).
+has rules in SQL. Invariant: each call of a task is separate work, which its retries find again by its position among
+the calls of one method on one table (`identity.HookCall`).
 """
 
 from __future__ import annotations

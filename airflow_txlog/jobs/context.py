@@ -41,7 +41,7 @@ MOST_LINEAGE_BYTES = 32_768
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSource:
-    """A materialized source: its files, the parameters used, and Spark's JSON of its own columns."""
+    """A materialized source: its files, the parameters used, and Spark's JSON of the source's columns."""
 
     files: tuple[StagedFile, ...]
     schema: dict[str, Any]

@@ -21,7 +21,7 @@ class DeltaConvertOperator(ExactlyOnceOperator):
     :param dry_run: check everything and report what would be converted, and commit nothing.
 
     `table_uri` is the folder. A file that no table can hold is an error that names it; hidden files and files that are
-    not Parquet stay where they are, outside of the table. Stop writing to the folder first: a file that changes,
+    not Parquet stay in the folder, outside of the table. Stop writing to the folder first: a file that changes,
     appears or vanishes while the task runs is FolderChanged. Example:
     `DeltaConvertOperator(task_id="convert", table_uri="/lake/events", partition_schema="day DATE")`. Other arguments:
     `ExactlyOnceOperator` and `TxlogOperator`.

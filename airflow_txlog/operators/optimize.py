@@ -15,8 +15,8 @@ class DeltaOptimizeOperator(TxlogOperator):
     A table with clustering columns is clustered instead: the files that no run has clustered yet are sorted by these
     columns, together with clustered ones that are not much larger.
 
-    :param zorder_by: columns (`a`, or `a.b` for a member of a struct) by which readers look rows up: all files in scope
-        are rewritten so that rows with near values in all of these columns are in the same file. (templated)
+    :param zorder_by: columns that readers filter by (`a`, or `a.b` for a member of a struct). All files in scope are
+        rewritten so that rows with near values in all of these columns are in the same file. (templated)
     :param purge: rewrite only the files that have deleted rows (deletion vectors), so that a vacuum removes these rows
         from storage. Not together with `zorder_by`.
     :param full: cluster also the files that are clustered by other columns, and join what several runs have clustered.

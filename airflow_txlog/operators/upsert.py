@@ -15,7 +15,7 @@ class DeltaUpsertOperator(SourceOperator):
     A source row updates the table row with equal key columns, and is inserted if there is none. Two source rows of one
     key fail the task with AmbiguousMerge, and a NULL in a key column fails it with SchemaMismatch.
 
-    :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
+    :param source: the rows: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
     :param keys: the columns, of the table and of the source, that together identify a row. (templated)
     :param columns: the columns that an update changes; None: all of them. An insert writes every column. (templated)
     :param schema_evolution: add columns of the source that the table lacks, and widen types, as in DeltaMergeOperator

@@ -12,7 +12,7 @@ from airflow_txlog.operators.checked import SourceOperator
 class DeltaWriteOperator(SourceOperator):
     """Write the rows of a source into a Delta table, in one commit.
 
-    :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
+    :param source: the rows: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
     :param mode: "append"; "overwrite": replace the table's rows, or with `partition_predicate` those of the partitions
         it names; "overwrite_partitions": replace only the partitions that occur in the source.
     :param replace_where: one boolean SQL expression with `:name` for values: an overwrite replaces the rows for which

@@ -90,7 +90,7 @@ class SparkSubmit:
     """A cluster that accepts applications through `spark-submit`.
 
     `command`: the program and its options as Airflow's own hook builds them, without an application. `applications`:
-    those of a cluster in cluster mode; None in client mode, where the driver runs next to `spark-submit`.
+    those of a cluster in cluster mode; None in client mode, whose driver runs next to `spark-submit`.
     """
 
     master: str

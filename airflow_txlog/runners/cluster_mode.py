@@ -65,7 +65,7 @@ class Submitted:
 
 @dataclass(kw_only=True)
 class Watched:
-    """The state of a job that the task waits for, as far as the task has logged it."""
+    """The last state that the task has logged of the job for which it waits."""
 
     job: Submitted
     log: Log

@@ -2,7 +2,7 @@
 
 Each takes its operands in the types of its signature: arrays, and scalars for constants; at least one is an array. The
 invariant: the value is Spark's in every mode, or the computation raises `ForSpark` or Arrow's ArrowInvalid, and the job
-has Spark compute the text instead. So nothing here has an error message of its own, and the modes need not be known.
+has Spark compute the text instead. So this module has no error messages and need not know the modes.
 Source: Spark 4.2, Cast, RoundBase, UTF8String, CharVarcharUtils; tests/sql/test_known_against_spark.py.
 """
 
@@ -183,7 +183,7 @@ def round_half_up(value: Value, digits: int) -> Value:
 
 
 def rounded(number: Value, digits: pa.Scalar | None = None) -> Value:
-    """Return the number with so many digits after the point; a half is rounded away from zero."""
+    """Return the number with `digits` after the point; a half is rounded away from zero."""
     kind, places = number.type, 0 if digits is None else digits.as_py()
     if kind == DOUBLE:
         return _double_rounded(number, places)

@@ -2,8 +2,8 @@
 
 A *signature* is a function of the operands of an operator or function: it returns the types to which they are converted
 and the type of the result, or None if the operation is not certain to mean the same here and in Spark. Spark's implicit
-conversions are part of it. The invariant: the types are those of Spark with ANSI mode on and off; where the modes
-differ, and where a decimal would need more than 38 digits, there is no signature. Source: Spark 4.2, AnsiTypeCoercion,
+conversions are part of it. The invariant: the types are those of Spark with ANSI mode on and off. If the modes
+differ, or a decimal would need more than 38 digits, there is no signature. Source: Spark 4.2, AnsiTypeCoercion,
 TypeCoercion, DecimalPrecisionTypeCoercion; tests/sql/test_known_against_spark.py.
 """
 
@@ -67,9 +67,9 @@ def decimal(precision: int, scale: int) -> pa.DataType | None:
 
 
 def as_decimal(operand: Typed, *, by_value: bool = True) -> pa.DataType:
-    """Return the decimal type that Spark gives a whole number beside a decimal.
+    """Return the decimal type to which Spark converts a whole number if the other operand is a decimal.
 
-    `by_value`: as between the operands of an operator, where a constant gets no more digits than it has.
+    `by_value`: as for the operands of an operator, in which a constant gets no more digits than it has.
     """
     if is_decimal(operand.type):
         return operand.type
@@ -169,7 +169,7 @@ def ordered(*operands: Typed) -> Signature | None:
 
 
 def between(value: Typed, low: Typed, high: Typed) -> Signature | None:
-    """Return the signature of BETWEEN, whose bounds Spark compares one by one, each in a type of its own."""
+    """Return the signature of BETWEEN, whose bounds Spark compares one by one, each with its own common type."""
     found, bounds = ordered(value, low, high), (ordered(value, low), ordered(value, high))
     if found is None or None in bounds:
         return None
@@ -223,7 +223,7 @@ def of(result: pa.DataType, *types: pa.DataType) -> Signatures:
 def _numbers(
     left: Typed, right: Typed, of_decimals: Callable[[pa.DataType, pa.DataType], pa.DataType | None]
 ) -> Signature | None:
-    """Return the signature of arithmetic: in doubles, in the wider integer, or in decimals of their own."""
+    """Return the signature of arithmetic: in doubles, in the wider integer, or in decimals by Spark's rules."""
     kind = None if VOID in (left.type, right.type) else common_type((left, right))
     if kind == DOUBLE or kind in INTEGER_DIGITS:
         return Signature((kind, kind), kind)

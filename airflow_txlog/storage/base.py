@@ -161,7 +161,7 @@ class Store(ABC):
         return self.open_input(path)
 
     def copy_in(self, source: Store, from_path: str, path: str) -> None:
-        """Copy a data file of any store to `path`, where it appears whole and replaces an older one.
+        """Copy a data file of any store to `path`. It appears whole and replaces an older one.
 
         Only a part of it is in memory at a time; within a bucket's service no byte passes through this process.
         Raises FileNotFoundError if `source` has no such file, and the errors of `open_input` and `open_output`.

@@ -2,7 +2,7 @@
 
 A record holds all facts about an operation outside its job: its fields with defaults and checks, which of them are SQL
 texts and the names that these may use (`Sees`), and the class-level facts of `Operation`. Invariant: an operation that
-exists is valid, and equal to what its own JSON reads back to.
+exists is valid, and its JSON reads back as an equal one.
 """
 
 from __future__ import annotations

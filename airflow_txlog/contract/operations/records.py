@@ -96,7 +96,7 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
     `mode` "overwrite_partitions" replaces the partitions that occur in the source. An overwrite replaces the rows that
     satisfy `replace_where`, and every new row must satisfy it; with `replace_using`, the rows whose values in these
     columns occur in the source. `on_conflict` "fail": the overwrite fails if rows landed since its first try began.
-    `create`: create a missing table by the fields below, with `allow_non_empty` also beside files of no table.
+    `create`: create a missing table by the fields below, with `allow_non_empty` also in a folder with other files.
     """
 
     job = f"{_JOBS}.write.job:write"
@@ -399,8 +399,8 @@ class Upkeep(Operation, frozen=True, kw_only=True, tag="upkeep"):
     """Do what is due: purge, compact, write a checkpoint, clean the log, vacuum.
 
     `purge_above`: the share of deleted rows above which all files with a deletion vector are rewritten; null: never.
-    `vacuum` "lite" becomes full where the log does not reach back to the last one; null: none. `max_bytes`: how much
-    is rewritten. `max_minutes`: when no further step or commit begins. `dry_run`: report what is due.
+    `vacuum` "lite" becomes full if the log does not reach back to the last one; null: none. `max_bytes`: the most
+    bytes to rewrite. `max_minutes`: when no further step or commit begins. `dry_run`: report the steps that are due.
     """
 
     job = f"{_JOBS}.upkeep:upkeep"

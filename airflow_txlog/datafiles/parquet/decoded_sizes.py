@@ -239,7 +239,7 @@ _Place = tuple[int, int, int]
 
 
 def _together(places: Sequence[_Place]) -> Iterator[tuple[int, int, list[_Place]]]:
-    """Yield each range to read and its pages. Pages that cannot be where the footer puts them are left out."""
+    """Yield each range to read and its pages, without pages for which the footer gives an impossible place."""
     near: list[_Place] = []
     for place in places:
         if not 0 < place[0] < place[1] <= place[0] + _MOST_BYTES:

@@ -69,7 +69,7 @@ class ChunkStatistics(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """Where the values of a column are among those that a form finds; None for those that it does not have."""
+    """The positions of a column's values among those that a form finds; None for a value that it does not have."""
 
     kind: str
     values: int
@@ -118,7 +118,7 @@ def _signed(number: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FooterForm:
-    """What the footer of a file with one row group shares with others."""
+    """The parts of a footer, of a file with one row group, that other files have in common with it."""
 
     _segments: tuple[re.Pattern[bytes], ...]
     """The bytes between texts of any length. Each text is preceded by its length."""

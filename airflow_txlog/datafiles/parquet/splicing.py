@@ -339,8 +339,8 @@ def _is_schema_of_arrow(pair: bytes) -> bool:
 
 
 class SplicedWriter(RowGroupWriter):
-    """Writes the copy. `write` gets the rows of the replaced columns, and `end_row_group` ends one of the source's row
-    groups, whose kept chunks are copied beside them.
+    """Writes the copy. `write` takes the rows of the replaced columns. `end_row_group` ends one of the source's row
+    groups and copies the chunks of its other columns.
     """
 
     def __init__(self, splice: Splice, *of_file: Any, **options: Any) -> None:

@@ -231,13 +231,13 @@ def _as_written(field: pa.Field, held: pa.Field) -> pa.Field:
 
 
 def _is_as_held(field: pa.Field, held: pa.Field) -> bool:
-    """Return whether the file has the table's field by its own name, by which its statistics are found, and type."""
+    """Return whether the file's column has the name, under which statistics are found, and the type of the field."""
     has_id = not is_found_by_id(field) or (held.metadata or {}).get(PARQUET_ID_KEY) == field.metadata[FIELD_ID_KEY]
     return has_id and physical_name(field) == held.name and _is_same(field.type, held.type)
 
 
 def _is_same(kind: pa.DataType, held: pa.DataType) -> bool:
-    """Return whether the types differ at most in what may be null, and in the names of a list's or map's values."""
+    """Return whether the types differ at most in nullability and in the names of a list's or map's values."""
     inner, others = inner_fields(kind), inner_fields(held)
     if not inner or len(inner) != len(others) or kind.id != held.id:
         return bool(kind == held)

@@ -33,7 +33,7 @@ _OF_SOURCE = f"{RESERVED_PREFIX}source_"
 
 
 def of_source(name: str) -> str:
-    """Return the name that a column of the source has beside the table's columns."""
+    """Return the name of a source's column in a table that also has the target's columns."""
     return _OF_SOURCE + name
 
 
@@ -169,7 +169,7 @@ _TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.t
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRows:
-    """Rows of a source beside which new values are computed.
+    """Rows of a source, from which new values are computed.
 
     `scan` reads the columns that the values need, at least one, and ROW_ID_COLUMN: `size_bytes` in `num_rows` rows.
     """

@@ -51,7 +51,7 @@ class Run:
 
 
 def in_runs(files: Iterable[PlannedFile], schema: pa.Schema, *, is_read_again: bool = False) -> Iterator[Run]:
-    """Yield all files in order, with the rows of small neighbours of one partition where they can be read together.
+    """Yield all files in order, with the rows of small neighbours of one partition if they can be read together.
 
     `schema` has the wanted columns of the table. `is_read_again`: as of `open_data_file`.
     """

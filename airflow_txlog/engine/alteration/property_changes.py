@@ -1,4 +1,4 @@
-"""Changes of table properties: which names exist, and which of them the table keeps by itself.
+"""Changes of table properties: which names exist, and which of them only the engine may set.
 
 The invariant: no property of Delta's is written that Delta does not know, or in another case than it has there, because
 engines look it up by its exact name. Source: delta-spark 4.4, DeltaConfigs and AlterTableSetPropertiesDeltaCommand.
@@ -32,7 +32,7 @@ def changed_properties(
     """Return the properties with these set and those removed; a property that is not set may be removed.
 
     `comment` is the table's, and `delta.feature.<name>` = `supported` names a feature. Raises InvalidProperty for a
-    name that Delta does not know, that the table keeps by itself, or that is given twice, and for a malformed value.
+    name that Delta does not know, that only the engine may set, or that is given twice, and for a malformed value.
     """
     given: dict[str, str | None] = {}
     for name, value in [*((name, None) for name in to_unset), *to_set.items()]:

@@ -107,7 +107,10 @@ def check_feature_properties(uri: str, properties: Mapping[str, str]) -> None:
 def _mapped(
     uri: str, schema: StructType, properties: Mapping[str, str], clock: Clock
 ) -> tuple[StructType, dict[str, str]]:
-    """Return the schema, mapped if the properties say so, and its own. Raises InvalidProperty, SchemaMismatch."""
+    """Return the schema, mapped if a property requires it, and the properties of the mapping.
+
+    Raises InvalidProperty, SchemaMismatch.
+    """
     mode = properties.get(MODE_PROPERTY, NO_MAPPING).lower()
     if mode not in MODES:
         raise InvalidProperty(

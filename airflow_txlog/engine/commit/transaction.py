@@ -323,14 +323,14 @@ class Transaction:
         return landed.version
 
     def check(self, operation: str, adds: Iterable[Add], removed: pa.Table) -> None:
-        """Raise the error by which `commit` would refuse these files, which need not be written yet."""
+        """Raise the error with which `commit` would refuse these files, which need not be written yet."""
         trial = copy.copy(self)
         trial._adds, trial._removes = [*self._adds, *adds], [*self._removes]
         trial.remove(removed)
         trial._checked_attempt(operation, False)
 
     def staged(self, operation: str) -> tuple[StagedContent, ReadSet]:
-        """Return what `commit` would make the next version, checked as it is there, and what was read for it."""
+        """Return the changes that `commit` would commit, after its checks, and the reads of this transaction."""
         self._checked_attempt(operation, never_rebases=False)
         held = {name: getattr(self, f"_{name}") for name in StagedContent.__struct_fields__}
         return StagedContent(**held), self.reads

@@ -1,4 +1,4 @@
-"""Whether rows that a job moves keep the ids of row tracking, and what the tasks that move them need for it."""
+"""The ids of row tracking that moved rows keep: whether a job keeps them, and the settings of its tasks for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def carried_ids(snapshot: Snapshot, files: pa.Table) -> RowIds | None:
     """Return the columns in which rows of these files (a table `FILES`) keep their ids; None if ids are not kept.
 
     They are kept if the table tracks rows and names both columns as no other column, and every file has its ids. Files
-    hold both without a field id: readers find them by name, also where the table's own columns are mapped by id.
+    have both without a field id: readers find them by name, even if the table's own columns are mapped by id.
     """
     if not snapshot.table_properties.row_tracking:
         return None

@@ -189,7 +189,7 @@ class _Upkeep:
     # --- the report -------------------------------------------------------------------------------------------------
 
     def _begins(self, step: str, why: str, facts: dict[str, Any], *, fits: bool = True) -> bool:
-        """Add a step that is due to the report; return whether it is done now, as far as it `fits` into the budget."""
+        """Add a step that is due to the report; return whether it is done now. `fits`: the budget allows it."""
         left = None
         if self._described.dry_run:
             left = "dry run"

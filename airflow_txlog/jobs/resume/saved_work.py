@@ -1,4 +1,4 @@
-"""The memory of a job in files, so that a retry or a restarted worker continues where the last try ended.
+"""The memory of a job in files, so that a retry or a restarted worker continues the work of the last try.
 
 It is in the job's inputs folder inside the table, next to the materialized inputs that it names. It is written after
 every staging and before the commit that may use it. A file's name contains the size and the digest of its bytes and is

@@ -114,7 +114,7 @@ def prepared(
     files: Mapping[str, int],
     staged: Sequence[StagedFile],
 ) -> PreparedChange:
-    """Return the document of the change that `tx` would commit. Raises the errors by which a commit refuses itself."""
+    """Return the document of the change that `tx` would commit. Raises the errors of its commit's own checks."""
     snapshot, application = tx.snapshot, context.spec.application
     assert snapshot is not None
     assert application is not None

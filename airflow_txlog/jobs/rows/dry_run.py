@@ -37,8 +37,9 @@ def report_of(
 ) -> list[dict[str, Any]] | None:
     """Return the report if the job is a dry run, else None.
 
-    `removed` (a table `FILES`) are the files that leave or get a deletion vector. Of those in `leaving`, by row number,
-    so many rows leave, and of the others all. `new` are those of the `staged` files that have new rows or new images.
+    `removed` (a table `FILES`) are the files that leave or get a deletion vector. `leaving` counts the rows that leave
+    a file, by its row number in `removed`; a file that is not in it loses all. `new` are those of the `staged` files
+    that have new rows or new images.
     """
     if not context.is_dry_run:
         return None
@@ -83,7 +84,7 @@ def report_of(
 
 
 def _locked(tx: Transaction, files: pa.Table) -> list[int]:
-    """Return for each file 1 if a file that is added to its partition meanwhile may be a conflict, else 0."""
+    """Return for each file 1 if another commit that adds a file to its partition may be a conflict, else 0."""
     if tx.snapshot is None or tx.reads.whole_table:
         return [int(tx.reads.whole_table)] * files.num_rows
     schema, columns = tx.snapshot.delta_schema, tx.snapshot.partition_columns

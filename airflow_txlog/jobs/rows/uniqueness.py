@@ -1,7 +1,7 @@
 """The rows of an operation's scope that share their values in some columns, as the commit would leave them.
 
 The files of the scope after the commit are read for these columns alone: live files that stay, and the staged ones. The
-scope is registered as read, so that a commit which adds rows to it meanwhile is a conflict, and the attempt after it
+scope is registered as read: a commit that adds rows to it during the operation is a conflict, and the next attempt
 looks again. The invariant: a row with a null in one of the columns equals no row, as in SQL's UNIQUE.
 """
 
@@ -59,8 +59,8 @@ def check_unique(
 ) -> dict[str, dict[str, int]]:
     """Return how many rows of the scope passed and failed, by the name of the check; nothing without `unique`.
 
-    `removed` (a table `FILES`) leave, `staged` files are new, and `adds` come back with new deletion vectors. Raises
-    ExpectationFailed for rows that share their values.
+    `removed` (a table `FILES`) leave, `staged` files are new, and `adds` are live files with new deletion vectors.
+    Raises ExpectationFailed for rows that share their values.
     """
     snapshot = _after(context, tx)
     columns = unique_columns(context, snapshot.delta_schema)

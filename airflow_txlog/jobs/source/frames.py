@@ -95,7 +95,7 @@ def build_source(
     described: AnySource | None = None,
     argument: str = "source",
 ) -> Source:
-    """Return a described source (None: the operation's); views of our own tables are read at one version each.
+    """Return a described source (None: the operation's); each Delta table among its views is read at one version.
 
     `target` is the version of the job's table that a source reading it sees. Raises InvalidJobSpec (`argument`), also
     for the raw files of a Delta table, and the errors of opening a table.

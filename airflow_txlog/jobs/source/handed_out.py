@@ -34,7 +34,7 @@ _RESERVING_TRIES = 10
 
 
 def beside_source(name: str) -> str:
-    """Return the name that the values of an identity column have beside the columns of a source."""
+    """Return the name of the column that adds an identity column's values to a source."""
     return f"{RESERVED_PREFIX}identity_{name}"
 
 
@@ -114,7 +114,7 @@ def _is_past(reserved: HandedOut, now: Sequence[IdentityColumn]) -> bool:
 
 
 def _reserved(context: JobContext, handed: HandedOut) -> HandedOut:
-    """Move the marks past the next values for so many rows, in a commit of their own; return these values."""
+    """Reserve the next values for all rows, by a commit that moves only the marks; return these values."""
     tries = 0
     while True:
         tx = context.table.begin()
@@ -166,7 +166,7 @@ def still_handed_out(first_values: str, identities: Mapping[str, IdentityColumn]
 
 
 def marks_after(first_values: str, num_rows: int, identities: Mapping[str, IdentityColumn]) -> dict[str, int]:
-    """Return the marks that the commit of so many rows must set, the first of which has these values."""
+    """Return the marks that a commit of `num_rows` rows must set if the first row has these values."""
     return {name: identities[name].value(num_rows - 1) for name in _by_column(first_values)} if num_rows else {}
 
 

@@ -282,7 +282,7 @@ def _can_become(found: DataType, wanted: DataType, *, is_whole: bool) -> bool:
 
 
 def _stream_of(data: object) -> tuple[pa.Schema, Callable[[], Iterator[pa.RecordBatch]]]:
-    """Return the columns of the data, and what opens their stream. Raises InvalidJobSpec, SchemaMismatch."""
+    """Return the columns of the data, and a function that opens their stream. Raises InvalidJobSpec, SchemaMismatch."""
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):

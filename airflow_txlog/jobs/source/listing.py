@@ -421,9 +421,9 @@ def _table_of(files: Sequence[SourceFile], listed: Sequence[_Listed]) -> str | N
 
 
 def table_among(folders: Iterable[str], access: Access) -> str | None:
-    """Return the first of the folders that is a Delta table, as far as this job may look.
+    """Return the first of the folders that is a Delta table, among those that this job may read.
 
-    What a killed creation has left in a log makes no table.
+    A log with only leftovers of a killed creation is no table.
     """
     for folder in folders:
         with contextlib.suppress(Exception):

@@ -104,7 +104,7 @@ def check_no_file_functions(sql: str, argument: str) -> None:
 
 
 def _marked(schema: pa.Schema, padded: Mapping[str, int]) -> pa.Schema:
-    """Return the schema with the marks by which Spark compares padded texts as its own."""
+    """Return the schema with marks that make Spark compare padded texts as its own."""
     marks = {name: {CHAR_VARCHAR_KEY: f"char({length})"} for name, length in padded.items()}
     return pa.schema([each.with_metadata(marks[each.name]) if each.name in marks else each for each in schema])
 

@@ -1,4 +1,4 @@
-"""The expectations of a job: conditions by which each new row of its table, or each row of its source, is judged.
+"""The expectations of a job: conditions that judge each new row of its table, or each row of its source.
 
 A plain condition is bound to the columns once and evaluated on the rows that reach a writer
 (`datafiles/parquet/judging`). Spark evaluates any other condition in the frame of the rows, and the writer counts its

@@ -62,8 +62,7 @@ def clustered_by(snapshot: Snapshot) -> tuple[Path, ...]:
 def chosen_columns(
     names: Sequence[str], schema: StructType, partition_columns: Sequence[str], table: str
 ) -> tuple[Path, ...]:
-    """Return the columns (`a`, or `a.b` for a member of a struct) by which a table shall be clustered, as paths of
-    physical names.
+    """Return the clustering columns that are named (`a`, or `a.b` for a member of a struct) as paths of physical names.
 
     Raises SchemaMismatch for a name of no such column, of one without bounds, and for too many or equal ones;
     PartitionMismatch for a partitioned table.

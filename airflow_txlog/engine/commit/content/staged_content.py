@@ -21,7 +21,7 @@ _Node: TypeAlias = list[Any]
 
 
 class StagedContent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a transaction changes. Row ids and timestamps are not in it: its commit assigns them."""
+    """The changes of a transaction, without row ids and timestamps, which its commit assigns."""
 
     adds: list[Add]
     removes: list[Remove]

@@ -123,7 +123,7 @@ def _may_change(before: Metadata, was: str, mode: str) -> bool:
 def _not_in_files(before: Metadata, schema: StructType) -> str | None:
     """Return the error, in words, if a column that becomes mapped has not the name that files have.
 
-    Columns of before have the first ids, new ones have later ids and names of their own (`assign_existing`).
+    Columns of before have the first ids, new ones have later ids and new physical names (`assign_existing`).
     """
     names = [member.name for member in walk_fields(parse_schema(before.schema_string))]
     for member in walk_fields(schema):

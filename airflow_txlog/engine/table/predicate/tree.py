@@ -1,8 +1,8 @@
 """The bound tree of a predicate: AND and OR of leaves, each about a single column.
 
 `reading` builds it from SQL, `pruning` applies it to files, `sql.evaluation` to rows. The invariant: a tree describes
-the rows where it is *true*. NOT is pushed down to the leaves, so AND and OR are plain set operations, and a leaf holds
-its constant in the column's own type. Anything outside the grammar is `Opaque`: any row may match.
+the rows for which it is *true*. NOT is pushed down to the leaves, so AND and OR are set operations. A leaf has its
+constant in the column's own type. Anything outside the grammar is `Opaque`: any row may match.
 Source: soundness A4.
 """
 

@@ -64,7 +64,7 @@ class IdentityColumn:
         return self.start + (steps_taken + number) * self.step
 
     def check_has(self, count: int, table: str) -> None:
-        """Raise ConstraintViolation unless so many values are left in a BIGINT."""
+        """Raise ConstraintViolation unless a BIGINT has `count` values left."""
         if count and not _LEAST <= self.value(count - 1) <= _GREATEST:
             raise ConstraintViolation(
                 f"{table}: the identity column {self.name!r} has fewer values left than the {count} that new rows "

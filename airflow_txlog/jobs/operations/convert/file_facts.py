@@ -41,7 +41,7 @@ _MOST_KINDS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """What the files of equal schemas and equal metadata have in common. `statistics` has seen no file."""
+    """The common facts of files with equal schemas and equal metadata. `statistics` has seen no file."""
 
     schema: pq.ParquetSchema
     metadata: object

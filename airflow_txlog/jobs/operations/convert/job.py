@@ -1,6 +1,6 @@
 """CONVERT: a folder of Parquet files becomes a table in one commit, and no file is moved.
 
-The files are those that Spark reads from the folder; columns and statistics come from their footers. The invariants:
+The job takes the files that Spark reads from the folder, and columns and statistics from their footers. The invariants:
 the table's rows are the rows that Spark reads from the folder with mergeSchema, or an error names a file; and the
 folder is the same after the last footer was read as before the first one.
 Source: delta-spark, ConvertToDeltaCommand and DeltaOperations.Convert; Spark, StructType.merge.

@@ -61,8 +61,10 @@ class Sides:
         return f"{quoted(self.target_alias)}.{quoted(column)}"
 
     def value_of_table(self, column: str) -> str:
-        """Return SQL for the value that a new row gets if its clause assigns none: from beside the source's row, if the
-        table numbers the column."""
+        """Return SQL for the value that a new row gets if its clause assigns none.
+
+        For a column that the table numbers it is the value that was added to the source's row.
+        """
         if column in self.rules.table.identities:
             return f"{quoted(self.source_alias)}.{quoted(beside_source(column))}"
         return self.rules.default_sql(column)

@@ -5,7 +5,7 @@ that matches nothing, the first WHEN NOT MATCHED clause. For each target row tha
 NOT MATCHED BY SOURCE clause. The number travels with the row.
 
 A clause is *plain* if its condition and its values are (`jobs/sql/plain_values`), over columns of both sides. Tasks
-evaluate it where they read and write the files, and no row goes through the JVM. The invariant: a part that is not
+that read and write the files evaluate it, and no row goes through the JVM. The invariant: a part that is not
 certain to be Spark's, such as a value that differs from its column in type, is left to Spark.
 Source: delta-spark, MergeIntoCommand; soundness A3, A4.
 """

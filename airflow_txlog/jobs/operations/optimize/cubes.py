@@ -32,13 +32,13 @@ _ID, _COLUMNS, _CURVE = "ZCUBE_ID", "ZCUBE_ZORDER_BY", "ZCUBE_ZORDER_CURVE"
 
 
 def cube_fields(columns: Sequence[ColumnPath], cube_id: str) -> dict[str, Any]:
-    """Return the fields by which an add action names its cube, with the columns' names as delta-spark writes them."""
+    """Return the fields of an add action that name its cube, with the columns' names as delta-spark writes them."""
     names = json.dumps([path_text(path) for path in columns], ensure_ascii=False)
     return {"clustering_provider": _PROVIDER, "tags": {_ID: cube_id, _COLUMNS: names, _CURVE: "zorder"}}
 
 
 def kept_fields(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields by which a rewritten file stays in the cube of its source, a row of a table `FILES`."""
+    """Return the fields that keep a rewritten file in the cube of its source, a row of a table `FILES`."""
     if file["clustering_provider"] is None:
         return {}
     tags = {name: text for name, text in file["tags"] or () if name in (_ID, _COLUMNS, _CURVE)}

@@ -21,7 +21,7 @@ MOST_COLUMNS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOrder:
-    """The columns (paths of logical names) by which rows are sorted; none: files are joined as they are.
+    """The sort columns of rewritten rows, as paths of logical names; none: files are joined as they are.
 
     `is_clustering`: the columns cluster the table, so files that are clustered already may stay as they are.
     """

@@ -1,7 +1,7 @@
 """An overwrite of the rows that share the values of some columns with a row of the source.
 
 If the columns are partition columns, whole partitions leave unread, as in `job`. Otherwise it is a merge that deletes
-what it matches and inserts every row of the source; a row is found by the distinct values of the source, because each
+matched rows and inserts every row of the source; a row is found by the distinct values of the source, because each
 may occur in many rows on both sides. The invariant: null equals nothing, so a row with a null in one of the columns is
 written and replaces no row. Source: Databricks, INSERT … REPLACE USING; delta-spark 4.3, `replaceUsing`.
 """
