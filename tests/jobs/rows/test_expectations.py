@@ -627,3 +627,16 @@ def test_a_job_that_loses_a_race_has_its_rows_in_quarantine_once(tmp_path: Path)
     assert (result.attempts, result.metrics["numTargetRowsInserted"]) == (2, 1)
     left = Table.open(str(place))
     assert (left.snapshot().version, left.to_arrow().num_rows) == (0, 8)
+
+
+def test_counts_of_files_that_a_lost_race_changes_are_counted_again_and_those_of_others_kept(tmp_path: Path) -> None:
+    files = [
+        pa.table({"id": [k, k + 1], "p": [p] * 2, "n": [k] * 2, "s": ["a"] * 2}, schema=SCHEMA)
+        for k, p in enumerate("xyz")
+    ]
+    table = make_table(tmp_path / "t", *files, partition_by=["p"])
+    with before_commit(lambda tx: committed(run(None, "delete", table, predicate="id = 1 AND p = 'y'"))):
+        result = committed(run(None, "update", table, set={"n": "id"}, expect={"small": "n < 2", "x": "p = 'x'"}))
+    assert result.attempts == 2
+    counts = {"small": {"passed": 2, "failed": 3}, "x": {"passed": 2, "failed": 3}}
+    assert expectation_counts(result.metrics) == counts
