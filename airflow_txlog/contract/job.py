@@ -71,6 +71,13 @@ class ApplicationTransaction:
     def __post_init__(self) -> None:
         read_fields(self, "application.")
 
+    @property
+    def began_ms(self) -> int | None:
+        """When this work began, if other work may have its number: a task that is cleared before any commit gets the
+        same one again. None if a clear makes no new work (an author's key), or changes the number (`max_tries`).
+        """
+        return None if self.check_digest or self.not_before_ms is not None else self.first_tried_ms
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:

@@ -250,9 +250,8 @@ class SavedWork:
         return Identity(
             app_id=spec.application.app_id,
             version=spec.application.version,
-            # A task cleared before any commit gets the same number, and must read its source anew. Without a state
-            # store the number changes after a clear, and the time when the work began is not known.
-            began_ms=None if spec.application.not_before_ms is not None else spec.application.first_tried_ms,
+            # A task cleared before any commit must read its source anew.
+            began_ms=spec.application.began_ms,
             digest=spec.digest(),
             release=airflow_txlog.__version__,
             ansi=self._context.is_ansi,

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_txlog.contract.job import Details, JobResult
+from airflow_txlog.contract.job import ApplicationTransaction, Details, JobResult
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.encryption import decrypted, encrypted
 from airflow_txlog.datafiles.staged_files import StagedFile
@@ -80,7 +80,9 @@ def staged_before(context: LogContext, seal: Seal, snapshot: Snapshot) -> JobRes
 
     Raises StagedChangeGone if that has expired or a conflict forbids it, IdempotencyKeyReused if it is of other work.
     """
-    id = _id_of(seal)
+    application = context.spec.application
+    assert application is not None
+    id = _id_of(seal, application)
     found = read_document(context.store, id)
     if found is None or not seal.is_signed(_KIND, found.signed, found.signature):
         return None
@@ -149,7 +151,9 @@ def prepared(
     signed = signed_part(change, encrypted(_reading_key(seal), encode_reads(reads)))
     # No process would read a larger one.
     LOG_FILE.check(len(signed), "the staged change", context.root)
-    return PreparedChange(id=_id_of(seal), change=change, signature=seal.sign(_KIND, signed), signed=signed)
+    return PreparedChange(
+        id=_id_of(seal, application), change=change, signature=seal.sign(_KIND, signed), signed=signed
+    )
 
 
 def stage(context: LogContext, prepared: PreparedChange) -> JobResult | None:
@@ -223,8 +227,9 @@ def _result(context: LogContext, id: str, change: StagedChange, digest: str) -> 
     )
 
 
-def _id_of(seal: Seal) -> str:
-    return seal.sign(f"{_KIND}'s id", b"")[:_ID_CHARACTERS]
+def _id_of(seal: Seal, application: ApplicationTransaction) -> str:
+    """Return the id of the change of this work: another one for a task that was cleared before its publication."""
+    return seal.sign(f"{_KIND}'s id", str(application.began_ms or "").encode())[:_ID_CHARACTERS]
 
 
 def _reading_key(seal: Seal) -> bytes:

@@ -5,6 +5,7 @@ A killed process calls the store no more. So does a job here: from its last call
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.staged_changes import staged_in
 from airflow_txlog.storage.local import LocalStore
@@ -126,3 +128,15 @@ def test_a_clear_of_the_work_stages_another_change(tmp_path: Path) -> None:
     other = stage("update", table, work=type(work)(app_id=work.app_id, version=again.version), **SET_NAME)
     committed(publish(other))
     assert run(None, "update", table, application=work, publish=False, **SET_NAME).status == "already_done"
+
+
+def test_a_clear_before_the_publication_stages_another_change_under_the_same_number(tmp_path: Path) -> None:
+    table, now = two_files(tmp_path / "t", {}), SYSTEM_CLOCK.now_ms()
+    work = application(first_tried_ms=now - 1000)
+    first = stage("update", table, work=work, **SET_NAME)
+    assert stage("update", table, work=work, **SET_NAME)["id"] == first["id"]
+    # No commit of it is in the table, so that the number is free.
+    second = stage("update", table, work=dataclasses.replace(work, first_tried_ms=now), **SET_NAME)
+    assert second["id"] != first["id"]
+    committed(publish(second))
+    assert publish(first).status == "already_done"
