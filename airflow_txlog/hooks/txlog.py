@@ -306,7 +306,10 @@ class TxlogHook(RowWritingHook):
         Raises the job's typed error. It is unknown here whether another call with the key follows, so the saved work of
         a failed job stays next to the table until a VACUUM.
         """
-        application = ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True)
+        application = None
+        if not arguments.get("dry_run"):
+            # A dry run does no work that a later call would find done.
+            application = ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True)
         spec = JobSpec(
             operation=read_operation(operation_named(operation), arguments),
             table_uri=self.table_uri(table),
@@ -314,7 +317,7 @@ class TxlogHook(RowWritingHook):
             spark_conf=dict(spark_conf or {}),
             unrestricted=unrestricted_names(unrestricted),
             time_zone=time_zone,
-            saved_work_key=saved_work_key(application),
+            saved_work_key=None if application is None else saved_work_key(application),
         )
         chosen = self.make_runner(runner) if isinstance(runner, str) else runner
         return run_unless_done(chosen, self.with_settings(spec, runner), log=self.log.info)

@@ -111,6 +111,10 @@ def test_the_hook_gives_its_jobs_a_key(variables: Variables, tmp_path: Path) -> 
     TxlogHook().run("truncate", str(tmp_path / "t"), {}, idempotency_key="run1/a", runner=Runner())
     assert seen[0].application is not None
     assert seen[0].saved_work_key == key_of(seen[0].application)
+    # A dry run leaves nothing that a call with its key would find done.
+    dry = {"predicate": "id = 1", "dry_run": True}
+    TxlogHook().run("delete", str(tmp_path / "t"), dry, idempotency_key="run1/a", runner=Runner())
+    assert (seen[1].application, seen[1].saved_work_key) == (None, None)
 
 
 def test_a_child_gets_the_key_in_a_file_without_a_name(tmp_path: Path) -> None:
