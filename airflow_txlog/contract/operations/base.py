@@ -236,6 +236,9 @@ class CheckedOperation(LimitedOperation, frozen=True, kw_only=True):
             seen |= given.keys()
         distinct = len({column.lower() for column in self.unique or ()}) == len(self.unique or ())
         want("arguments.unique", distinct, "a list of different column names", self.unique)
+        check = f"unique({', '.join(self.unique or ())})".lower()
+        possible = all(name.lower() != check for name in self.expectations)
+        want("arguments.unique", possible, "a list whose check, unique(…), has the name of no expectation", self.unique)
         possible = self.unique is None or not self.dry_run
         want("arguments.unique", possible, "null in a dry run, which writes no file to look into", self.unique)
 

@@ -63,9 +63,10 @@ def check_old_rows(
         _check_share(context, "max_updated_fraction", share, updated, "update", snapshot, scope)
 
 
-def check_arguments(context: JobContext, schema: StructType) -> None:
+def check_arguments(context: JobContext, tx: Transaction, schema: StructType) -> None:
     """Raise the errors of checks that can be found before anything is staged; `schema` is the table's."""
-    check_quarantine(context)
+    assert tx.metadata is not None
+    check_quarantine(context, tx.metadata.id)
     unique_columns(context, schema)
 
 

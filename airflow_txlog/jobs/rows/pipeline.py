@@ -69,7 +69,7 @@ class RowAttempts(Generic[P]):
                 f"the table's rules have changed: nothing that was found or staged before is used ({files_text(sizes)})"
             )
         prepared = self._operation.prepare(tx, snapshot, memory)
-        check_arguments(context, prepared.snapshot.delta_schema)
+        check_arguments(context, tx, prepared.snapshot.delta_schema)
         _log_candidates(context, prepared)
         with context.step("find"):
             found = self._find(prepared)

@@ -1,29 +1,34 @@
 """Rows that an expectation sends to quarantine: appended to another table before the job's own commit.
 
 The rows wait in files of the inputs folder, which the saved work names. Each attempt that has passed its checks first
-appends them, under the application transaction of the job, and then makes its own commit; so a row is never in neither
+appends them, under an application transaction of this work, and then makes its own commit; so a row is never in neither
 table. The invariant: the rows are in quarantine once, whatever retries do. A job whose own commit then fails for good
 leaves them there. Source: soundness B5.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.operations import RowsInProcess, SourceOperation, Write
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import DeltaTable, Transaction
+from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import bare_columns
-from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedFeature
+from airflow_txlog.errors import InvalidJobSpec, JobError, TableNotFound, TxlogError, UnsupportedFeature
+from airflow_txlog.exactly_once.transactions import find_done
 from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.files.stage import TaskRows, layout_for, stage
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
@@ -31,20 +36,45 @@ from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, rules_at
 from airflow_txlog.jobs.source.materialized import input_scan
 
 
-def check_quarantine(context: JobContext) -> None:
-    """Raise InvalidJobSpec, before anything is staged, if the job's own table is its quarantine."""
+def check_quarantine(context: JobContext, table_id: str) -> None:
+    """Raise an error, before anything is staged, if rows cannot be put into quarantine.
+
+    Raises InvalidJobSpec if it is the job's own table (whose id is `table_id`) by any name, and as `_check_rules`.
+    """
     uri = _uri_of(context)
-    if uri is not None and DeltaTable.at(uri, context.spec.access).uri == context.root:
+    if uri is None:
+        return
+    table, snapshot = DeltaTable.at(uri, context.spec.access), None
+    with contextlib.suppress(TableNotFound):
+        snapshot = table.snapshot()
+    if table.uri == context.root or (snapshot is not None and snapshot.metadata.id == table_id):
         raise InvalidJobSpec(
-            f"quarantine_uri is the table {context.root} itself. Name another one. Nothing was read.",
+            f"quarantine_uri is the table {context.root} itself. Name another one. Nothing was staged.",
             argument="quarantine_uri",
+        )
+    if snapshot is not None:
+        _check_rules(snapshot.metadata, table.uri)
+
+
+def _check_rules(metadata: Metadata, uri: str) -> None:
+    """Raise UnsupportedFeature if a row in quarantine could break a rule of its table, or would need a value of it."""
+    schema = table_schema(metadata, uri)
+    rules = read_rules(metadata, schema, uri)
+    if rules.must_check or rules.fills or any(not field.nullable for field in schema):
+        raise UnsupportedFeature(
+            f"{uri} has constraints, NOT NULL columns, generated or identity columns, defaults or lengths of text, and "
+            "rows are put into quarantine only in a table without them. Name another one as quarantine_uri. "
+            "Nothing was committed.",
+            table=uri,
+            feature="rules of the table",
+            needed_to="write",
         )
 
 
 def to_quarantine(context: JobContext) -> Callable[[], None] | None:
-    """Return the step that appends the rows in quarantine to their table, if there are some; None if not."""
-    uri, files = _uri_of(context), context.saved_inputs.quarantined
-    if uri is None or context.is_dry_run or not (files or context.num_quarantined):
+    """Return the step that appends the rows in quarantine to their table; None without a quarantine."""
+    uri = _uri_of(context)
+    if uri is None or context.is_dry_run:
         return None
     if context.saved_inputs.reads_target:
         raise InvalidJobSpec(
@@ -63,16 +93,31 @@ def _uri_of(context: JobContext) -> str | None:
 def _append(context: JobContext, uri: str) -> None:
     count, found = sum(file.num_records for file in context.saved_inputs.quarantined), context.num_quarantined
     if found is None:
-        result = _Quarantine(context, uri).run()
+        job = _Quarantine(context, uri)
+        try:
+            # Without rows, an earlier try may still have put some there.
+            result = job.run() if count else find_done(job.spec)
+        except TxlogError as error:
+            raise type(error)(f"The quarantine of {context.root}: {error.message}", **error.facts) from error
         # A log that was cleaned does not have the count of an earlier try.
-        found = context.num_quarantined = result.metrics.get("numOutputRows", count)
-        context.log(f"{plural(found, 'row')} in quarantine at {uri}, version {result.version}")
+        found = context.num_quarantined = 0 if result is None else result.metrics.get("numOutputRows", count)
+        if result is not None:
+            context.log(f"{plural(found, 'row')} in quarantine at {uri}, version {result.version}")
     if found != count:
         raise JobError(
             f"An earlier try or attempt of this work has put {plural(found, 'row')} into quarantine at {uri}, and this "
             f"one has {count}: the source has changed in between. Nothing was committed to {context.root}. Look at the "
             "rows in quarantine, delete those of this work, and clear the task."
         )
+
+
+def _application(context: JobContext) -> ApplicationTransaction | None:
+    """Return the identity of the append, which differs for other work of the same task: other tables, after a clear."""
+    own = context.spec.application
+    if own is None:
+        return None
+    work = hashlib.sha256(f"{context.root}\0{own.began_ms}".encode(errors="surrogatepass")).hexdigest()
+    return replace(own, app_id=f"{own.app_id}/quarantine/{work[:16]}")
 
 
 class _Quarantine:
@@ -83,10 +128,10 @@ class _Quarantine:
         self._memory = Memory()
         self._files = context.saved_inputs.quarantined
         described = context.spec
-        spec = JobSpec(
+        self.spec = spec = JobSpec(
             operation=Write(source=RowsInProcess(), schema_evolution=True),
             table_uri=uri,
-            application=described.application,
+            application=_application(context),
             annotations=described.annotations,
             conflict_deadline_s=described.conflict_deadline_s,
             strict_writers=described.strict_writers,
@@ -129,16 +174,7 @@ class _Quarantine:
         assert protocol is not None
         assert metadata is not None
         if not memory.segments:
-            rules = read_rules(metadata, table_schema(metadata, context.root), context.root)
-            if rules.must_check or rules.fills:
-                raise UnsupportedFeature(
-                    f"{context.root} has constraints, generated or identity columns, defaults or lengths of text, and "
-                    "rows are put into quarantine only in a table without them. Name another one as quarantine_uri. "
-                    "Nothing was committed.",
-                    table=context.root,
-                    feature="rules of the table",
-                    needed_to="write",
-                )
+            _check_rules(metadata, context.root)
             rows = TaskRows(Task(source=input_scan(self._from, self._files, schema)))
             new = stage(context, layout_for(context, protocol, metadata, tx.clustering), [(rows, None)])
             memory.add([Segment(kind=ROWS, inputs=frozenset(), files=tuple(new.files))])

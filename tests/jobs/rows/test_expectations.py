@@ -6,6 +6,7 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.wording import expectation_counts, summary_lines, xcom_of
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import InvalidJobSpec
@@ -254,6 +256,8 @@ def test_a_condition_that_is_wrong_ends_the_job_before_anything_is_staged(tmp_pa
     twice = pytest.raises(Exception, match=r"expect_or_fail must be a mapping of names that no other expectation has")
     with twice:
         run(None, "write", table, source=rows, expect={"x": "n > 1"}, expect_or_fail={"x": "n > 2"})
+    with pytest.raises(InvalidJobSpec, match="has the name of no expectation"):
+        run(None, "write", table, source=rows, expect={"unique(ID)": "n > 1"}, unique=["id"])
     assert files_on_disk(table) == before
 
 
@@ -640,3 +644,67 @@ def test_counts_of_files_that_a_lost_race_changes_are_counted_again_and_those_of
     assert result.attempts == 2
     counts = {"small": {"passed": 2, "failed": 3}, "x": {"passed": 2, "failed": 3}}
     assert expectation_counts(result.metrics) == counts
+
+
+def test_a_quarantine_that_is_the_table_itself_by_another_name_is_refused(tmp_path: Path) -> None:
+    table, other = simple(tmp_path / "t"), tmp_path / "other name"
+    other.symlink_to(tmp_path / "t")
+    arguments = {"source": source(tmp_path / "s", range(95, 105)), "expect_or_quarantine": {"few": "id < 97"}}
+    before = files_on_disk(table)
+    for operation, more in (("write", {}), ("upsert", {"keys": ["id"]})):
+        refused = run(None, operation, table, application=application(), quarantine_uri=str(other), **arguments, **more)
+        assert error_of(refused)["facts"]["argument"] == "quarantine_uri"
+    assert (files_on_disk(table), table.to_arrow().num_rows) == (before, 100)
+
+
+@pytest.mark.parametrize(
+    ("column", "type"),
+    [
+        (pa.field("must", pa.int64(), nullable=False), "UnsupportedFeature"),
+        (pa.field("n", pa.string()), "SchemaMismatch"),
+    ],
+)
+def test_a_table_that_cannot_be_the_quarantine_is_named(tmp_path: Path, column: pa.Field, type: str) -> None:
+    table = simple(tmp_path / "t")
+    place = Table.create(str(tmp_path / "q"), pa.schema([("s", pa.string()), column]))
+    before, arguments = files_on_disk(table), {"expect_or_quarantine": {"few": "id < 97"}, "quarantine_uri": place.uri}
+    error = error_of(run(None, "write", table, source=source(tmp_path / "s", range(95, 105)), **arguments))
+    assert (error["type"], "uarantine" in error["message"]) == (type, True), error
+    assert (files_on_disk(table), place.snapshot().version) == (before, 0)
+
+
+def test_a_task_that_is_cleared_between_its_two_commits_sends_its_rows_to_quarantine_again(tmp_path: Path) -> None:
+    table, now = simple(tmp_path / "t"), SYSTEM_CLOCK.now_ms()
+    arguments: dict[str, Any] = {"expect_or_quarantine": {"few": "id < 97"}, "quarantine_uri": str(tmp_path / "q")}
+    work = application(first_tried_ms=now - 1000)
+    with killed_before_commit(2):
+        run(None, "write", table, application=work, source=source(tmp_path / "s", range(95, 105)), **arguments)
+    # No commit of it is in the table, so the cleared task has the same number.
+    cleared = replace(work, first_tried_ms=now)
+    committed(run(None, "write", table, application=cleared, source=source(tmp_path / "s", range(95, 99)), **arguments))
+    assert Table.open(str(tmp_path / "q")).to_arrow().num_rows == 8 + 2
+    # Nor is the same work on another table done by that.
+    other = simple(tmp_path / "other")
+    committed(run(None, "write", other, application=cleared, source=source(tmp_path / "s", range(95, 99)), **arguments))
+    assert Table.open(str(tmp_path / "q")).to_arrow().num_rows == 8 + 2 + 2
+
+
+@pytest.mark.parametrize("ids", [range(95, 98), range(3)])
+def test_a_retry_whose_source_has_changed_since_its_rows_went_to_quarantine_commits_nothing(
+    tmp_path: Path, ids: range
+) -> None:
+    table, work = simple(tmp_path / "t"), application()
+    arguments: dict[str, Any] = {"expect_or_quarantine": {"few": "id < 97"}, "quarantine_uri": str(tmp_path / "q")}
+    with killed_before_commit(2):
+        run(
+            None,
+            "write",
+            table,
+            application=work,
+            key=None,
+            source=source(tmp_path / "s", range(95, 105)),
+            **arguments,
+        )
+    changed = run(None, "write", table, application=work, key=None, source=source(tmp_path / "s", ids), **arguments)
+    assert "has put 8 rows into quarantine" in error_of(changed)["message"]
+    assert table.to_arrow().num_rows == 100

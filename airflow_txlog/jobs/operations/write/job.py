@@ -215,7 +215,7 @@ class _Write:
         self._begin_memory(tx)
         with context.step("plan"):
             must_stage, target = self._target_of(tx)
-            check_arguments(context, target.rules.schema)
+            check_arguments(context, tx, target.rules.schema)
             partitions = Partitions(context, self._gate, target.rules.schema, target.layout.partition_columns)
             if tx.snapshot is None:
                 scope = scope_of_new_table(context, partitions)
