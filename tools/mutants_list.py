@@ -960,8 +960,16 @@ FAULTS = (
         name="quarantine-of-each-attempt",
         breaks="rows are in quarantine once for each try",
         file="airflow_txlog/jobs/rows/quarantine.py",
-        old="            application=described.application,\n",
+        old="            application=_application(context),\n",
         new="",
+        tests=(EXPECTATIONS,),
+    ),
+    Fault(
+        name="quarantine-of-the-work-before-a-clear",
+        breaks="a cleared task's rows are not appended, because the number of its work is in the quarantine's log",
+        file="airflow_txlog/jobs/rows/quarantine.py",
+        old='app_id=f"{own.app_id}/quarantine/{work[:16]}"',
+        new='app_id=f"{own.app_id}/quarantine"',
         tests=(EXPECTATIONS,),
     ),
     Fault(
