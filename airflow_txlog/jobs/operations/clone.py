@@ -2,8 +2,8 @@
 
 The source is read once, at one version; a lost race to another writer of the clone is planned again on that version. If
 a VACUUM takes files of it before they are copied, and the author named no version, the newest one is cloned.
-The invariants: a deep clone is committed when every file that it names is there, whole; the clone's folder and the
-source's are apart, so no VACUUM of the clone finds a file of the source.
+The invariants: a deep clone is committed when every file that it names is there, whole; the clone's folder is apart
+from the source's files, those outside of the source's folder too, so no VACUUM of the clone finds a file of the source.
 Source: delta-spark, CloneTableCommand and DeltaOperations.Clone.
 """
 
@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
 from airflow_txlog.engine.log.actions import Add, Metadata, Protocol
-from airflow_txlog.engine.log.columns import FILES, table_to_adds
+from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, table_to_adds
 from airflow_txlog.engine.staged_changes import staged_snapshot
 from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.engine.table.snapshot.files import file_keys
@@ -35,6 +35,7 @@ from airflow_txlog.engine.upkeep.clone import (
 )
 from airflow_txlog.engine.upkeep.copied_files import Copy, copy_files, plan_copies
 from airflow_txlog.engine.upkeep.restore import files_missing, missing_files
+from airflow_txlog.engine.upkeep.vacuum_plan import files_named
 from airflow_txlog.errors import (
     ConcurrentDeleteRead,
     FilesMissing,
@@ -88,7 +89,7 @@ class _Clone:
                 live = tx.read_whole_table()
                 is_altered = self._redefine(tx, target)
         with context.step("plan"):
-            wanted, copies = self._files(live)
+            wanted, copies = self._files(live, target)
             assert tx.protocol is not None
             found = difference(wanted, live, tx.protocol, context.root)
             # Before anything is copied.
@@ -214,13 +215,28 @@ class _Clone:
 
     # --- the files --------------------------------------------------------------------------------------------------
 
-    def _files(self, live: pa.Table) -> tuple[list[Add], list[Copy]]:
+    def _files(self, live: pa.Table, target: Snapshot | None) -> tuple[list[Add], list[Copy]]:
         """Return the files of the clone, and those that are to be copied first."""
         if self._record.shallow:
-            return shallow_adds(self._source, self._context.store.access), []
+            adds = shallow_adds(self._source, self._context.store.access)
+            self._check_apart(adds, target)
+            return adds, []
         there = table_to_adds(live, data_change=False)
         copies = plan_copies(self._source, there, self._context.root, self._sign)
         return copies.adds, copies.needed
+
+    def _check_apart(self, adds: Sequence[Add], target: Snapshot | None) -> None:
+        """Raise InvalidJobSpec for files in the clone's folder that its log does not know.
+
+        They are those of a table there, of which the source is a shallow clone. A VACUUM of this one would delete them.
+        """
+        root, none = self._context.root, TOMBSTONES.empty_table()
+        inside = files_named(adds_to_table(adds), none, root, 0).needed
+        if inside and target is not None:
+            inside -= files_named(target.state.live, target.state.tombstones, root, 0).needed
+        if inside:
+            count = plural(len(inside), "file")
+            raise self._refused("source.table", f"that names {count} of other tables in {root}", "apart, or clone deep")
 
     def _copy(self, needed: Sequence[Copy], *, is_new: bool) -> None:
         """Copy the files that the clone lacks. Raises FilesMissing, JobError."""

@@ -333,6 +333,40 @@ def test_rows_of_a_shallow_clone_are_read_only_where_that_is_allowed(source: Tab
     assert any("a VACUUM there deletes" in line and "allow_absolute_paths" in line for line in lines)
 
 
+def test_a_shallow_clone_takes_no_file_of_a_table_inside_its_own_folder(tmp_path: Path) -> None:
+    """Its VACUUM would delete that table's files, once it has removed them."""
+    outer = Table.create(tmp_path / "lake", SCHEMA)
+    append(outer, rows(1))
+    inner = Table.create(tmp_path / "lake" / "inner", SCHEMA, properties=VECTORS)
+    append(inner, rows(3))
+    committed(clone(tmp_path / "t", inner, shallow=True))
+    given: dict[str, Any] = {"replace": True, "allow_absolute_paths": True}
+    error = error_of(clone(tmp_path / "lake", tmp_path / "t", shallow=True, **given))
+    assert (error["type"], error["facts"]["argument"]) == ("InvalidJobSpec", "arguments.source.table")
+    assert "1 file of other tables" in error["message"]
+    assert outer.latest_version() == 1
+    committed(clone(tmp_path / "lake", tmp_path / "t", **given))
+    assert ids(Table.open(tmp_path / "lake")) == ids(inner) == [0, 1, 2]
+
+
+@KINDS
+def test_a_clone_may_become_the_table_again_that_it_is_a_clone_of(tmp_path: Path, shallow: bool) -> None:
+    table = Table.create(tmp_path / "s", SCHEMA, properties=VECTORS | {"delta.enableRowTracking": "true"})
+    for start in (0, 4):
+        append(table, rows(4, start=start))
+    committed(run(None, "update", table, set={"name": "'x'"}, predicate="id = 1"))
+    committed(clone(tmp_path / "t", table, shallow=True))
+    committed(run(None, "delete", tmp_path / "t", predicate="id = 6", allow_absolute_paths=True))
+    # The files of the clone leave the table, and come back.
+    committed(run(None, "optimize", table, target_bytes=2**20))
+    expected = by_id(opened(tmp_path / "t"))
+    committed(clone(tmp_path / "s", tmp_path / "t", shallow=shallow, replace=True, allow_absolute_paths=True))
+    for mode in ("full", "lite"):
+        opened(tmp_path / "s").vacuum(0, check_retention=False, orphan_retention=dt.timedelta(days=1), mode=mode)
+    assert by_id(opened(tmp_path / "s")) == expected
+    assert (len(expected), expected[1]) == (7, "x")
+
+
 # --- again, into a clone --------------------------------------------------------------------------------------------
 
 
