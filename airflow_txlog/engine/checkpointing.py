@@ -36,6 +36,8 @@ from airflow_txlog.storage.base import FileInfo, Store
 
 log = logging.getLogger(__name__)
 
+_PROTECTION = "checkpointProtection"
+
 
 def is_due(version: int, interval: int) -> bool:
     """Return whether version n > 0 is a multiple of delta.checkpointInterval, as in delta-spark."""
@@ -149,7 +151,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
     `snapshot` is the latest version. Every version that was current at any moment within the retention (whole days,
     UTC) stays readable. With the feature checkpointProtection, the protected versions go at once or not at all.
     `automatic`: the log was just written to, which shows the store's time, and at most
-    `Limits.automatic_cleanup_files` are deleted, oldest first.
+    `Limits.automatic_cleanup_files` are deleted, oldest first, but always all files of protected versions.
 
     Raises whatever the store raises at a listing or a delete.
     """
@@ -163,11 +165,12 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
         return NOTHING
     deletion = Deletion()
     doomed = _before(listed, cut)
-    some = doomed[: store.limits.automatic_cleanup_files] if automatic else doomed
-    if _are_protected(snapshot, doomed) and (cut < snapshot.table_properties.protected_before or some != doomed):
+    protected = _protected(snapshot, doomed)
+    if protected and cut < snapshot.table_properties.protected_before:
         return NOTHING
+    some = doomed[: max(store.limits.automatic_cleanup_files, protected)] if automatic else doomed
     _delete(store, some, deletion, clock)
-    if "v2Checkpoint" in writer_features(snapshot.protocol) and some == doomed:
+    if _may_have_sidecars(snapshot) and some == doomed:
         # After the old checkpoints. The next cut finds the files that a crash leaves here.
         sidecars = _unreferenced_sidecars(store, min(cutoff_ms, now_ms - DAY_MS))
         _delete(store, sidecars, deletion, clock)
@@ -175,14 +178,19 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
     return LogCleanup(cut=cut, deleted_files=deletion.deleted_files, deleted_bytes=deletion.deleted_bytes)
 
 
-def _are_protected(snapshot: Snapshot, doomed: Sequence[FileInfo]) -> bool:
-    """Return whether one of the files belongs to a version that checkpointProtection guards.
+def _protected(snapshot: Snapshot, doomed: Sequence[FileInfo]) -> int:
+    """Return how many of the files, the first ones, belong to versions that checkpointProtection guards.
 
-    Its checkpoints shut readers out that do not know a dropped feature. Source: protocol, "Checkpoint Protection".
+    Their checkpoints shut readers out that do not know a dropped feature. Source: protocol, "Checkpoint Protection".
     """
-    if "checkpointProtection" not in writer_features(snapshot.protocol):
-        return False
-    return any(name.version < snapshot.table_properties.protected_before for name, _ in _parsed(doomed))
+    if _PROTECTION not in writer_features(snapshot.protocol):
+        return 0
+    return sum(name.version < snapshot.table_properties.protected_before for name, _ in _parsed(doomed))
+
+
+def _may_have_sidecars(snapshot: Snapshot) -> bool:
+    """Return whether the table has, or may have had, V2 checkpoints: a feature may have been dropped."""
+    return not {"v2Checkpoint", _PROTECTION}.isdisjoint(writer_features(snapshot.protocol))
 
 
 def _delete(store: Store, files: Sequence[FileInfo], deletion: Deletion, clock: Clock) -> None:

@@ -235,17 +235,22 @@ def test_protected_versions_stay_as_long_as_one_of_them_must() -> None:
     assert history.log() == before
 
 
-def test_protected_versions_go_at_once_and_by_no_automatic_cleanup_that_stops_before_the_last() -> None:
+@pytest.mark.parametrize("automatic", [True, False])
+def test_protected_versions_go_at_once_however_few_files_an_automatic_cleanup_deletes(automatic: bool) -> None:
     history = History(40)
     cut = History(40).clean().cut
     assert cut is not None
-    snapshot, before = protected(history, cut), history.log()
     few = limited(history.store, automatic_cleanup_files=3)
-    assert clean_log(few, snapshot, history.clock, automatic=True) == checkpointing.NOTHING
-    assert history.log() == before
-    assert clean_log(history.store, snapshot, history.clock).cut == cut
+    assert clean_log(few, protected(history, cut), history.clock, automatic=automatic).cut == cut
     history.check_from(cut)
     assert not any(int(name[:20]) < cut for name in history.log() if name[:20].isdecimal())
+
+
+def test_an_automatic_cleanup_goes_on_behind_the_protected_versions() -> None:
+    history = History(40)
+    few = limited(history.store, automatic_cleanup_files=4)
+    assert clean_log(few, protected(history, 3), history.clock, automatic=True).deleted_files == 4
+    assert min(int(name[:20]) for name in history.log() if name[:20].isdecimal()) >= 3
 
 
 # --- what is not a boundary -----------------------------------------------------------------------------------------
@@ -395,6 +400,12 @@ def checkpoint_at(history: History, version: int) -> CheckpointFiles:
 def test_a_sidecar_goes_once_it_is_old_and_no_checkpoint_names_it() -> None:
     history = v2_history()
     assert history.clean().cut == 15
+    assert sidecars(history) == ["shared.parquet", "young.parquet"]
+
+
+def test_sidecars_go_after_the_feature_of_v2_checkpoints_was_dropped() -> None:
+    history = v2_history()
+    assert clean_log(history.store, protected(history, 0), history.clock).cut == 15
     assert sidecars(history) == ["shared.parquet", "young.parquet"]
 
 
