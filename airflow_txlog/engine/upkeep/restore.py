@@ -178,7 +178,6 @@ def _with_mapping_of(head: Metadata, restored: Metadata, table: str) -> Metadata
 
 def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table: str) -> None:
     """Raise UnsupportedFeature if the target needs a feature that the present protocol lacks."""
-    check_writable(head.protocol, metadata, target.delta_schema, table)
     needs = needed_features(target.delta_schema, metadata.configuration)
     if target.state.live.column("deletion_vector").null_count < target.num_files:
         needs |= {"deletionVectors"}
@@ -194,6 +193,7 @@ def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table:
             feature=feature,
             needed_to="restore",
         )
+    check_writable(head.protocol, metadata, target.delta_schema, table)
 
 
 # --- are the files still there? -------------------------------------------------------------------------------------

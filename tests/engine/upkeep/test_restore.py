@@ -254,6 +254,15 @@ def test_a_feature_that_the_protocol_dropped_is_refused_by_name(folder: Path) ->
     assert table.restore(version=3) == 6
 
 
+def test_a_version_with_mapped_columns_is_refused_after_the_mapping_was_dropped(folder: Path) -> None:
+    table = Table.create(str(folder), SCHEMA, properties={"delta.columnMapping.mode": "name"})
+    plain = msgspec.structs.replace(table.snapshot().metadata, configuration={})
+    raw_commit(table, Protocol(min_reader_version=1, min_writer_version=2), plain)
+    with pytest.raises(UnsupportedFeature, match="Add the feature to the table first") as error:
+        Table.open(str(folder)).restore(version=0)
+    assert error.value.feature == "columnMapping"
+
+
 @pytest.mark.parametrize(
     "properties",
     [
