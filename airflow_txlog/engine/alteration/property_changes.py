@@ -31,12 +31,13 @@ def changed_properties(
 ) -> PropertyChanges:
     """Return the properties with these set and those removed; a property that is not set may be removed.
 
-    `comment` is the table's, and `delta.feature.<name>` = `supported` names a feature. Raises InvalidProperty for a
-    name that Delta does not know, that only the engine may set, or that is given twice, and for a malformed value.
+    `comment` is the table's, and `delta.feature.<name>` = `supported` names a feature. A property that another engine
+    has set may be removed even if Delta does not know it. Raises InvalidProperty for any other name that Delta does not
+    know, for one that only the engine may set, or that is given twice, and for a malformed value.
     """
     given: dict[str, str | None] = {}
     for name, value in [*((name, None) for name in to_unset), *to_set.items()]:
-        known = _known(name, table)
+        known = name if value is None and name in before and _is_unknown(name) else _known(name, table)
         if known in given:
             raise _refused(table, known, value, "is named twice in one alteration: once is enough")
         given[known] = value
@@ -75,6 +76,12 @@ def _known(name: str, table: str) -> str:
     if known in KEPT_BY_TABLE:
         raise _refused(table, known, None, f"is kept by the table itself: {KEPT_BY_TABLE[known]}")
     return known
+
+
+def _is_unknown(name: str) -> bool:
+    """Return whether a name is like Delta's, but of no property, feature or constraint that we know."""
+    lower = name.lower()
+    return lower.startswith(PREFIX) and not lower.startswith((FEATURE_PREFIX, CONSTRAINT_PREFIX)) and lower not in NAMES
 
 
 def _check_mode(before: Mapping[str, str], given: Mapping[str, str | None], table: str) -> None:

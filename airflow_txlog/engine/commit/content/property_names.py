@@ -50,6 +50,14 @@ KEPT_BY_TABLE: dict[str, str] = {
     "delta.minWriterVersion": "write add_features",
     "txlog.sharedFolder": "it protects files that were there before the table",
 }
+# Facts about one table's log: a new table that gets the properties of another one begins without them.
+_OF_ONE_LOG = {
+    "delta.minReaderVersion",
+    "delta.minWriterVersion",
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+    "delta.requireCheckpointProtectionBeforeVersion",
+}
 _OURS = ("txlog.trustStatistics",)
 NAMES = {name.lower(): name for name in [*(PREFIX + name for name in _SETTABLE), *KEPT_BY_TABLE, *_OURS]}
 # Databricks has aliases for this one.
@@ -72,8 +80,9 @@ def spelled(name: str, table: str) -> str:
 def of_new_table(properties: Mapping[str, str], table: str) -> dict[str, str]:
     """Return the properties of a new table under their names as Delta spells them.
 
-    Names without a prefix of Delta's or ours, features and constraints stay as they are. Raises InvalidProperty for one
-    that is unknown or given twice.
+    Names without a prefix of Delta's or ours, features and constraints stay as they are. The facts about one log are
+    left out: the protocol follows from the features in use. Raises InvalidProperty for a name that is unknown or given
+    twice.
     """
     found: dict[str, str] = {}
     for name, value in properties.items():
@@ -89,4 +98,4 @@ def of_new_table(properties: Mapping[str, str], table: str) -> dict[str, str]:
                 name=known,
             )
         found[known] = value
-    return found
+    return {name: value for name, value in found.items() if name not in _OF_ONE_LOG}

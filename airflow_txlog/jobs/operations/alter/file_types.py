@@ -42,8 +42,8 @@ def check_present_types(context: LogContext, snapshot: Snapshot) -> None:
     if count:
         raise UnsupportedFeature(
             f'{snapshot.uri}: the feature "typeWidening" is in use: {count} of {len(files)} files hold former types of '
-            "their columns. Nothing was changed. Rewrite the files (DeltaOptimizeOperator with zorder_by), and drop it "
-            "then.",
+            "their columns. Nothing was changed. Rewrite the files (DeltaOptimizeOperator with zorder_by; for a "
+            "clustered table, alter it by cluster_by=[] first), and drop it then.",
             table=snapshot.uri,
             feature="typeWidening",
             needed_to="drop",

@@ -23,6 +23,20 @@ def test_a_new_table_gets_properties_under_the_names_that_delta_has() -> None:
     }
 
 
+def test_a_new_table_leaves_out_the_facts_about_the_log_of_another_one() -> None:
+    """Spark's own CREATE TABLE statements give the versions of the protocol as properties, too."""
+    of_log = [
+        "delta.minReaderVersion",
+        "Delta.MinWriterVersion",
+        "delta.inCommitTimestampEnablementVersion",
+        "delta.inCommitTimestampEnablementTimestamp",
+        "delta.requireCheckpointProtectionBeforeVersion",
+    ]
+    assert of_new_table({**dict.fromkeys(of_log, "7"), "delta.appendOnly": "true"}, "memory://t") == {
+        "delta.appendOnly": "true"
+    }
+
+
 @pytest.mark.parametrize("name", ["delta.appendOnlly", "Delta.appendOnlly", "txlog.shared"])
 def test_a_property_that_delta_does_not_know_is_refused_for_a_new_table(name: str) -> None:
     with pytest.raises(InvalidProperty, match="is not known") as caught:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -69,6 +70,18 @@ def test_properties_are_set_and_removed_under_their_proper_names(table: Table) -
     assert table.snapshot(3).properties["delta.appendOnly"] == "true"
     assert table.snapshot().properties.keys() == {"delta.setTransactionRetentionDuration"}
     assert [entry["operation"] for entry in table.history(2)] == ["UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]
+
+
+def test_a_property_that_another_engine_has_set_can_be_removed(table: Table) -> None:
+    metadata = table.snapshot().metadata
+    theirs = {"delta.lastCommitTimestamp": "5"}
+    tx = table.begin()
+    tx.set_metadata(msgspec.structs.replace(metadata, configuration={**metadata.configuration, **theirs}))
+    tx.commit("SET TBLPROPERTIES")
+    for asked in ({"unset_properties": ["delta.lastcommittimestamp"]}, {"set_properties": theirs}):
+        assert "is not known" in error_of(alter(table, **asked))["message"]
+    altered(table, unset_properties=["delta.lastCommitTimestamp"])
+    assert table.snapshot().properties == metadata.configuration
 
 
 def test_what_is_so_already_makes_no_commit(table: Table) -> None:
