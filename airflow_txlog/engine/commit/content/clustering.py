@@ -15,7 +15,7 @@ import msgspec
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, DomainMetadata
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
-from airflow_txlog.engine.table.schema.column_paths import Path, is_below, parse_path
+from airflow_txlog.engine.table.schema.column_paths import Path, is_below, parse_path, path_text
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
@@ -46,7 +46,8 @@ def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[P
                 found = msgspec.json.decode(domain.configuration, type=_Clustering).clustering_columns
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 raise CorruptTable(
-                    f"{table}: the domain {CLUSTERING_DOMAIN} does not name the clustering columns: {error}.",
+                    f"{table}: the domain {CLUSTERING_DOMAIN} does not name the clustering columns: {error}. Nothing "
+                    "was staged. Have the engine that wrote it set the clustering columns again.",
                     table=table,
                 ) from error
             return tuple(tuple(path) for path in found)
@@ -54,9 +55,23 @@ def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[P
 
 
 def clustered_by(snapshot: Snapshot) -> tuple[Path, ...]:
-    """Return the clustering columns as paths of logical names; none without clustering. Raises CorruptTable."""
+    """Return the clustering columns as paths of logical names; none without clustering.
+
+    Raises CorruptTable, and UnsupportedFeature for a column whose values have no order.
+    """
     physical = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
-    return _logical(physical, list(_leaves(snapshot.delta_schema, (), ())), snapshot.uri)
+    found = _logical(physical, list(_leaves(snapshot.delta_schema, (), ())), snapshot.uri)
+    for path in found:
+        members = snapshot.delta_schema.find_path(path)
+        if members is None or not isinstance(members[-1].type, Primitive | DecimalType):
+            raise UnsupportedFeature(
+                f"{snapshot.uri} is clustered by {path_text(path)}, whose values have no order. Nothing was staged. "
+                "Set other clustering columns with DeltaAlterTableOperator(cluster_by=[…]).",
+                table=snapshot.uri,
+                feature="clustering",
+                needed_to="write",
+            )
+    return found
 
 
 def chosen_columns(

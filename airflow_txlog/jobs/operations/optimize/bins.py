@@ -1,7 +1,8 @@
 """The files of a table to rewrite, and their grouping: pure functions of a snapshot's files.
 
 A *bin* is files of one partition that are rewritten together. The invariant: a bin never holds files of two partitions,
-no file is in two bins, and no bin would yield one sound file again. So optimizing again at once finds nothing to do.
+no file is in two bins, and no bin would yield one sound file again. So optimizing again at once finds nothing to do,
+unless the new files are so much smaller than their sources that two of them fit into one.
 Source: delta-spark, OptimizeTableCommand.
 """
 

@@ -212,6 +212,21 @@ def test_a_partitioned_table_with_clustering_columns_is_compacted_as_others(tmp_
     assert cubes(table) == {None: 1}
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64())], ids=str)
+def test_a_table_that_another_engine_clusters_by_values_without_an_order_is_refused(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    table = make_table(tmp_path / "t", pa.table({"a": [1], "many": pa.nulls(1, kind)}))
+    tx = table.begin()
+    tx.set_protocol(with_features(table.snapshot().protocol, {"clustering", "domainMetadata"}))
+    tx.set_domain("delta.clustering", '{"clusteringColumns":[["many"]]}')
+    tx.commit("CLUSTER BY")
+    error = error_of(run(None, "optimize", table))
+    assert (error["type"], "clustered by many" in error["message"]) == ("UnsupportedFeature", True)
+    committed(run(None, "alter", table, cluster_by=["a"]))
+    optimized(table)
+
+
 def test_changed_rows_are_in_no_cube_until_they_are_clustered(tmp_path: Path) -> None:
     table = make(tmp_path / "t", points(3000))
     optimized(table)
