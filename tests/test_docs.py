@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_txlog import operators
@@ -28,6 +30,8 @@ from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.storage import limits
 from tests.helpers.paths import ROOT
+from tests.helpers.rows import make_table
+from tests.helpers.staged import stage
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -61,6 +65,18 @@ def test_the_recipes_for_rows_from_python_run_from_top_to_bottom(tmp_path: Path)
         text = block.replace("/tmp/lake", str(tmp_path))
         exec(compile(text, f"{page.name}, block {number}", "exec"), namespace)
     assert "result" in namespace, "the last block ran"
+
+
+def test_the_check_of_a_staged_change_finds_a_wrong_row(tmp_path: Path) -> None:
+    """The page's function as it stands, on another table."""
+    (block,) = [each for each in python_blocks(ROOT / "docs" / "staged-changes.md") if "def check(" in each]
+    orders = make_table(tmp_path / "orders", pa.table({"amount": [1]}))
+    namespace: dict[str, Any] = {}
+    exec(compile(block.replace("/lake/orders", str(tmp_path / "orders")), "staged-changes.md", "exec"), namespace)
+    check = namespace["check"].function
+    check({"staged": stage("update", orders, set={"amount": "amount + 1"})})
+    with pytest.raises(AssertionError):
+        check({"staged": stage("update", orders, set={"amount": "-amount"})})
 
 
 def test_quotes_of_the_example_dags_are_up_to_date() -> None:
