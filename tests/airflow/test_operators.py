@@ -38,7 +38,7 @@ from airflow_txlog.operators import (
     when_not_matched_insert,
 )
 from airflow_txlog.operators.base import TxlogOperator
-from airflow_txlog.operators.handles import StagedChangesOperator
+from airflow_txlog.operators.publish import StagedChangesOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
 from tests.helpers.specs import job_spec
 
