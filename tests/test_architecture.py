@@ -116,7 +116,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "log",
         "many_files",
     ),
-    "engine.commit": ("transaction", "loop | creation | writers", "conflicts | turns", "content"),
+    "engine.commit": ("transaction", "loop | creation", "conflicts | writers", "content"),
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
     "contract": ("wording", "job", "restrictions", "operations", "parameters"),

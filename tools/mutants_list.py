@@ -594,7 +594,7 @@ FAULTS = (
     Fault(
         name="csv-empty-text-for-null",
         breaks="an empty text in quotes of a CSV file becomes null, where Spark reads a text",
-        file="airflow_txlog/datafiles/csv_rows.py",
+        file="airflow_txlog/datafiles/text_lines.py",
         old="    if csv.null and _any(",
         new="    if not csv.null and _any(",
         tests=("tests/datafiles/test_csv_rows.py",),
@@ -951,7 +951,7 @@ FAULTS = (
     Fault(
         name="unique-without-a-read",
         breaks="two appends of one key that race both land",
-        file="airflow_txlog/jobs/rows/uniqueness.py",
+        file="airflow_txlog/jobs/rows/checked_change.py",
         old="scope.files_inside(tx.read(scope.read))",
         new="scope.files_inside(snapshot.files())",
         tests=(EXPECTATIONS,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.engine.table.schema.column_paths import parse_paths, path_text
+from airflow_txlog.engine.table.schema.types import parse_paths, path_text
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -21,7 +21,7 @@ from airflow_txlog.clock import Clock
 from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, ParquetFormat
 from airflow_txlog.engine.log.actions import SetTransaction
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
-from airflow_txlog.engine.log.checkpoints.schema import SIDECAR_DIRECTORY
+from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.checkpoints.writing import AddForm, CheckpointState, write_checkpoint, write_v2_checkpoint
 from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, LogFile, LogKind, parse_name
 from airflow_txlog.engine.log.segment import CheckpointFiles, list_segment, read_hint

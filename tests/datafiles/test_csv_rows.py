@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.csv_rows import CsvFormat, Uncertain, rows_of_csv
+from airflow_txlog.datafiles.text_lines import CsvFormat, Uncertain, rows_of_csv
 
 COLUMNS = pa.schema([("t", pa.string()), ("n", pa.int32())])
 

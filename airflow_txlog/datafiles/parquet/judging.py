@@ -15,8 +15,7 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.parquet.conforming import unfit_rows
-from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_columns
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_columns, unfit_rows
 from airflow_txlog.errors import ConstraintViolation, JobError
 from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.sql.expression import Expression, columns_of

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.datafiles.parquet.conforming import conforming, null_in
-from airflow_txlog.datafiles.parquet.conversion import convert_array, relabel
+from airflow_txlog.datafiles.parquet.conversion import conforming, convert_array, null_in, relabel
 from airflow_txlog.datafiles.parquet.encryption import writing_options
 from airflow_txlog.datafiles.parquet.judging import Expected, Judge, Judged
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.parquet.conforming import conforming, forbids_null
+from airflow_txlog.datafiles.parquet.conversion import conforming, forbids_null
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.footer_statistics import chunks_of, is_of_old_writer, leaves_of_footer
 from airflow_txlog.datafiles.parquet.physical import (

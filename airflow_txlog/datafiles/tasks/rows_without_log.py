@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 import pyarrow.orc
 import pyarrow.parquet as pq
 
-from airflow_txlog.datafiles.csv_rows import CsvFormat, Uncertain, rows_of_csv
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses
 from airflow_txlog.datafiles.deletion_vectors.rows import between
 from airflow_txlog.datafiles.failures import text_of
@@ -23,7 +22,16 @@ from airflow_txlog.datafiles.parquet.physical import FileFields
 from airflow_txlog.datafiles.parquet.reading import FIRST_SAFE_DAY
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
-from airflow_txlog.datafiles.text_lines import INFLATED, TextFormat, TooMuchText, compression_of, lines_of
+from airflow_txlog.datafiles.text_lines import (
+    INFLATED,
+    CsvFormat,
+    TextFormat,
+    TooMuchText,
+    Uncertain,
+    compression_of,
+    lines_of,
+    rows_of_csv,
+)
 from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError
 from airflow_txlog.storage.base import is_about_bytes, is_about_name
 from airflow_txlog.storage.limits import LOCAL_FILE_BYTES

@@ -53,11 +53,11 @@ from airflow_txlog.engine.table.schema.column_mapping import (
     table_schema,
     without_mapping,
 )
-from airflow_txlog.engine.table.schema.column_paths import Path, is_below, path_text
 from airflow_txlog.engine.table.schema.features import FEATURE_PREFIX, features_in_use, needed_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, GENERATION_KEY, INVARIANTS_KEY, invariant_of
 from airflow_txlog.engine.table.schema.schema import schema_to_json
+from airflow_txlog.engine.table.schema.types import Path, is_below, path_text
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidProperty, SchemaMismatch, UnsupportedFeature
 

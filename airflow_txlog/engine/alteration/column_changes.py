@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, NoReturn
 
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
-from airflow_txlog.engine.table.schema.column_paths import Path, parse_path, path_text
 from airflow_txlog.engine.table.schema.ddl import type_of_ddl
 from airflow_txlog.engine.table.schema.evolution import is_widening
 from airflow_txlog.engine.table.schema.identities import is_identity
@@ -28,10 +27,13 @@ from airflow_txlog.engine.table.schema.types import (
     DataType,
     DecimalType,
     MapType,
+    Path,
     Primitive,
     StructField,
     StructType,
+    parse_path,
     parts_of,
+    path_text,
 )
 from airflow_txlog.errors import SchemaMismatch
 from airflow_txlog.sql.expression import Cast, Literal

@@ -29,13 +29,14 @@ from airflow_txlog.engine.log.actions import Add, Commit, Metadata, Protocol, Re
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
-from airflow_txlog.engine.table.schema.features import check_protocol_writable, reader_features, writer_features
-from airflow_txlog.engine.table.schema.harmless import (
+from airflow_txlog.engine.table.schema.features import (
     HARMLESS_FEATURES,
-    HARMLESS_PROPERTIES,
-    without_identity_marks,
+    check_protocol_writable,
+    reader_features,
+    writer_features,
 )
-from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.identities import without_marks
+from airflow_txlog.engine.table.schema.properties import HARMLESS_PROPERTIES, TableProperties
 from airflow_txlog.engine.table.snapshot.files import live_rows, record_count
 from airflow_txlog.errors import (
     CommitConflict,
@@ -257,7 +258,7 @@ def _schema(metadata: Metadata) -> object:
     """Return the schema as plain values, without identity high-water marks."""
     text = metadata.schema_string or "null"
     try:
-        return without_identity_marks(msgspec.json.decode(text))
+        return without_marks(msgspec.json.decode(text))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         # No schema: it is equal only if its text is.
         return text

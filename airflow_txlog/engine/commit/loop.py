@@ -24,7 +24,7 @@ from typing import Any
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.commit.conflicts import check_winner
 from airflow_txlog.engine.commit.content.attempt import Attempt
-from airflow_txlog.engine.commit.turns import commit_turn
+from airflow_txlog.engine.commit.writers import commit_turn
 from airflow_txlog.engine.log.actions import Commit, decode_commit, encode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.tail import OwnCommit, is_etag_of, list_tail, own_commit, read_files

@@ -46,13 +46,12 @@ from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_remo
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
-from airflow_txlog.engine.table.schema.column_paths import Path
 from airflow_txlog.engine.table.schema.evolution import Evolution
 from airflow_txlog.engine.table.schema.features import check_writable
 from airflow_txlog.engine.table.schema.identities import with_marks
 from airflow_txlog.engine.table.schema.properties import SERIALIZABLE, TableProperties
 from airflow_txlog.engine.table.schema.schema import from_arrow
-from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.engine.table.schema.types import Path, StructType
 from airflow_txlog.engine.table.snapshot.files import file_keys, record_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidCommit

@@ -27,12 +27,11 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustering_columns, indexed_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
-from airflow_txlog.engine.table.schema.column_paths import Path
 from airflow_txlog.engine.table.schema.features import check_rows_have_place, writer_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.engine.table.schema.schema import to_arrow
-from airflow_txlog.engine.table.schema.types import bare_columns
+from airflow_txlog.engine.table.schema.types import Path, bare_columns
 from airflow_txlog.errors import SchemaMismatch, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bin_number, bins_for, run_here

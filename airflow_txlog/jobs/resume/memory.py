@@ -28,12 +28,9 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustering_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
-from airflow_txlog.engine.table.schema.features import reader_features, writer_features
-from airflow_txlog.engine.table.schema.harmless import (
-    HARMLESS_FEATURES,
-    HARMLESS_PROPERTIES,
-    without_identity_marks,
-)
+from airflow_txlog.engine.table.schema.features import HARMLESS_FEATURES, reader_features, writer_features
+from airflow_txlog.engine.table.schema.identities import without_marks
+from airflow_txlog.engine.table.schema.properties import HARMLESS_PROPERTIES
 from airflow_txlog.jobs.context import LogContext
 
 COPY = "copy"
@@ -254,7 +251,7 @@ def rules_of(protocol: Protocol, metadata: Metadata) -> TableRules:
         table_id=metadata.id,
         reader_features=reader_features(protocol),
         writer_features=writer_features(protocol),
-        schema=json.dumps(without_identity_marks(json.loads(metadata.schema_string or "null")), sort_keys=True),
+        schema=json.dumps(without_marks(json.loads(metadata.schema_string or "null")), sort_keys=True),
         partition_columns=tuple(metadata.partition_columns),
         properties={k: v for k, v in metadata.configuration.items() if k not in HARMLESS_PROPERTIES},
     )

@@ -1,33 +1,42 @@
-"""The limits and the expectations of a job, checked in each attempt before its commit.
+"""The limits and the expectations of a job, and its unique columns, checked in each attempt before its commit.
 
 Rows that leave, and rows that change, are counted before anything is staged; new rows while they are written. An
 attempt is checked as a whole: it counts what it reuses of earlier attempts and tries. The invariant: no count is an
 estimate, so a limit that needs a count which the log does not have is not kept.
+
+For unique columns the attempt reads the files of the scope after the commit: live files that stay, and the staged ones.
+The scope is registered as read: a commit that adds rows to it during the operation is a conflict, and the next attempt
+looks again. A row with a null in one of the columns equals no row, as in SQL's UNIQUE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.contract.operations import CheckedOperation, LimitedOperation
 from airflow_txlog.contract.wording import expectation_metrics, plural
 from airflow_txlog.datafiles.parquet.judging import Judged
 from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.log.columns import FILES
+from airflow_txlog.engine.log.actions import Add
+from airflow_txlog.engine.log.columns import FILES, adds_to_table
+from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.schema.types import StructType
-from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
-from airflow_txlog.errors import ExpectationFailed, JobError
+from airflow_txlog.engine.table.snapshot.files import file_keys, known_sum, live_row_counts
+from airflow_txlog.engine.table.snapshot.replay import TableState
+from airflow_txlog.errors import ExpectationFailed, JobError, UnknownColumn
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.resume.attempts import Change
+from airflow_txlog.jobs.files.scan import bins_for, plan_files
+from airflow_txlog.jobs.resume.attempts import Change, added
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.dry_run import report_of
 from airflow_txlog.jobs.rows.quarantine import check_quarantine, to_quarantine
-from airflow_txlog.jobs.rows.uniqueness import check_unique, unique_columns
 from airflow_txlog.jobs.sql.expectations import names_judging
 from airflow_txlog.jobs.sql.scope import PartitionScope
 
@@ -189,3 +198,79 @@ def _counted(context: JobContext, name: str, files: pa.Table) -> int:
             name=name,
         )
     return count
+
+
+# --- unique columns ---------------------------------------------------------------------------------------------------
+
+
+def unique_columns(context: JobContext, schema: StructType) -> list[str]:
+    """Return the columns of `unique` as a table with this schema spells them; none without it. Raises UnknownColumn."""
+    operation = context.operation
+    given = (operation.unique or ()) if isinstance(operation, CheckedOperation) else ()
+    found = []
+    for name in given:
+        field = schema.find(name)
+        if field is None:
+            raise UnknownColumn(
+                f"unique names {name!r}, and {context.root} has no such column.{did_you_mean(name, schema.names)} "
+                "Nothing was staged.",
+                column=name,
+                columns=schema.names,
+            )
+        found.append(field.name)
+    return found
+
+
+def check_unique(
+    context: JobContext,
+    tx: Transaction,
+    scope: PartitionScope,
+    *,
+    removed: pa.Table,
+    staged: Iterable[StagedFile],
+    adds: Sequence[Add] = (),
+) -> dict[str, dict[str, int]]:
+    """Return how many rows of the scope passed and failed, by the name of the check; nothing without `unique`.
+
+    `removed` (a table `FILES`) leave, `staged` files are new, and `adds` are live files with new deletion vectors.
+    Raises ExpectationFailed for rows that share their values.
+    """
+    snapshot = _after(context, tx)
+    columns = unique_columns(context, snapshot.delta_schema)
+    if not columns:
+        return {}
+    live = scope.files_inside(tx.read(scope.read))
+    gone = pc.is_in(file_keys(live, context.root), value_set=file_keys(removed, context.root))
+    new = adds_to_table([*map(added, staged), *adds])
+    counts = _passed_and_failed(context, snapshot, pa.concat_tables([live.filter(pc.invert(gone)), new]), columns)
+    name = f"unique({', '.join(columns)})"
+    if counts["failed"]:
+        raise ExpectationFailed(
+            f"{context.root}: after the {context.operation.name}, {plural(counts['failed'], 'row')} of "
+            f"{sum(counts.values())} would share their values of {', '.join(columns)} with another row, and unique "
+            "forbids that. Nothing was committed. Correct the rows at their origin, or delete the rows that are in the "
+            "way.",
+            table=context.root,
+            expectations={name: counts},
+        )
+    return {name: counts}
+
+
+def _after(context: JobContext, tx: Transaction) -> Snapshot:
+    """Return the snapshot with the metadata that the transaction leaves; an empty one of a table that it creates."""
+    protocol, metadata = tx.protocol, tx.metadata
+    assert protocol is not None
+    assert metadata is not None
+    if tx.snapshot is not None:
+        return tx.snapshot.with_metadata(metadata)
+    return Snapshot(
+        context.store, TableState(version=-1, protocol=protocol, metadata=metadata, in_commit_ms=None), None
+    )
+
+
+def _passed_and_failed(context: JobContext, snapshot: Snapshot, files: pa.Table, columns: list[str]) -> dict[str, int]:
+    plan = plan_files(snapshot, files, context.spec.time_zone, context.executor.instants)
+    scan = FileScan(bins=bins_for(context, plan), schema=pa.schema([snapshot.schema.field(name) for name in columns]))
+    fields = StructType(tuple(snapshot.delta_schema.by_name[name.lower()] for name in columns))
+    rows, shared = context.executor.rows_sharing_values(context, scan, fields)
+    return {"passed": rows - shared, "failed": shared}

@@ -1,11 +1,13 @@
-"""The rows of a source without Spark: Parquet files, or a version of one of our tables.
+"""The rows of a source without Spark: Parquet files, CSV files, or a version of one of our tables.
 
 With Spark, the rows of such files need not cross the JVM either. The invariant: the rows are those that Spark would
-read. If that is not certain of every file, Spark reads all of them.
+read. If that is not certain of every file, Spark reads all of them. An option, a setting or a type of CSV files that is
+not listed here leaves them to Spark.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,15 +19,25 @@ from airflow_txlog.contract.operations import AnySource, FileView, TableView
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.rows_without_log import CsvScan, ParquetScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
+from airflow_txlog.datafiles.text_lines import CODECS, DELIMITERS, INFLATED, OTHER_CODECS, CsvFormat, TextFormat
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.schema.ddl import DECIMALS, PLAIN_TYPES
 from airflow_txlog.engine.table.schema.schema import to_arrow
-from airflow_txlog.engine.table.schema.types import Primitive, StructType, bare_columns, walk_fields
-from airflow_txlog.errors import SourceNotFound
+from airflow_txlog.engine.table.schema.types import (
+    MAX_DECIMAL_PRECISION,
+    DataType,
+    DecimalType,
+    Primitive,
+    StructField,
+    StructType,
+    bare_columns,
+    walk_fields,
+)
+from airflow_txlog.errors import SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, sent_bins
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns
-from airflow_txlog.jobs.source.csv_views import csv_view
-from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, find_files
+from airflow_txlog.jobs.source.listing import LOOKUP_OPTIONS, OnlySpark, SourceFiles, find_files, options_of
 from airflow_txlog.jobs.source.tables import check_no_table, snapshot_of_view
 from airflow_txlog.storage.limits import cost_of, weight_of
 
@@ -177,3 +189,86 @@ def _planned(
         found.store, to_arrow(columns), list(files), list(files.values()), costs=[costs.get(path, 0) for path in files]
     )
     return RowsHere(columns=columns, plan=plan, make_scan=make_scan, in_pieces=in_pieces)
+
+
+# --- CSV files --------------------------------------------------------------------------------------------------------
+
+_COLUMN = re.compile(
+    r"\s*(?:`([^`]+)`|([A-Za-z_]\w*))\s+(\w+)(?:\s*\(\s*(\d+)\s*,\s*(\d+)\s*\))?\s*(?:,(?!\s*\Z)|\Z)", re.ASCII
+)
+# The values of options that are read here. The modes differ only in rows that Spark cannot read.
+_VALUES = {
+    "header": "true|false",
+    "inferschema": "true|false",
+    "multiline": "false",
+    "enforceschema": "true",
+    "mode": "permissive|dropmalformed|failfast",
+    "quote": '"',
+    "escape": r"\\",
+    "nullvalue": r"[\w./-]{0,40}",
+}
+_SEPARATORS = ("sep", "delimiter")
+_ENCODINGS = ("encoding", "charset")
+# Settings that change the reading of CSV.
+_SETTINGS = ("spark.sql.csv.", "spark.sql.legacy.", "spark.sql.files.", "spark.sql.columnNameOfCorruptRecord")
+_CORRUPT_RECORD = "_corrupt_record"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvView:
+    """How the files of a view are cut into lines and values, and their columns."""
+
+    columns: StructType
+    text: TextFormat
+    csv: CsvFormat
+    costs: Mapping[str, int]
+    """About the bytes of text in each compressed file, by path."""
+
+
+def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
+    """Return how this process reads CSV files, or why only Spark does."""
+    columns = columns_of_ddl(found.view.schema or "")
+    if columns is None or columns.find(_CORRUPT_RECORD) is not None:
+        return OnlySpark("the schema of the source has more than names and plain types")
+    if any(name.startswith(_SETTINGS) for name in context.spec.spark_conf):
+        return OnlySpark("a setting of the job may change how CSV is read")
+    if any(file.name.rpartition(".")[2] in (CODECS.keys() | OTHER_CODECS) - {"gz"} for file in found.files):
+        return OnlySpark("a file of the source is compressed, and not with gzip")
+    options = {name: value for name, value in options_of(found.view).items() if name not in LOOKUP_OPTIONS}
+    separators = [options.pop(name) for name in _SEPARATORS if name in options]
+    encodings = [options.pop(name) for name in _ENCODINGS if name in options]
+    delimiter = (separators or [","])[0].replace("\\t", "\t")
+    if len(separators) > 1 or delimiter not in DELIMITERS or any(each.lower() != "utf-8" for each in encodings):
+        return OnlySpark("the CSV files have another separator or encoding than this process reads")
+    for name, value in options.items():
+        if name not in _VALUES or not re.fullmatch(_VALUES[name], value, re.IGNORECASE | re.ASCII):
+            return OnlySpark(f"the option {name} of the source is for Spark's own reader of CSV")
+    has_header = options.get("header", "false").lower() == "true"
+    return CsvView(
+        columns=columns,
+        text=TextFormat(drops_blank=True, drops_header=has_header),
+        csv=CsvFormat(delimiter=delimiter, null=options.get("nullvalue", "")),
+        costs={path: INFLATED * size for path, size in found.sizes.items() if path.endswith(".gz")},
+    )
+
+
+def columns_of_ddl(text: str) -> StructType | None:
+    """Return the columns of a schema such as `id BIGINT, price DECIMAL(10, 2)`; None for any other form of schema."""
+    fields, at = [], 0
+    while at < len(text):
+        found = _COLUMN.match(text, at)
+        if found is None:
+            return None
+        quoted, bare, name, precision, scale = found.groups()
+        kind: DataType | None = PLAIN_TYPES.get(name.upper())
+        if precision is not None:
+            is_decimal = name.upper() in DECIMALS and int(scale) <= int(precision) <= MAX_DECIMAL_PRECISION
+            kind = DecimalType(int(precision), int(scale)) if is_decimal else None
+        if kind is None:
+            return None
+        fields.append(StructField(quoted or bare, kind))
+        at = found.end()
+    try:
+        return StructType(tuple(fields)) if fields else None
+    except SchemaMismatch:
+        return None

@@ -19,7 +19,7 @@ import pytest
 
 from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.commit.turns import commit_turn
+from airflow_txlog.engine.commit.writers import commit_turn
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import ConcurrentDeleteRead, TableReplaced
 from airflow_txlog.storage import MemoryStore
@@ -91,7 +91,7 @@ def test_a_process_that_is_killed_leaves_its_turn(store: FarStore, folder: Path)
         "import sys, tempfile, time\n"
         "from contextlib import ExitStack\n"
         "from airflow_txlog.clock import SYSTEM_CLOCK\n"
-        "from airflow_txlog.engine.commit.turns import commit_turn\n"
+        "from airflow_txlog.engine.commit.writers import commit_turn\n"
         "from airflow_txlog.storage import MemoryStore\n"
         "MemoryStore.is_remote = True\n"
         "tempfile.tempdir = sys.argv[1]\n"

@@ -18,9 +18,8 @@ from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.executor.local import LocalExecutor
 from airflow_txlog.jobs.planner import begin_job
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.jobs.source.csv_views import columns_of_ddl
 from airflow_txlog.jobs.source.listing import OnlySpark
-from airflow_txlog.jobs.source.rows_here import rows_here
+from airflow_txlog.jobs.source.rows_here import columns_of_ddl, rows_here
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.storage import PLAIN
 from tests.helpers.depth import depth

@@ -15,9 +15,16 @@ import msgspec
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, DomainMetadata
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
-from airflow_txlog.engine.table.schema.column_paths import Path, is_below, parse_path, path_text
 from airflow_txlog.engine.table.schema.properties import TableProperties
-from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
+from airflow_txlog.engine.table.schema.types import (
+    DecimalType,
+    Path,
+    Primitive,
+    StructType,
+    is_below,
+    parse_path,
+    path_text,
+)
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable, InvalidCommit, PartitionMismatch, SchemaMismatch, UnsupportedFeature
 

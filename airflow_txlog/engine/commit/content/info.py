@@ -19,7 +19,7 @@ from airflow_txlog import __version__
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.commit.content.row_tracking import preserved_tags
 from airflow_txlog.engine.log.actions import Commit, Metadata
-from airflow_txlog.engine.table.schema.harmless import moves_marks_only
+from airflow_txlog.engine.table.schema.identities import moves_marks_only
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable

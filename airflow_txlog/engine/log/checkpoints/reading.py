@@ -27,8 +27,16 @@ from airflow_txlog.engine.log.actions import (
     check_text,
 )
 from airflow_txlog.engine.log.checkpoints.bounded import Decoded
-from airflow_txlog.engine.log.checkpoints.rows import DESCRIBING, FILE_ACTIONS, SIDECARS, Gathered, gather
-from airflow_txlog.engine.log.checkpoints.schema import CheckpointMetadata, Sidecar, sidecar_path
+from airflow_txlog.engine.log.checkpoints.rows import (
+    DESCRIBING,
+    FILE_ACTIONS,
+    SIDECARS,
+    CheckpointMetadata,
+    Gathered,
+    Sidecar,
+    gather,
+    sidecar_path,
+)
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table
 from airflow_txlog.engine.log.names import LogKind, parse_name
 from airflow_txlog.engine.log.segment import CheckpointFiles

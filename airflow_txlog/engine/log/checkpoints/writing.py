@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, ParquetFormat
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_txlog.engine.log.checkpoints.schema import (
+from airflow_txlog.engine.log.checkpoints.rows import (
     ADD,
     CHECKPOINT,
     CHECKPOINT_METADATA,

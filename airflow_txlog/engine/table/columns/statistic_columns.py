@@ -32,9 +32,8 @@ from airflow_txlog.engine.table.columns.statistic_values import (
     string_bounds,
     value_reader,
 )
-from airflow_txlog.engine.table.schema.column_paths import Path, is_below
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type
-from airflow_txlog.engine.table.schema.types import DataType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import DataType, Path, Primitive, StructField, StructType, is_below
 
 Keys: TypeAlias = tuple[str, ...]
 """The physical names of a column and the structs around it, from the top."""

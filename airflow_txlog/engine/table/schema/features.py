@@ -54,6 +54,13 @@ WRITABLE = _names(
 # Writer features that bind a writer only if the metadata switches them on: see `features_in_use`.
 WRITABLE_WHILE_UNUSED = _names("icebergCompatV1 icebergCompatV2")
 
+HARMLESS_FEATURES = _names(
+    "appendOnly columnMapping deletionVectors domainMetadata inCommitTimestamp timestampNtz v2Checkpoint "
+    "vacuumProtocolCheck"
+)
+"""Features that another writer may add to the protocol while files and rows are staged: all of them stay valid, as
+with `HARMLESS_PROPERTIES`. Source: soundness A18."""
+
 # The features that legacy version numbers imply.
 _LEGACY_READER = {2: ("columnMapping",)}
 _LEGACY_WRITER = {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat
-from airflow_txlog.engine.table.schema.column_paths import Path, parse_paths
+from airflow_txlog.engine.table.schema.types import Path, parse_paths
 from airflow_txlog.errors import InvalidProperty
 
 HOUR_MS = 3_600_000
@@ -28,6 +28,18 @@ WRITE_SERIALIZABLE = "WriteSerializable"
 
 SHARED_FOLDER = "txlog.sharedFolder"
 """Our own property: the folder held files of others before the table was created there."""
+
+HARMLESS_PROPERTIES = frozenset(
+    {
+        "delta.checkpointPolicy",
+        "delta.enableDeletionVectors",
+        "delta.enableInCommitTimestamps",
+        "delta.inCommitTimestampEnablementTimestamp",
+        "delta.inCommitTimestampEnablementVersion",
+    }
+)
+"""Properties of how commits, checkpoints and removals are written. A change of them leaves every staged file and row
+valid: none decides which rows a data file may hold or how it is laid out. Source: soundness A18."""
 
 _UNIT_MS = {"week": 7 * DAY_MS, "day": DAY_MS, "hour": HOUR_MS, "minute": 60_000, "second": 1000, "millisecond": 1}
 _INTERVAL_PART = re.compile(r"(\d+)\s*([a-z]+)")

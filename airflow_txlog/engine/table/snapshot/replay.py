@@ -11,11 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.log.actions import Add, Commit, DomainMetadata, Metadata, Protocol, Remove, SetTransaction
-from airflow_txlog.engine.log.checksum import Checksum
+from airflow_txlog.engine.log.actions import (
+    UNREADABLE,
+    Add,
+    Commit,
+    DomainMetadata,
+    Int64,
+    Metadata,
+    Protocol,
+    Remove,
+    SetTransaction,
+)
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, PackedBatch, adds_to_table, pack, removes_to_table
 from airflow_txlog.engine.log.names import checksum_name
 from airflow_txlog.engine.table.schema.properties import TableProperties
@@ -23,6 +33,7 @@ from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import action_keys
 from airflow_txlog.errors import CorruptTable
+from airflow_txlog.storage.base import Store
 
 _Action = TypeVar("_Action", Add, Remove)
 
@@ -174,6 +185,42 @@ def replay_newest_first(base: ReplayBase, commits: Iterable[Commit], *, root: st
 
 
 # --- the checksum file -----------------------------------------------------------------------------------------------
+
+
+class Checksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The totals and the metadata in `N.crc`, as its writer states them; None for the fields that it left out.
+
+    Nothing in it ever decides what a table holds. Source: protocol, "Version Checksum File".
+    """
+
+    table_size_bytes: Int64 | None = None
+    num_files: Int64 | None = None
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+    in_commit_timestamp_opt: Int64 | None = None
+    set_transactions: list[SetTransaction] | None = None
+    domain_metadata: list[DomainMetadata] | None = None
+    num_deleted_records_opt: Int64 | None = None
+    num_deletion_vectors_opt: Int64 | None = None
+
+
+_decoder = msgspec.json.Decoder(Checksum)
+
+
+def read_checksum(store: Store, version: int) -> Checksum | None:
+    """Return the checksum of the version, None without one. Raises CorruptTable (path) for a malformed file."""
+    path = checksum_name(version)
+    try:
+        return _decoder.decode(store.read(path))
+    except FileNotFoundError:
+        return None
+    except UNREADABLE as error:
+        raise CorruptTable(
+            f"CorruptTable: {path} of {store.root} is no checksum of a version: {error}. It says nothing about the "
+            "table, which can be read without it; the file may be deleted.",
+            table=store.root,
+            path=path,
+        ) from error
 
 
 def check_against(state: TableState, checksum: Checksum, table: str) -> None:

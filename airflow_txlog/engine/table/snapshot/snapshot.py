@@ -16,7 +16,6 @@ import pyarrow as pa
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.engine.log.actions import Metadata, Protocol, decode_commit, decode_metadata
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, read_metadata
-from airflow_txlog.engine.log.checksum import read_checksum
 from airflow_txlog.engine.log.columns import FILES, PackedBatch, pack
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.log.segment import LogSegment, list_segment, read_commits, warn_once
@@ -31,7 +30,13 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms, list_commits
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import most_rows, vectors_of
-from airflow_txlog.engine.table.snapshot.replay import ReplayBase, TableState, check_against, replay_newest_first
+from airflow_txlog.engine.table.snapshot.replay import (
+    ReplayBase,
+    TableState,
+    check_against,
+    read_checksum,
+    replay_newest_first,
+)
 from airflow_txlog.errors import CorruptCheckpoint, CorruptDeletionVector, CorruptTable, LogGap, TableError
 from airflow_txlog.locations import readable
 from airflow_txlog.storage.base import FileInfo, Store, check_may_read

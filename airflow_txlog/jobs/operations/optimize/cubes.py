@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.tasks.zorder import ColumnPath
-from airflow_txlog.engine.table.schema.column_paths import path_text
+from airflow_txlog.engine.table.schema.types import path_text
 from airflow_txlog.jobs.operations.optimize.bins import Bin, DescribedFile, bin_of, described, worn
 
 # delta-spark never rewrites a cube of this size (spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize).

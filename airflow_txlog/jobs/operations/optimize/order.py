@@ -10,8 +10,7 @@ from airflow_txlog.contract.operations import Optimize
 from airflow_txlog.datafiles.tasks.zorder import ColumnPath
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustered_by, without_statistics
-from airflow_txlog.engine.table.schema.column_paths import path_text
-from airflow_txlog.engine.table.schema.types import ArrayType, MapType, StructField, StructType
+from airflow_txlog.engine.table.schema.types import ArrayType, MapType, StructField, StructType, path_text
 from airflow_txlog.errors import InvalidJobSpec, UnsupportedFeature
 from airflow_txlog.jobs.sql.columns import missing_column
 

@@ -7,8 +7,13 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine.log.actions import Metadata
-from airflow_txlog.engine.table.schema.harmless import moves_marks_only
-from airflow_txlog.engine.table.schema.identities import IdentityColumn, identity_column, read_identities, with_marks
+from airflow_txlog.engine.table.schema.identities import (
+    IdentityColumn,
+    identity_column,
+    moves_marks_only,
+    read_identities,
+    with_marks,
+)
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.engine.table.schema.column_paths import path_text
 from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS, TableProperties, parse_interval_ms
+from airflow_txlog.engine.table.schema.types import path_text
 from airflow_txlog.errors import InvalidProperty
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog import errors
-from airflow_txlog.datafiles.parquet.conforming import conforming
+from airflow_txlog.datafiles.parquet.conversion import conforming
 from airflow_txlog.datafiles.parquet.physical import VARIANT
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
