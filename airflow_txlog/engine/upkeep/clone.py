@@ -51,7 +51,14 @@ from airflow_txlog.storage.base import check_may_read
 _IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 # Properties of a table's log, folder or catalog. A clone gets none of them from its source, and keeps those it has.
 _OF_THE_TABLE = frozenset(
-    {ENABLEMENT_VERSION, ENABLEMENT_TIMESTAMP, SHARED_FOLDER, *MATERIALIZED_COLUMNS, "io.unitycatalog.tableId"}
+    {
+        ENABLEMENT_VERSION,
+        ENABLEMENT_TIMESTAMP,
+        "delta.requireCheckpointProtectionBeforeVersion",
+        SHARED_FOLDER,
+        *MATERIALIZED_COLUMNS,
+        "io.unitycatalog.tableId",
+    }
 )
 _COORDINATED = "delta.coordinatedCommits."
 # Domains of the protocol; all others note the work of their owners on a table.

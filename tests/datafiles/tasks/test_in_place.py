@@ -382,6 +382,8 @@ def test_a_footer_that_puts_chunks_elsewhere_is_not_trusted(tmp_path: Path) -> N
     # The second chunk begins one byte early: within the first.
     damaged = data[:place] + varint(two - 1) + data[place + len(moved) :]
     (tmp_path / "old.parquet").write_bytes(damaged)
+    with open_data_file(DataFile(store=store_of(tmp_path).open(), path="old.parquet")) as parquet:
+        assert Splice.of(parquet, frozenset({2}), [0]) is None
     with pytest.raises(TxlogError):
         ran(tmp_path, values_of(text="new"), [2, 3])
     assert list((tmp_path / "table").iterdir()) == []

@@ -166,6 +166,19 @@ def test_properties_replace_those_of_the_source_and_bring_their_features(source:
     assert source.snapshot().properties == VECTORS | {"delta.setTransactionRetentionDuration": "interval 30 days"}
 
 
+def test_a_clone_protects_no_checkpoints_of_its_source(tmp_path: Path) -> None:
+    protected = "delta.requireCheckpointProtectionBeforeVersion"
+    source = Table.create(tmp_path / "s", SCHEMA, properties={"delta.feature.checkpointProtection": "supported"})
+    set_property(source, protected, "7")
+    committed(clone(tmp_path / "t", source))
+    clones = Table.open(tmp_path / "t")
+    assert protected not in clones.snapshot().properties
+    set_property(clones, protected, "3")
+    append(source, rows(1))
+    committed(clone(tmp_path / "t", source, replace=True))
+    assert clones.snapshot().properties[protected] == "3"
+
+
 def test_a_clone_has_row_ids_of_its_own_and_ignores_those_in_the_files(tmp_path: Path) -> None:
     source = Table.create(tmp_path / "s", SCHEMA, properties={"delta.enableRowTracking": "true"})
     append(source, rows(4))
