@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+from airflow_txlog import operators
 from airflow_txlog.get_provider_info import get_provider_info
 
 FILE = Path(__file__).resolve().parents[1] / ".airflow-registry.yaml"
@@ -41,7 +42,10 @@ def classes(kind: str) -> Iterator[tuple[str, str]]:
     ending = kind.removesuffix("s").capitalize()
     for name in (name for listed in get_provider_info()[kind] for name in listed["python-modules"]):
         for member in vars(importlib.import_module(name)).values():
-            if inspect.isclass(member) and member.__module__ == name and member.__name__.endswith(ending):
+            if not inspect.isclass(member) or member.__module__ != name or not member.__name__.endswith(ending):
+                continue
+            # The base of some operators lies beside them.
+            if kind != "operators" or member.__name__ in operators.__all__:
                 yield f"{name}.{member.__name__}", " ".join((inspect.getdoc(member) or "").split("\n\n")[0].split())
 
 

@@ -109,5 +109,5 @@ def test_every_operator_is_imported_from_one_path() -> None:
         if isinstance(value, type) and issubclass(value, TxlogOperator) and value.__module__ == module
     }
     exported = set(operators.__all__)
-    assert {name for name in defined if name != "TxlogOperator"} == {name for name in exported if name[0].isupper()}
+    assert defined - {"TxlogOperator", "StagedChangesOperator"} == {name for name in exported if name[0].isupper()}
     assert all(hasattr(operators, name) for name in exported)
