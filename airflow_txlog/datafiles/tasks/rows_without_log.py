@@ -85,13 +85,6 @@ class MaterializedScan(FileScan):
     is_read_again: bool = True
     joins_files: ClassVar[bool] = False
 
-    def all_rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all bins. Raises as `rows_of` does."""
-        store = self.bins.store.open()
-        for number in range(len(self.bins)):
-            for planned in self.bins.files(number, store):
-                yield from self.rows_of(planned)
-
     @cached_property
     def output_schema(self) -> pa.Schema:
         if self.identities is None:

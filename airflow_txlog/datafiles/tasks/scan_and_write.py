@@ -139,6 +139,12 @@ class FileScan:
         with open_data_file(planned.file, reads_all=self.reads_all, is_read_again=self.is_read_again) as parquet:
             yield from self.rows_in(planned, parquet, asked)
 
+    def all_rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all bins. Raises TxlogError."""
+        store = self.bins.store.open()
+        for number in range(len(self.bins)):
+            yield from self.rows_of_files(self.bins.files(number, store))
+
     def rows_of_files(self, files: Iterable[PlannedFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of files of the plan, small neighbours of one partition together. Raises TxlogError."""
         if not self.joins_files or self.rows == "only" or self.with_row_id or self.with_clause or self.with_segment:

@@ -1,0 +1,113 @@
+"""Rows that one task makes of all rows with the same keys: the newest of them, or any other fold.
+
+A task reads all inputs and keeps the rows of its part of the keys, so that any number of rows fits into memory and
+neither executor needs a shuffle. The invariants: all rows of one key are in one part, whatever machine computes it;
+and the result depends on the rows alone, not on their order, if `order` distinguishes them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import ClassVar, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.deletion_vectors.positions import whole
+from airflow_txlog.datafiles.tasks.plans import PlannedFile
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
+
+_ROWS_AT_ONCE = 65_536
+
+Fold: TypeAlias = Callable[[Sequence[pa.Table]], pa.Table]
+"""Returns the rows that follow from all rows with some keys, given the rows of each input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldedScan(FileScan):
+    """The rows that `fold` makes of the `inputs`. The number of a planned file is that of one of the `parts`.
+
+    Every input has the columns `keys`.
+    """
+
+    inputs: tuple[FileScan, ...]
+    keys: tuple[str, ...]
+    fold: Fold
+    parts: int
+    joins_files: ClassVar[bool] = False
+
+    @cached_property
+    def output_schema(self) -> pa.Schema:
+        return self.schema
+
+    def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+        found = self.fold([self._rows(each, planned.index) for each in self.inputs])
+        yield from found.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
+
+    def _rows(self, scan: FileScan, part: int) -> pa.Table:
+        batches = scan.all_rows()
+        if self.parts > 1:
+            batches = (batch.filter(_in_part(batch, self.keys, part, self.parts)) for batch in batches)
+        return pa.Table.from_batches(list(batches), scan.output_schema).combine_chunks()
+
+
+def _in_part(rows: pa.RecordBatch, keys: Sequence[str], part: int, parts: int) -> pa.BooleanArray:
+    """Return for each row whether its keys belong to a part."""
+    total: pa.Array = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
+    for name in keys:
+        encoded = rows.column(name).dictionary_encode()
+        codes = [zlib.crc32(repr(value).encode(errors="surrogatepass")) for value in encoded.dictionary.to_pylist()]
+        of_rows = pc.fill_null(pa.array(codes, pa.int64()).take(encoded.indices), 0)
+        total = pc.bit_wise_and(pc.add(pc.multiply(total, 31), of_rows), 0x7FFF_FFFF)
+    return pc.equal(pc.subtract(total, pc.multiply(pc.divide(total, parts), parts)), part)
+
+
+def latest(keys: Sequence[str], order: Sequence[str], tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the last row of each key of the only table in the order of some columns, sorted by the keys.
+
+    NULL equals NULL in a key, and precedes every value in the order. Of rows that are equal in both the first is
+    returned.
+    """
+    (rows,) = tables
+    at = sorted_by(rows, keys, order)
+    is_first = pc.invert(same_as_before([rows.column(name).take(at) for name in keys]))
+    return rows.take(at.filter(is_first))
+
+
+def sorted_by(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Array:
+    """Return the numbers of the rows, by the keys and then the last in the order first. Equal rows keep their order."""
+    # By number: Arrow would take a name that begins with a dot for a path.
+    numbered = pa.table(
+        [rows.column(name) for name in (*keys, *order)], [f"c{n}" for n in range(len(keys) + len(order))]
+    )
+    ways = ["ascending"] * len(keys) + ["descending"] * len(order)
+    return pc.sort_indices(numbered, sort_keys=list(zip(numbered.column_names, ways, strict=True)))
+
+
+def same_as_before(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.BooleanArray:
+    """Return for each row whether it equals the row before it in all columns, as GROUP BY compares them."""
+    arrays = [whole(column) if isinstance(column, pa.ChunkedArray) else column for column in columns]
+    count = len(arrays[0])
+    if not count:
+        return pa.array([], pa.bool_())
+    pairs = ((column.slice(1), column.slice(0, count - 1)) for column in arrays)
+    return pa.concat_arrays([pa.array([False]), same_values(pairs, count - 1)])
+
+
+def same_values(pairs: Iterable[tuple[pa.Array, pa.Array]], count: int) -> pa.BooleanArray:
+    """Return for each of `count` places whether both arrays of every pair have the same value there."""
+    everywhere = pa.repeat(pa.scalar(True), count)
+    return reduce(pc.and_, (_same(one, other) for one, other in pairs), everywhere)
+
+
+def _same(one: pa.Array, other: pa.Array) -> pa.BooleanArray:
+    if pa.types.is_nested(one.type):
+        return pa.array([a == b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], pa.bool_())
+    are_null = pc.and_(pc.is_null(one), pc.is_null(other))
+    same = pc.or_(pc.fill_null(pc.equal(one, other), False), are_null)
+    if not pa.types.is_floating(one.type):
+        return same
+    return pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False))
