@@ -146,6 +146,7 @@ def test_rows_of_tasks_are_written_by_the_hook_and_a_cleared_run_writes_its_own(
     ]
 
 
+@pytest.mark.long("a whole DAG runs by Spark")
 def test_nightly_upkeep_compacts_the_mapped_table_of_its_folder_and_leaves_nothing_to_complain_of(
     folder: Path, dag_of: ParseDag
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_clustered_table_is_loaded_and_a_reader_of_one_customer_opens_few_of_i
     assert table.to_arrow().num_rows == 40_000
 
 
+@pytest.mark.long("a whole DAG runs by Spark")
 def test_a_folder_is_looked_at_then_converted_and_goes_on_as_a_table(folder: Path, dag_of: ParseDag) -> None:
     tasks = run(dag_of("convert_folder", "convert_folder"))
     looked, converted = (tasks[name][0].xcom_pull(task_ids=name) for name in ("look", "convert"))
@@ -198,6 +200,7 @@ def test_a_folder_is_looked_at_then_converted_and_goes_on_as_a_table(folder: Pat
     assert sorted(Table.open(folder / "events_to_convert").to_arrow().column("id").to_pylist()) == [1, 2, 12]
 
 
+@pytest.mark.long("a whole DAG runs by Spark")
 def test_a_backup_copies_what_is_new_and_a_trial_copies_nothing(folder: Path, dag_of: ParseDag) -> None:
     for number in (1, 2):
         tasks = run(dag_of("clone_orders", "clone_orders"))

@@ -619,6 +619,7 @@ def test_a_writer_that_appends_meanwhile_does_not_have_the_stream_read_again(tas
     assert [row["day"] for row in rows_of(table)] == ["c"], "an overwrite replaces what landed before its commit"
 
 
+@pytest.mark.long("it starts a Spark of its own")
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_table_with_rules_in_sql_has_them_checked_by_the_spark_of_the_process(task: Task, table: str) -> None:

@@ -144,6 +144,7 @@ def test_a_row_that_reads_like_a_missing_package_is_blamed_as_a_row(runner: Conn
         done(runner, "delete", table.uri, {"predicate": "CAST(name AS INT) + 0 = 1"})
 
 
+@by_hand("it waits")
 def test_a_cluster_that_grants_no_executor_is_an_error_after_a_stated_wait(
     cluster: StandaloneCluster, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_every_core_job_leaves_equal_rows_and_equal_changes(
     leave_equal_rows(do, there, here, spark, CORE)
 
 
+@by_hand("two jobs more, on another kind of store")
 def test_on_a_store_the_driver_has_the_connections_identity_and_executors_their_own(
     cluster: StandaloneCluster, spark: SparkSession, tmp_path: Path, connection: str
 ) -> None:

@@ -39,7 +39,7 @@ _SET = f"'java.lang.System', 'setProperty', '{RAN}', 'yes'"
 
 
 # How many cases of a file are run, but for TXLOG_TEST_ALL=1.
-CASES = depth(12, 200)
+CASES = depth(10, 80, 200)
 
 
 def payloads(folder: Path, port: int) -> dict[str, str]:

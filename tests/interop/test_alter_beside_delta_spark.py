@@ -139,6 +139,7 @@ def made(delta: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 SHORT = ("row tracking", "columns", "renamed")
 
 
+@pytest.mark.long("delta-spark runs beside it")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.long("another change")) for name in SAME]
 )
@@ -179,6 +180,7 @@ def test_delta_spark_clusters_on_where_we_began_and_we_where_it_ended(
     assert Table.open(ours).to_arrow().num_rows == 2
 
 
+@pytest.mark.long("delta-spark runs beside it")
 def test_delta_spark_reads_row_ids_that_an_alter_gave_and_none_where_it_took_them(
     delta: DeltaSpark, made: Callable[[Path, bool], None], tmp_path: Path
 ) -> None:
@@ -192,6 +194,7 @@ def test_delta_spark_reads_row_ids_that_an_alter_gave_and_none_where_it_took_the
     assert Table.open(ours).to_arrow().num_rows == 1
 
 
+@pytest.mark.long("delta-spark runs beside it")
 def test_delta_spark_keeps_a_rule_that_an_alter_added(
     delta: DeltaSpark, made: Callable[[Path, bool], None], tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ ROWS = {
 }
 
 
+@pytest.mark.long("delta-spark runs beside it")
 def test_delta_spark_reads_a_converted_folder_and_writes_to_it(delta: DeltaSpark, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     for name, rows in ROWS.items():

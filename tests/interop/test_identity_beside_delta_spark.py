@@ -35,6 +35,7 @@ def source(folder: Path, numbers: list[int]) -> dict[str, str]:
     return {"format": "parquet", "path": str(path)}
 
 
+@pytest.mark.long("delta-spark runs beside it")
 @pytest.mark.parametrize("maker", ["ours", pytest.param("theirs", marks=pytest.mark.long("the other maker"))])
 def test_both_writers_number_rows_in_turn(delta: DeltaSpark, tmp_path: Path, maker: str) -> None:
     uri, rng = str(tmp_path / "t"), random.Random(7)
@@ -84,6 +85,7 @@ def test_both_writers_number_rows_in_turn(delta: DeltaSpark, tmp_path: Path, mak
         known = found
 
 
+@pytest.mark.long("delta-spark runs beside it")
 def test_explicit_values_and_nulls_are_taken_as_delta_spark_takes_them(delta: DeltaSpark, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     name = f"delta.`{uri}`"
@@ -95,6 +97,7 @@ def test_explicit_values_and_nulls_are_taken_as_delta_spark_takes_them(delta: De
         delta.run(f"UPDATE {name} SET id = 7")
 
 
+@pytest.mark.long("delta-spark runs beside it")
 def test_a_race_with_delta_spark_is_lost_and_both_rows_keep_their_values(delta: DeltaSpark, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     name = f"delta.`{uri}`"

@@ -40,6 +40,7 @@ def updated(uri: str, assigned: dict[str, str], predicate: str) -> dict[str, Any
     return dict(committed(run_job(spec, None, limits=Limits(changed_in_place_bytes=0))).files)
 
 
+@pytest.mark.long("delta-spark runs beside it")
 @pytest.mark.parametrize("mapping", ["none", pytest.param("name", marks=pytest.mark.long("mapped columns"))])
 def test_delta_spark_reads_what_we_changed_and_changes_it_again(uri: str, delta: DeltaSpark, mapping: str) -> None:
     delta.run(

@@ -144,6 +144,7 @@ def test_rows_keep_their_ids_whoever_moves_them(delta: DeltaSpark, tmp_path: Pat
     assert {writer for writer, _ in map(str.split, done)} == {"ours", "theirs"}
 
 
+@pytest.mark.long("delta-spark runs beside it")
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=() if kind == "vectors" else pytest.mark.long("another kind")) for kind in PROPERTIES],

@@ -64,6 +64,7 @@ def test_a_shredded_variant_is_refused_by_name_and_other_columns_are_read(delta:
     assert sorted(table.to_arrow(columns=["id"]).column("id").to_pylist()) == list(range(50))
 
 
+@pytest.mark.long("delta-spark runs beside it")
 @pytest.mark.parametrize("mode", ["none", pytest.param("name", marks=pytest.mark.long("mapped columns"))])
 def test_delta_spark_reads_and_continues_our_variants(
     delta: DeltaSpark, spark: SparkSession, tmp_path: Path, mode: str

@@ -281,6 +281,7 @@ def test_an_overwrite_of_partitions_numbers_its_rows(tmp_path: Path) -> None:
     assert (by_n(table), marks(table)) == ({2: 2, 3: 3, 4: 4}, {"id": 4})
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.spark
 def test_many_tasks_of_spark_number_their_rows_without_a_value_twice(tmp_path: Path, spark: SparkSession) -> None:
     table = table_in(tmp_path / "t", partition_by="day", properties={"delta.constraints.positive": "id > 0"})

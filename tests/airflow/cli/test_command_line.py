@@ -319,6 +319,7 @@ def test_a_checkpoint_prints_its_version(txlog: Any, folder: Path) -> None:
     assert (folder / "_delta_log" / f"{3:020d}.checkpoint.parquet").exists()
 
 
+@pytest.mark.long("the command starts for each case")
 def test_an_upkeep_does_what_is_due_of_every_table_of_a_folder_and_tells_of_those_that_fail(
     txlog: Any, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_no_process
     assert users.to_arrow().num_rows == 100
 
 
+@pytest.mark.long("it starts a Spark of its own")
 def test_a_child_waits_for_its_turn_to_start_spark_and_one_that_needs_none_waits_for_nothing(
     users: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

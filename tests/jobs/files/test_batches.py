@@ -56,6 +56,7 @@ def test_narrow_rows_come_in_batches_of_bounded_numbers(spark: SparkSession) -> 
     assert [spark.conf.get(name) for name in _SETTINGS] == before
 
 
+@pytest.mark.long("Spark runs many jobs")
 def test_rows_with_one_that_is_wide_come_under_sparks_own_bound(spark: SparkSession) -> None:
     before = [spark.conf.get(name) for name in _SETTINGS]
     fits, logged = _batches(spark, spark.sql(_ONE_LONG.format(size=NARROW_BYTES)))
@@ -86,6 +87,7 @@ def test_another_error_is_the_querys_own(spark: SparkSession) -> None:
         _batches(spark, spark.sql("SELECT CAST(concat('x', id) AS INT) AS number, 'a' AS text FROM range(10)"))
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.parametrize("spark_conf", [{}, {BYTES_SETTING: "1m"}, {ROWS_SETTING: "10"}])
 def test_a_query_with_a_wide_row_is_written_once(
     spark: SparkSession, tmp_path: Path, spark_conf: dict[str, str]

@@ -184,6 +184,7 @@ def test_a_converted_folder_has_the_rows_that_spark_reads_there(name: str, tmp_p
     assert other.num_rows == rows.num_rows
 
 
+@pytest.mark.long("Spark runs many jobs")
 def test_statistics_of_footers_skip_no_row(tmp_path: Path) -> None:
     random_of = random.Random(7)
     for number in range(12):

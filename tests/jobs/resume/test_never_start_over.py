@@ -143,6 +143,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     return counts
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.parametrize(
     "operation", [pytest.param("delete", marks=pytest.mark.long("the merge does all of it")), "merge"]
 )

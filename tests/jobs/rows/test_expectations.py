@@ -338,6 +338,7 @@ def test_dropped_rows_of_a_source_are_counted_and_never_meet_the_table(tmp_path:
         check_dropped(None, tmp_path / str(seed), name, seed, ("n < 6", "s <> 'b' OR id < 25"))
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.spark
 @pytest.mark.parametrize("name", DROPPING)
 def test_spark_drops_the_same_rows(tmp_path: Path, spark: SparkSession, name: str) -> None:
@@ -473,6 +474,7 @@ def test_rows_in_quarantine_are_there_once_however_often_the_job_is_killed(
     check_quarantine(None, tmp_path, operation, more, TWO)
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.spark
 def test_spark_sends_the_same_rows_to_quarantine(tmp_path: Path, spark: SparkSession) -> None:
     for number, (operation, more) in enumerate(QUARANTINING):
@@ -540,6 +542,7 @@ def test_a_dry_run_counts_the_change_by_partition_and_writes_nothing(tmp_path: P
         check_dry_run(None, tmp_path / str(seed), name, seed)
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.spark
 def test_a_dry_run_by_spark_counts_the_same(tmp_path: Path, spark: SparkSession) -> None:
     for name in ("append", "update", "merge"):

@@ -85,6 +85,7 @@ def updated(
 _MORE = pytest.mark.long("the types of make test's conditions are enough there")
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.parametrize(
     "condition", [*BY_VALUE[:4], *(pytest.param(each, marks=_MORE) for each in BY_VALUE[4:]), *ROW_BY_ROW]
 )

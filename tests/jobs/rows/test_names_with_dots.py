@@ -68,6 +68,7 @@ def clauses(name: str, of: Callable[[str], str]) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.spark
 # Without column mapping, a name may hold no space.
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ NULL_MEMBERS = [
 ]
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.parametrize(("column", "value", "name"), NULL_MEMBERS)
 def test_a_null_member_of_a_struct_that_is_not_null_is_refused_by_name(
     tmp_path: Path, spark: SparkSession, column: str, value: str, name: str

@@ -103,6 +103,7 @@ def test_values_that_spark_computes_come_with_the_ids_of_their_rows(spark: Spark
     assert row_ids(table) == BEFORE | {row: (BEFORE[row][0], version) for row in (2, 10)}
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.spark
 def test_a_merge_by_spark_keeps_the_ids_of_the_rows_that_it_updates(
     spark: SparkSession, tmp_path: Path, table: Table

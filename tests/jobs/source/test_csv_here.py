@@ -135,7 +135,7 @@ def test_rows_that_are_read_here_are_those_that_spark_reads(spark: SparkSession,
     rng, options = random.Random(name), OPTIONS[name]
     folder = tmp_path / "in"
     folder.mkdir()
-    for number in range(depth(80, 400, 4_000)):
+    for number in range(depth(40, 300, 4_000)):
         (folder / f"{number:04}.csv").write_bytes(_text(rng, options).encode())
     # In the mode that fails at nothing: where all is certain the modes do not differ.
     reader = spark.read.options(**options | {"mode": "PERMISSIVE"}).schema(SCHEMA)
@@ -154,7 +154,7 @@ def test_rows_that_are_read_here_are_those_that_spark_reads(spark: SparkSession,
             certain, rows = certain + 1, rows + len(ours)
             assert sorted(map(repr, ours)) == sorted(theirs.get(path.name, [])), path.read_bytes()
     print(name, certain, rows)
-    assert certain > depth(25, 125, 1_250)
+    assert certain > depth(12, 90, 1_250)
 
 
 @pytest.mark.spark

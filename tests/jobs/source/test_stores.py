@@ -303,6 +303,7 @@ FOLDERS = {
 }
 
 
+@pytest.mark.long("Spark runs many jobs")
 def test_folders_give_columns_of_the_types_that_spark_infers(readers: Readers) -> None:
     for number, (name, folders) in enumerate(FOLDERS.items()):
         readers.put({f"in{number}/{folder}/f.csv": b"1\n" for folder in folders})
@@ -362,6 +363,7 @@ def test_parquet_of_arrow_is_read_as_spark_reads_it(readers: Readers) -> None:
     assert readers.alike("parquet", "old") == 2
 
 
+@pytest.mark.long("Spark runs many jobs")
 def test_parquet_and_orc_of_spark_are_read_as_spark_reads_them(readers: Readers) -> None:
     rows = readers.spark.sql(
         "SELECT 1Y AS b, 2S AS s, 3 AS i, 4L AS l, 1.5F AS f, 2.5D AS d, true AS t, 1.50BD AS dec, 'é' AS text, "

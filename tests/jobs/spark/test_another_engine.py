@@ -57,6 +57,7 @@ def another_engine() -> Iterator[str]:
     server.stop(None)
 
 
+@pytest.mark.long("it starts a Spark of its own")
 def test_a_server_that_takes_no_python_files_is_refused_as_another_engine(another_engine: str) -> None:
     target = ConnectTarget(url=another_engine, session_id="6f1de9a8-5c1b-4d0e-9d46-5b7f0d6f0d2a")
     environment = {**job_environment(), **target.environment()}

@@ -18,6 +18,7 @@ import pytest
 
 from airflow_txlog.jobs import archive_main
 from airflow_txlog.jobs.spark import class_archive, session
+from tests.helpers.depth import by_hand
 from tests.helpers.paths import ROOT
 
 _MAKER = (sys.executable, "-m", "airflow_txlog.jobs.archive_main")
@@ -325,6 +326,7 @@ def start_spark(folder: Path) -> str:
 
 @pytest.mark.spark
 @pytest.mark.long("six starts of a Spark, one of them archived")
+@by_hand("a minute of two cores")
 def test_one_of_two_makers_makes_the_archive_and_a_spark_starts_with_it_or_without(folder: Path) -> None:
     killed = subprocess.Popen(_MAKER, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
     while not list(folder.glob("making-*")):

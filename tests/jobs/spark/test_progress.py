@@ -83,6 +83,7 @@ def test_a_folder_of_counts_that_cannot_be_made_breaks_no_job(
         assert spark.range(10).count() == 10
 
 
+@pytest.mark.long("it starts a Spark of its own")
 def test_rows_are_shown_while_a_task_makes_them(spark: SparkSession, tmp_path: Path) -> None:
     lines: list[str] = []
 

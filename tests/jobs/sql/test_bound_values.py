@@ -251,7 +251,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Co
 
 @pytest.mark.spark
 @pytest.mark.airflow
-@pytest.mark.seeded
+@pytest.mark.long("Spark runs many jobs, also over Connect")
 @pytest.mark.slow("a Spark Connect server")
 def test_a22_each_kind_of_value_directly_after_each_operator_is_that_value_on_every_spark(
     tmp_path: Path,
@@ -260,7 +260,7 @@ def test_a22_each_kind_of_value_directly_after_each_operator_is_that_value_on_ev
     record_property: Callable[[str, Any], None],
 ) -> None:
     values, types, every = cases()
-    found = every[:: depth(20, 4, 1)]
+    found = every[:: depth(4, 4, 1)]
     # What is right: the values lie in columns.
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", ZONE)
@@ -335,14 +335,14 @@ PLACES: dict[str, tuple[str, dict[str, Any], list[float | None]]] = {
 
 @pytest.mark.spark
 @pytest.mark.airflow
-@pytest.mark.seeded
+@pytest.mark.long("Spark runs many jobs, also over Connect")
 @pytest.mark.slow("a Spark Connect server")
 def test_a22_a_negative_value_directly_after_a_minus_hides_nothing_wherever_the_text_is_evaluated(
     tmp_path: Path, spark: SparkSession, server: Callable[[], ConnectTarget]
 ) -> None:
     given: dict[str, Any] = {"unrestricted": ("query",)}
     specs, tables = [], []
-    places = list(PLACES.items())[:: depth(4, 1)]
+    places = list(PLACES.items())
     for number, (_, (operation, arguments, _)) in enumerate(places):
         table = make_table(tmp_path / f"connect{number}", ROWS, partition_by=["id"])
         bound = {**arguments, "parameters": encode_parameters({"x": -1})}
@@ -358,6 +358,7 @@ def test_a22_a_negative_value_directly_after_a_minus_hides_nothing_wherever_the_
             assert [left.get(key) for key in ((7, "a"), (7, "b"), (8, "a"), (8, "b"))] == wanted, place
 
 
+@pytest.mark.long("it starts a Spark of its own")
 @pytest.mark.spark
 @pytest.mark.airflow
 @pytest.mark.slow("a Spark Connect server")
@@ -423,6 +424,7 @@ def test_a_query_is_judged_over_connect_before_the_server_has_it(
     assert not (tmp_path / "canary").exists()
 
 
+@pytest.mark.long("it starts a Spark of its own")
 @pytest.mark.spark
 @pytest.mark.airflow
 @pytest.mark.slow("a Spark Connect server")

@@ -210,6 +210,7 @@ def test_char_is_padded_varchar_is_not_and_neither_is_exceeded(tmp_path: Path, s
     assert refused(spark, table, "SELECT 'x' AS c, 'ab d' AS v")["facts"]["constraint"] == "varchar(3)"
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.spark
 def test_a4_a_char_is_compared_as_spark_compares_it_in_its_own_tables(tmp_path: Path, spark: SparkSession) -> None:
     schema = pa.schema([("id", pa.int64()), ("c", pa.string())])

@@ -168,6 +168,7 @@ def test_a_merge_that_loses_a_race_on_s3_looks_at_what_the_winner_brought_alone(
     assert by_id(table) == never.after("merge", before)
 
 
+@pytest.mark.long("a server of S3 and many requests")
 def test_a_table_is_clustered_on_s3(tmp_path: Path) -> None:
     folder = s3.new_folder()
     properties = {"delta.enableDeletionVectors": "true", "delta.targetFileSize": "10kb"}

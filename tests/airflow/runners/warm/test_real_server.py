@@ -289,6 +289,7 @@ def test_a2_whether_a_folder_is_a_tables_is_asked_of_the_connect_server(tmp_path
 
 
 @pytest.mark.long("a Spark Connect server of its own")
+@by_hand("another kind of source")
 def test_files_in_a_bucket_are_sources_over_connect(
     tmp_path: Path, server: Callable[[], Server], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,7 @@ def test_the_last_server_may_end_after_a_job_has_its_session(base: Path) -> None
     held.end(is_well=False)
 
 
+@pytest.mark.long("it starts a Spark of its own")
 @pytest.mark.parametrize("can_connect_run_it", [True, False])
 def test_a_job_whose_server_ends_while_it_connects_runs_on_another_or_on_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, can_connect_run_it: bool
@@ -423,6 +424,7 @@ def test_an_idle_server_ends_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch,
     assert not found.server.is_running
 
 
+@pytest.mark.long("it starts a Spark of its own")
 def test_a_worn_server_takes_no_new_job_and_ends_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXLOG_WARM_JOBS", "2")
     first = lease()
@@ -438,6 +440,7 @@ def test_a_worn_server_takes_no_new_job_and_ends_after_the_last(monkeypatch: pyt
     assert third.server.is_running
 
 
+@pytest.mark.long("it starts a Spark of its own")
 def test_a_task_that_is_killed_while_its_server_starts_leaves_one_that_the_next_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ OPAQUE = {
 }
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.spark
 @pytest.mark.parametrize("name", OPAQUE)
 def test_spark_compares_what_tasks_cannot(spark: SparkSession, table: Table, name: str) -> None:

@@ -19,6 +19,7 @@ SOURCE = {"sql": "SELECT * FROM VALUES (1L, 'day', '2024-01-02'), (0L, 'text', '
 CLAUSES = [{"when": "matched", "then": "update", "set": {"name": "s.value"}}]
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.spark
 def test_a14_an_expression_that_on_guards_makes_no_scope_and_no_failure(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch

@@ -65,6 +65,7 @@ def expected() -> pa.Table:
     return pa.table({"k": [k for k, _ in found], "v": [v for _, v in found]}, TARGET)
 
 
+@pytest.mark.long("Spark runs many jobs")
 def test_a_source_beyond_the_bound_is_sorted_and_not_hashed(
     tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]]
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_source_beyond_the_bound_is_sorted_and_not_hashed(
     assert found["write the data files"] == SORTED
 
 
+@pytest.mark.long("Spark runs many jobs")
 def test_long_texts_that_repeat_are_not_taken_for_a_small_source(
     tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]]
 ) -> None:

@@ -97,6 +97,7 @@ def merged(
     return table, run(spark, "merge", table, source=described, on=on, clauses=CLAUSES, limits=limits)
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.parametrize("names", [[name] for name in KEYS] + [["string", "int"], ["bigint", "date", "string"]])
 def test_keys_of_every_type_meet_in_the_tasks_as_in_spark(
     tmp_path: Path, spark: SparkSession, names: list[str], collected: list[tuple[bool, int]]
@@ -141,6 +142,7 @@ def test_two_source_rows_of_a_key_are_the_same_error(tmp_path: Path, spark: Spar
     )
 
 
+@pytest.mark.long("Spark runs many jobs")
 @pytest.mark.parametrize("way", ["tasks", "spark"])
 @pytest.mark.parametrize("partition_by", [(), ("v",)])
 def test_a_source_that_no_task_holds_is_read_in_parts(

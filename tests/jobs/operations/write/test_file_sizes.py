@@ -69,6 +69,7 @@ def test_tiny_files_are_joined_within_their_partition(
     assert bag(table) == spark_bag(spark.sql(query))
 
 
+@pytest.mark.long("Spark runs many jobs")
 def test_a_large_partition_is_spread_over_tasks_and_small_ones_share_one(tmp_path: Path, spark: SparkSession) -> None:
     """Of 200,000 rows 190,000 are of one partition. Sizes are Spark's own measure of what it shuffled."""
     columns = "IF(id % 20 > 0, 'hot', concat('cold', id % 1000)) AS p, id, uuid() AS a, uuid() AS b"
