@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # The fields that are lists of names, and those that map names to values.
 LISTS = (
     *("unset_properties", "add_features", "drop_features", "drop_columns", "drop_constraints"),
-    *("set_not_null", "drop_not_null"),
+    *("set_not_null", "drop_not_null", "sync_identity"),
 )
 MAPS = ("set_properties", "add_columns", "rename_columns", "change_types", "set_comments", "add_constraints")
 

@@ -103,6 +103,7 @@ _ALTER = (
     _each("--drop-not-null", "drop_not_null", _NAME, "Allow null in a column"),
     _each("--add-constraint", "add_constraints", "NAME=SQL", "Add a CHECK constraint, once it is true of every row"),
     _each("--drop-constraint", "drop_constraints", _NAME, "Drop a CHECK constraint"),
+    _each("--sync-identity", "sync_identity", _NAME, "Number later rows of an identity column beyond all that exist"),
     _arg("--cluster-by", metavar="NAMES", help="The clustering columns, separated by commas; an empty text: none"),
     _arg("--allow-reader-upgrade", action="store_true", help="Allow a change that older engines cannot read"),
     _YES,

@@ -10,8 +10,8 @@ from airflow_txlog.operators.base import ExactlyOnceOperator
 
 _ARGUMENTS = (
     *("drop_constraints", "unset_properties", "set_properties", "add_features", "drop_columns", "rename_columns"),
-    *("add_columns", "change_types", "set_comments", "drop_not_null", "set_not_null", "add_constraints", "cluster_by"),
-    "drop_features",
+    *("add_columns", "change_types", "set_comments", "drop_not_null", "set_not_null", "add_constraints"),
+    *("sync_identity", "cluster_by", "drop_features"),
 )
 
 
@@ -34,6 +34,7 @@ class DeltaAlterTableOperator(ExactlyOnceOperator):
     :param drop_not_null: columns that may be null again.
     :param set_not_null: columns that must not be null. All rows are verified before the commit.
     :param add_constraints: SQL by the name of a CHECK constraint. All rows are verified before the commit.
+    :param sync_identity: identity columns whose next value must lie beyond those of all rows.
     :param cluster_by: the clustering columns; an empty list ends the clustering, None leaves it as it is.
     :param drop_features: table features to drop.
     :param allow_reader_upgrade: allow a change that older engines cannot read; the log names those that can.
@@ -60,6 +61,7 @@ class DeltaAlterTableOperator(ExactlyOnceOperator):
         drop_not_null: str | Sequence[str] = (),
         set_not_null: str | Sequence[str] = (),
         add_constraints: Mapping[str, str] | None = None,
+        sync_identity: str | Sequence[str] = (),
         cluster_by: str | Sequence[str] | None = None,
         drop_features: str | Sequence[str] = (),
         allow_reader_upgrade: bool = False,
@@ -78,6 +80,7 @@ class DeltaAlterTableOperator(ExactlyOnceOperator):
         self.drop_not_null = drop_not_null
         self.set_not_null = set_not_null
         self.add_constraints = add_constraints
+        self.sync_identity = sync_identity
         self.cluster_by = cluster_by
         self.drop_features = drop_features
         self.allow_reader_upgrade = allow_reader_upgrade

@@ -192,6 +192,19 @@ def test_a_clustered_table_is_loaded_and_a_reader_of_one_customer_opens_few_of_i
 
 
 @pytest.mark.long("a whole DAG runs by Spark")
+def test_customers_are_numbered_and_imported_numbers_are_passed(folder: Path, dag_of: ParseDag) -> None:
+    run(dag_of("number_customers", "number_customers"))
+    rows = Table.open(folder / "numbered_customers").to_arrow().sort_by("number").to_pylist()
+    assert [(row["number"], row["email"].partition("@")[0]) for row in rows] == [
+        (1, "ann"),
+        (2, "bob"),
+        (40, "old"),
+        (70, "older"),
+        (71, "cid"),
+    ]
+
+
+@pytest.mark.long("a whole DAG runs by Spark")
 def test_a_folder_is_looked_at_then_converted_and_goes_on_as_a_table(folder: Path, dag_of: ParseDag) -> None:
     tasks = run(dag_of("convert_folder", "convert_folder"))
     looked, converted = (tasks[name][0].xcom_pull(task_ids=name) for name in ("look", "convert"))

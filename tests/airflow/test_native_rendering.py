@@ -135,6 +135,7 @@ TASKS: dict[str, Callable[[], Any]] = {
         drop_not_null=["k"],
         set_not_null=["l"],
         add_constraints={"m": "n > 1"},
+        sync_identity=["p"],
         cluster_by=["o"],
         drop_features=["rowTracking"],
     ),

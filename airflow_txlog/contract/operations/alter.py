@@ -57,6 +57,7 @@ class Alter(Operation, frozen=True, kw_only=True, tag="alter"):
     drop_not_null: Names = ()
     set_not_null: Names = ()
     add_constraints: Constraints = msgspec.field(default_factory=dict)
+    sync_identity: Names = ()
     cluster_by: Names | None = None
     drop_features: Names = ()
     allow_reader_upgrade: bool = False
@@ -81,7 +82,7 @@ class Alter(Operation, frozen=True, kw_only=True, tag="alter"):
         """Whether rows are read, or a default is more than a constant."""
         defaults = (each.default for each in self.add_columns.values() if isinstance(each, AddedColumn))
         is_plain = all(text is None or is_constant(text) for text in defaults)
-        return bool(self.add_constraints or self.set_not_null) or not is_plain
+        return bool(self.add_constraints or self.set_not_null or self.sync_identity) or not is_plain
 
     @property
     def job_here(self) -> str:

@@ -1,4 +1,4 @@
-"""A step of a task that counts the rows which break new rules of the table. It yields no row."""
+"""Steps of tasks that read the rows of a table for an ALTER: rows that break new rules, and the furthest values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.sql.expression import Expression
 
 RULE_COLUMN, COUNT_COLUMN = "_txlog_rule", "_txlog_count"
+VALUE_COLUMN = "_txlog_value"
 BROKEN_SCHEMA = pa.schema([pa.field(RULE_COLUMN, pa.int32()), pa.field(COUNT_COLUMN, pa.int64())])
+
+FURTHEST_SCHEMA = pa.schema([pa.field(RULE_COLUMN, pa.int32()), pa.field(VALUE_COLUMN, pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +54,20 @@ def _broken(rule: Rule, batch: pa.RecordBatch) -> int:
         values = pc.struct_field(values, [name])
         nulls = pc.and_(has_members, values.is_null())
     return int(nulls.true_count)
+
+
+def furthest_values(columns: Sequence[tuple[str, bool]], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield, as FURTHEST_SCHEMA, the number of each BIGINT column that has a value, with its furthest value.
+
+    That is the greatest, or the least if the flag of the column is False.
+    """
+    use_one_thread()
+    furthest: dict[int, int] = {}
+    for batch in batches:
+        for number, (name, is_rising) in enumerate(columns):
+            value = (pc.max if is_rising else pc.min)(batch.column(name)).as_py()
+            if value is not None:
+                known = furthest.get(number, value)
+                furthest[number] = max(known, value) if is_rising else min(known, value)
+    found = [pa.array(list(furthest), pa.int32()), pa.array(list(furthest.values()), pa.int64())]
+    yield pa.RecordBatch.from_arrays(found, schema=FURTHEST_SCHEMA)

@@ -10,7 +10,7 @@ alterDeltaTableCommands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -54,10 +54,11 @@ from airflow_txlog.engine.table.schema.column_mapping import (
     without_mapping,
 )
 from airflow_txlog.engine.table.schema.features import FEATURE_PREFIX, features_in_use, needed_features
+from airflow_txlog.engine.table.schema.identities import with_mark_past
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, GENERATION_KEY, INVARIANTS_KEY, invariant_of
-from airflow_txlog.engine.table.schema.schema import schema_to_json
-from airflow_txlog.engine.table.schema.types import Path, is_below, path_text
+from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
+from airflow_txlog.engine.table.schema.types import Path, StructType, is_below, path_text
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidProperty, SchemaMismatch, UnsupportedFeature
 
@@ -77,6 +78,7 @@ _WORDS = {
     "drop_not_null": "CHANGE COLUMNS",
     "set_not_null": "CHANGE COLUMNS",
     "add_constraints": "ADD CONSTRAINT",
+    "sync_identity": "CHANGE COLUMN",
     "cluster_by": "CLUSTER BY",
     "drop_features": "DROP FEATURE",
 }
@@ -101,6 +103,7 @@ class Alteration:
     drop_not_null: Sequence[str] = ()
     set_not_null: Sequence[str] = ()
     add_constraints: Mapping[str, str] = field(default_factory=dict)
+    sync_identity: Sequence[str] = ()
     cluster_by: Sequence[str] | None = None
     drop_features: Sequence[str] = ()
     allow_reader_upgrade: bool = False
@@ -116,7 +119,8 @@ class Altered:
     """The content of an alteration's commit, and the rules that the table's rows must keep before it.
 
     `adds` are live files again, with other row ids. `constraints` and `not_null` (paths) are new rules for rows, which
-    are read under the metadata `of_rows`: without new NOT NULL. `new_for_readers`: features that readers must know from
+    are read under the metadata `of_rows`: without new NOT NULL. `to_sync`: identity columns whose marks must pass the
+    values of all rows before the commit (`synced`). `new_for_readers`: features that readers must know from
     now on. `protects_history`: a classic checkpoint of the version before must exist, which shuts older readers out of
     the versions before it, and the commit must be the next version. `needs_present_types`: no live file may hold a
     former type of a column.
@@ -131,10 +135,20 @@ class Altered:
     adds: tuple[Add, ...]
     constraints: Mapping[str, str]
     not_null: tuple[Path, ...]
+    to_sync: tuple[str, ...]
     new_for_readers: tuple[str, ...]
     protects_history: bool
     needs_present_types: bool
     changes_nothing: bool
+
+    def synced(self, furthest: Mapping[str, int]) -> Altered:
+        """Return the alteration with marks past these values, the furthest of the table's rows by column."""
+        schema = parse_schema(self.metadata.schema_string)
+        after = StructType(tuple(with_mark_past(member, furthest.get(member.name)) for member in schema))
+        if after == schema:
+            return self
+        metadata = msgspec.structs.replace(self.metadata, schema_string=schema_to_json(after))
+        return replace(self, metadata=metadata, changes_nothing=False)
 
 
 def altered(snapshot: Snapshot, alteration: Alteration, unique_id: Callable[[], str]) -> Altered:
@@ -170,6 +184,7 @@ class _Alteration:
         self._constraints: dict[str, str] = {}
         self._schema_of_rows = self._schema
         self._not_null: tuple[Path, ...] = ()
+        self._to_sync: tuple[str, ...] = ()
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -234,7 +249,7 @@ class _Alteration:
             )
 
     def change_rules(self) -> None:
-        """Allow and forbid null, and add constraints."""
+        """Allow and forbid null, add constraints, and find the identity columns to synchronize."""
         columns = self._columns()
         columns.set_nullable(self._asked.drop_not_null, nullable=True)
         self._schema_of_rows = columns.schema
@@ -243,6 +258,7 @@ class _Alteration:
         if not_null:
             self._need("invariants")
         self._not_null = tuple(not_null)
+        self._to_sync = tuple(columns.check_identities(self._asked.sync_identity))
         for name, sql in self._asked.add_constraints.items():
             key = self._constraint(name)
             if key in self._configuration:
@@ -320,6 +336,7 @@ class _Alteration:
             adds=adds,
             constraints=self._constraints,
             not_null=self._not_null,
+            to_sync=self._to_sync,
             new_for_readers=tuple(readers),
             protects_history=protects_history,
             needs_present_types=self._schema != changed,

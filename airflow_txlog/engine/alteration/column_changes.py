@@ -213,6 +213,15 @@ class Columns:
                 changed.append(path)
         return changed
 
+    def check_identities(self, names: Iterable[str]) -> list[str]:
+        """Return identity columns in the schema's spelling. Raises SchemaMismatch for any other column."""
+        paths = [self._found(self._path_of(name), name) for name in names]
+        for path in paths:
+            if len(path) > 1 or not is_identity(self._field(path)):
+                identities = [member.name for member in self.schema if is_identity(member)]
+                self._refuse(path, f"be synchronized: it is no identity column. The table has {identities or 'none'}")
+        return [path[0] for path in paths]
+
     # --- paths ------------------------------------------------------------------------------------------------------
 
     def check_there(self, paths: Iterable[Path]) -> None:

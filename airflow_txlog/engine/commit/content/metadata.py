@@ -12,7 +12,6 @@ IdentityColumn.copySchemaWithMergedHighWaterMarks.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -37,7 +36,7 @@ from airflow_txlog.engine.table.schema.features import (
     reader_features,
     with_features,
 )
-from airflow_txlog.engine.table.schema.identities import MARK_KEY, number_of
+from airflow_txlog.engine.table.schema.identities import MARK_KEY, number_of, with_mark_past
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, RULE_KEYS
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
@@ -46,7 +45,6 @@ from airflow_txlog.engine.table.schema.types import (
     DataType,
     MapType,
     Primitive,
-    StructField,
     StructType,
 )
 from airflow_txlog.errors import InvalidCommit, SchemaMismatch, UnsupportedFeature
@@ -261,16 +259,5 @@ def _with_furthest_marks(now: Metadata, coming: Metadata, table: str) -> str | N
     marks = {member.physical_name.lower(): number_of(member, "highWaterMark") for member in table_schema(now, table)}
     schema = parse_schema(coming.schema_string)
     names = [member.physical_name.lower() for member in table_schema(coming, table)]
-    fields = tuple(_with_mark(member, marks.get(name)) for member, name in zip(schema, names, strict=True))
+    fields = tuple(with_mark_past(member, marks.get(name)) for member, name in zip(schema, names, strict=True))
     return coming.schema_string if fields == tuple(schema) else schema_to_json(StructType(fields))
-
-
-def _with_mark(member: StructField, mark: int | None) -> StructField:
-    start, step, own = (number_of(member, name) for name in ("start", "step", "highWaterMark"))
-    if mark is None or start is None or not step:
-        return member
-    # Steps from the start to the mark; past the mark if the column's start or step was another one then.
-    steps = -((start - mark) // step)
-    if steps < 0 or (own is not None and (own - start) // step >= steps):
-        return member
-    return replace(member, metadata={**member.metadata, MARK_KEY: start + steps * step})

@@ -63,6 +63,13 @@ class IdentityColumn:
         steps_taken = 0 if self.mark is None else max(0, (self.mark - self.start) // self.step + 1)
         return self.start + (steps_taken + number) * self.step
 
+    @property
+    def beyond_mark(self) -> tuple[str, int]:
+        """The values, as an operator and a number, that would move the mark (`with_mark_past`)."""
+        is_moved = self.mark is not None and (self.mark - self.start) // self.step >= 0
+        operator = ">" if self.step > 0 else "<"
+        return (operator, self.mark) if is_moved and self.mark is not None else (f"{operator}=", self.start)
+
     def check_has(self, count: int, table: str) -> None:
         """Raise ConstraintViolation unless a BIGINT has `count` values left."""
         if count and not _LEAST <= self.value(count - 1) <= _GREATEST:
@@ -101,6 +108,23 @@ def number_of(member: StructField, name: str) -> int | None:
     """Return one of the numbers of an identity column; None if it has none, or one that is no BIGINT."""
     value = member.metadata.get(f"{IDENTITY_PREFIX}{name}")
     return value if type(value) is int and _LEAST <= value <= _GREATEST else None
+
+
+def with_mark_past(member: StructField, value: int | None) -> StructField:
+    """Return an identity column whose mark is `value` or the next of its own values after that, if that is further.
+
+    A value before the start moves no mark, or the column would leave its start out. Other columns stay as they are.
+    """
+    start, step, own = (number_of(member, name) for name in ("start", "step", "highWaterMark"))
+    if value is None or start is None or not step or (value - start) // step < 0:
+        return member
+    steps = -((start - value) // step)
+    if not _LEAST <= start + steps * step <= _GREATEST:
+        # The column has no value left.
+        steps -= 1
+    if own is not None and (own - start) // step >= steps:
+        return member
+    return replace(member, metadata={**member.metadata, MARK_KEY: start + steps * step})
 
 
 def with_marks(metadata: Metadata, marks: Mapping[str, int]) -> Metadata:

@@ -1,7 +1,8 @@
-"""ALTER: new properties, features, columns, rules and clustering, in one commit.
+"""ALTER: new properties, features, columns, rules, marks and clustering, in one commit.
 
-Only rules for rows that exist need rows (`verification`). Everything else is done by the log alone, so a lost race
-spoils nothing: the next attempt alters what the winner left. Source: delta-spark, alterDeltaTableCommands.
+Only rules for rows that exist, and marks past their values, need rows (`verification`). Everything else is done by the
+log alone, so a lost race spoils nothing: the next attempt alters what the winner left. Source: delta-spark,
+alterDeltaTableCommands.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.operations.alter.file_types import check_present_types
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 
-Verify = Callable[[Transaction, Altered], None]
+Verify = Callable[[Transaction, Altered], Altered]
 
 
 def alter(context: LogContext) -> JobResult:
@@ -30,11 +31,17 @@ def alter(context: LogContext) -> JobResult:
 
 
 def planned(context: LogContext, tx: Transaction, verify: Verify | None) -> Change:
-    """Return the change. `verify` raises ConstraintViolation if rows of the table break a new rule."""
+    """Return the change.
+
+    `verify` returns it with the marks that identity columns need for the rows of the table. It raises
+    ConstraintViolation if rows break a new rule.
+    """
     snapshot = tx.snapshot
     assert snapshot is not None
     with context.step("plan"):
         found = altered(snapshot, _alteration(context), context.clock.unique_id)
+    if verify is not None and (found.to_sync or not found.changes_nothing):
+        found = verify(tx, found)
     if found.changes_nothing:
         context.log("the table is as it should be")
         return Change(operation=found.operation, parameters={}, data_change=False)
@@ -42,10 +49,8 @@ def planned(context: LogContext, tx: Transaction, verify: Verify | None) -> Chan
         context.log(f"readers must know {', '.join(found.new_for_readers)} now: {readers_text(found.new_for_readers)}")
     if found.adds:
         context.log(f"the row ids of {plural(len(found.adds), 'file')} change")
-    if verify is not None:
-        verify(tx, found)
-    if found.adds or found.constraints or found.not_null:
-        # A file that lands first has not been verified, or has no row ids.
+    if found.adds or found.constraints or found.not_null or found.to_sync:
+        # A file that lands first has not been read, or has no row ids.
         tx.read_whole_table()
     if found.needs_present_types:
         with context.step("verify"):
