@@ -1,16 +1,17 @@
-"""Variant columns beside delta-spark: each reads and continues what the other wrote; shredded ones are refused."""
+"""Variant columns beside delta-spark: each reads and continues what the other wrote, shredded ones too."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from tests.helpers.delta_spark import DeltaSpark
-from tests.helpers.jobs import committed, insert, merge, run, update
+from tests.helpers.jobs import committed, insert, live_files, merge, run, update
 from tests.interop.reference.plain import plain_rows
 
 if TYPE_CHECKING:
@@ -49,19 +50,45 @@ def test_variants_at_any_depth_are_read_as_delta_spark_wrote_them(delta: DeltaSp
     assert delta.sql(f"SELECT id FROM {name} ORDER BY id") == [{"id": 0}, {"id": 1}, {"id": 3}, {"id": 9}]
 
 
+SHREDDED = {
+    "o": """CASE id % 5
+        WHEN 0 THEN parse_json(concat('{"a": ', id, ', "b": {"c": "text ', id, '", "d": [', id, ', 2.5]}, "e": true}'))
+        WHEN 1 THEN parse_json(concat('{"a": "other", "b": {"c": ', id, ', "z": null}}'))
+        WHEN 2 THEN parse_json(concat('{"a": 123456789012, "x', id, '": "', repeat('long ', 50), '"}'))
+        WHEN 3 THEN parse_json('{"a": null}')
+        ELSE parse_json('{}') END""",
+    "n": "parse_json(CAST(id * id * id * id AS STRING))",
+    "l": """parse_json(concat('[{"k": ', id, '}, {"k": "x", "l": [', id, ']}, 7, null]'))""",
+    "t": """to_variant_object(named_struct('t', TIMESTAMP'2024-01-01 12:34:56.789Z' + make_interval(0, 0, 0, id), 'u',
+        DATE'1969-12-31', 'v', CAST(id AS DECIMAL(20, 3)), 'w', X'00FF', 'n', TIMESTAMP_NTZ'2024-01-01 12:34:56.789',
+        'f', CAST(id AS FLOAT), 'b', id % 2 = 0, 'y', CAST(id AS TINYINT)))""",
+}
+
+
 @LONG
-def test_a_shredded_variant_is_refused_by_name_and_other_columns_are_read(delta: DeltaSpark, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["none", "name"])
+def test_shredded_variants_are_read_and_rewritten(delta: DeltaSpark, tmp_path: Path, mode: str) -> None:
     name = f"delta.`{tmp_path / 't'}`"
+    columns = ", ".join(f"{column} VARIANT" for column in SHREDDED)
+    values = ", ".join(f"{text} AS {column}" for column, text in SHREDDED.items())
     delta.run(
-        f"CREATE TABLE {name} (id BIGINT, v VARIANT) USING delta "
-        "TBLPROPERTIES ('delta.enableVariantShredding' = 'true')",
-        f"INSERT INTO {name} SELECT id, parse_json(concat('{{\"a\": ', id, '}}')) FROM range(50)",
+        f"CREATE TABLE {name} (id BIGINT, {columns}) USING delta TBLPROPERTIES "
+        f"('delta.enableVariantShredding' = 'true', 'delta.columnMapping.mode' = '{mode}')",
+        f"INSERT INTO {name} SELECT id, {values} FROM range(70)",
     )
     table = Table.open(str(tmp_path / "t"))
-    with pytest.raises(errors.UnsupportedFeature, match="shredded") as caught:
-        table.to_arrow()
-    assert caught.value.feature == "variantShredding"
-    assert sorted(table.to_arrow(columns=["id"]).column("id").to_pylist()) == list(range(50))
+    for path in live_files(table):
+        variants = [field.type for field in pq.read_schema(tmp_path / "t" / path) if pa.types.is_struct(field.type)]
+        assert len(variants) == len(SHREDDED)
+        assert all("typed_value" in kind.names for kind in variants), "delta-spark has shredded them"
+    texts = f"SELECT id, {', '.join(f'to_json({column}) AS {column}' for column in SHREDDED)} FROM {name} ORDER BY id"
+    theirs = delta.sql(texts)
+    committed(run(None, "update", table, set={"id": "id + 100"}, predicate="id < 35"))
+    committed(run(None, "optimize", table, zorder_by=["id"]))
+    for path in live_files(table):
+        assert not any("typed_value" in str(field.type) for field in pq.read_schema(tmp_path / "t" / path))
+    moved = {row["id"] % 100: row for row in delta.sql(texts)}
+    assert [{**moved[row["id"]], "id": row["id"]} for row in theirs] == theirs
 
 
 @pytest.mark.long("delta-spark runs beside it")

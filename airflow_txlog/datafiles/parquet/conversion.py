@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.parquet.physical import VARIANT, FileFields, holds_mapped, inner_fields, is_variant
+from airflow_txlog.datafiles.parquet.variants import Malformed, assembled, is_shredded
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
 
 
@@ -26,10 +27,6 @@ class ColumnMismatch(Exception):
     def __init__(self, column: str, found: pa.DataType, wanted: pa.DataType, reason: str) -> None:
         super().__init__(f"column {column!r} holds {found} and cannot be taken as {wanted}: {reason}")
         self.column = column
-
-
-class ShreddedVariant(ColumnMismatch):
-    """A file holds parts of a variant in separate columns, which only a reader of shredding can join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +118,9 @@ def _constant(value: pa.Scalar, field: pa.Field, length: int) -> pa.Array:
 def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: ValueSource) -> pa.Array:
     if not pa.types.is_struct(array.type):
         raise ColumnMismatch(column, array.type, wanted, "it is no struct")
-    members = FileFields(array.type)
     if is_variant(wanted):
-        check_variant(array.type, column)
+        array = _whole_variants(array, column)
+    members = FileFields(array.type)
     # Not `field(i)`, which would show what lies under a null struct, and not what a slice left out.
     children = array.flatten()
     columns = []
@@ -136,16 +133,22 @@ def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: ValueSo
     return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=array.is_null())
 
 
-def check_variant(found: pa.StructType, column: str) -> None:
-    """Raise ColumnMismatch for a struct that is no variant, ShreddedVariant for one that is shredded.
+def _whole_variants(array: pa.StructArray, column: str) -> pa.StructArray:
+    """Return variants with a value and metadata in each row. Raises ColumnMismatch for a struct that is no variant."""
+    if not is_shredded(array.type) and array.flatten()[_value_of(array.type, column)].null_count == array.null_count:
+        return array
+    try:
+        binaries = assembled(array)
+    except Malformed as error:
+        raise ColumnMismatch(column, array.type, VARIANT, f"the parts of a variant do not fit: {error}") from error
+    return pa.StructArray.from_arrays(list(binaries), names=VARIANT.names, mask=array.is_null())
 
-    Then `value` lacks the parts that are in `typed_value`.
-    """
-    members = FileFields(found)
-    if members.find_name("typed_value") is not None:
-        raise ShreddedVariant(column, found, VARIANT, "the variant is shredded (variantShredding)")
-    if any(members.find_name(field.name) is None for field in VARIANT):
+
+def _value_of(found: pa.StructType, column: str) -> int:
+    indexes = [found.get_field_index(field.name) for field in VARIANT]
+    if min(indexes) < 0:
         raise ColumnMismatch(column, found, VARIANT, "a variant has both a value and metadata")
+    return indexes[0]
 
 
 def _list(array: pa.Array, wanted: pa.ListType, column: str, source: ValueSource) -> pa.Array:

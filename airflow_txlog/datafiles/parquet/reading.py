@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.moved_rows import count_rows
-from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, ShreddedVariant, columns_of_file, leaves
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file, leaves
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, rows_at_once
 from airflow_txlog.datafiles.parquet.encryption import reading_options
 from airflow_txlog.datafiles.parquet.footers import check_footer
@@ -213,16 +213,8 @@ def table_columns(
         raise corrupt_column(file, error) from error
 
 
-def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile | UnsupportedFeature:
+def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile:
     """Return the error of a column that cannot be taken as the table's type."""
-    if isinstance(error, ShreddedVariant):
-        return UnsupportedFeature(
-            f"Data file {file.name}: {error}, which this engine does not read. Nothing was changed. Select other "
-            "columns, or have the engine that wrote the file rewrite it without shredding.",
-            feature="variantShredding",
-            needed_to="read",
-            path=file.name,
-        )
     return _corrupt(file, str(error))
 
 

@@ -1,10 +1,10 @@
 """Copies of data files without some of their rows, faithful in everything else.
 
 A copy keeps the source file's own schema (absent columns stay absent, old types stay old), field ids, footer metadata,
-codecs, working dictionaries and row groups. Only timestamps change their form: INT96, milliseconds and a wrong zone
-flag become microseconds as the table's schema demands. The invariant: every row that neither the positions nor a
-deletion vector name keeps its values. Memory is bounded by one row group of at most 128 MiB.
-Source: soundness A7, A8, A19.
+codecs, working dictionaries and row groups. Timestamps change their form: INT96, milliseconds and a wrong zone flag
+become microseconds as the table's schema demands. Shredded variants become whole. The invariant: every row that
+neither the positions nor a deletion vector name keeps its values. Memory is bounded by one row group of at most
+128 MiB. Source: soundness A7, A8, A19.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, kept_by_both
-from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, check_variant, convert_array
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
 from airflow_txlog.datafiles.parquet.decoded_sizes import has_dictionary, spelled_out
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
-from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, FileFields, ParquetFormat, is_variant
+from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, VARIANT, FileFields, ParquetFormat, is_variant
 from airflow_txlog.datafiles.parquet.reading import (
     DataFile,
     corrupt_column,
@@ -30,6 +30,7 @@ from airflow_txlog.datafiles.parquet.reading import (
     read_batches,
     row_group_starts,
 )
+from airflow_txlog.datafiles.parquet.variants import is_shredded
 
 # Arrow's copy of the schema describes the source's Arrow types, which the copy may have changed.
 _DROPPED_KEYS = frozenset({b"ARROW:schema"})
@@ -200,9 +201,9 @@ def _copied_type(kind: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:
         zone = wanted.tz if wanted is not None and is_a.is_timestamp(wanted) else "UTC"
         return pa.timestamp("us", tz=zone)
     if is_a.is_struct(kind):
-        if wanted is not None and is_variant(wanted):
+        if wanted is not None and is_variant(wanted) and is_shredded(kind):
             # Arrow loses the mark by which other readers know a shredded variant.
-            check_variant(kind, "")
+            return VARIANT
         children: Sequence[pa.Field] = list(wanted) if wanted is not None and is_a.is_struct(wanted) else []
         return pa.struct(_copied_fields(list(kind), children))
     if is_a.is_map(kind):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.datafiles.parquet.physical import VARIANT
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Protocol, encode_commit
 from airflow_txlog.engine.log.names import commit_name
 from tests.engine.table.schema.test_variant import NULL, OBJECT, column, make
-from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, ids, insert, run, set_property, update
+from tests.helpers.jobs import by_id, committed, files_on_disk, ids, insert, live_files, run, set_property, update
+from tests.helpers.variants import column_of, decoded, group_of, metadata_of, shredded
 
 FEATURES = ["deletionVectors", "variantType"]
 
@@ -60,28 +63,31 @@ def test_every_operation_writes_variants_as_they_are(tmp_path: Path, table: Tabl
     assert by_id(table, "v") == {3: OBJECT, 4: NULL, 9: None, 11: OBJECT}
 
 
-@pytest.mark.parametrize("operation", ["update", "optimize", "delete", "merge"])
-def test_a_shredded_variant_is_refused_before_anything_is_staged(tmp_path: Path, operation: str) -> None:
-    shredded = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.int64())])
-    values = [{"metadata": b"\x01\x00\x00", "value": None, "typed_value": n} for n in (5, 6)]
-    rows = pa.table({"id": [1, 2], "v": pa.array(values, shredded)})
+OPERATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "update": ("update", {"set": {"id": "7"}, "predicate": "id = 1"}),
+    "optimize": ("optimize", {"zorder_by": ["id"]}),
+    "delete": ("delete", {"predicate": "id = 1"}),
+    "merge": ("merge", {"on": "t.id = s.id", "clauses": [update({"id": "s.id + 6"})]}),
+}
+LEFT = {"optimize": [1, 2, 3], "delete": [2, 3]}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_shredded_variants_keep_their_values_in_copies(tmp_path: Path, name: str) -> None:
+    kind = pa.struct([("a", group_of(pa.int64()))])
+    values: list[Any] = [{"a": 5, "b": ["x"]}, {"a": "text"}, None]
+    parts = [{"metadata": metadata_of("a", "b"), **shredded(value, kind, ["a", "b"])} for value in values]
+    rows = pa.table({"id": [1, 2, 3], "v": pa.array(parts, column_of(kind))})
     table = make(tmp_path / "t", rows, {"id": "long", "v": "variant"})
-    arguments = {
-        "update": {"set": {"id": "7"}, "predicate": "id = 1"},
-        "optimize": {"zorder_by": ["id"]},
-        "delete": {"predicate": "id = 1"},
-        "merge": {
-            "source": file_of(tmp_path, pa.table({"id": [1]})),
-            "on": "t.id = s.id",
-            "clauses": [update({"id": "s.id"})],
-        },
-    }[operation]
-    before = files_on_disk(table)
-    error = error_of(run(None, operation, table, **arguments))
-    assert (error["type"], error["facts"].get("feature")) == ("UnsupportedFeature", "variantShredding"), error[
-        "message"
-    ]
-    assert (files_on_disk(table), table.snapshot().version) == (before, 0)
+    operation, arguments = OPERATIONS[name]
+    if operation == "merge":
+        arguments = {**arguments, "source": file_of(tmp_path, pa.table({"id": [1]}))}
+    committed(run(None, operation, table, **arguments))
+    found = {number: decoded(value) for number, value in by_id(table, "v").items()}
+    assert found == dict(zip(LEFT.get(name, [7, 2, 3]), values[-len(LEFT.get(name, values)) :], strict=True))
+    [path] = live_files(table)
+    names = pq.read_schema(Path(table.uri.removeprefix("file://")) / path).field("v").type.names
+    assert names == VARIANT.names
 
 
 def file_of(folder: Path, rows: pa.Table) -> dict[str, str]:

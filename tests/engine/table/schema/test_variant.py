@@ -1,4 +1,4 @@
-"""Variant columns are read and written as their two binaries; one that is shredded is refused by name."""
+"""Variant columns are read and written as their two binaries, also those that a file shreds."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from tests.helpers.rows import append
+from tests.helpers.variants import column_of, decoded, metadata_of
+from tests.helpers.variants import shredded as parts_of
 
 # The object {"a": 1} as Spark encodes it, and null.
 OBJECT = {"metadata": b"\x01\x01\x00\x01a", "value": b"\x02\x01\x00\x00\x02\x0c\x01"}
@@ -78,15 +80,31 @@ def test_a_variant_inside_other_types_is_read(tmp_path: Path) -> None:
     assert str(schema) == "struct<l:array<variant>,m:map<string,variant>,s:struct<v:variant>>"
 
 
-def test_a_shredded_variant_is_refused_by_name_and_the_other_columns_are_read(tmp_path: Path) -> None:
-    shredded = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.int64())])
-    values = [{"metadata": b"\x01\x00\x00", "value": None, "typed_value": 5}]
-    rows = pa.table({"id": [1], "v": column(*values, kind=shredded)})
-    table = make(tmp_path / "t", rows, {"id": "long", "v": "variant"})
-    with pytest.raises(errors.UnsupportedFeature, match="shredded") as caught:
+def shredded(*values: Any) -> pa.Array:
+    """Whole numbers in a column of their own, and other values beside it."""
+    kind = column_of(pa.int64())
+    rows = [{"metadata": metadata_of(), **parts_of(value, pa.int64(), [])} for value in values]
+    return pa.array(rows, kind)
+
+
+@pytest.mark.parametrize("feature", ["variantShredding", "variantShredding-preview"])
+def test_a_shredded_variant_is_read(tmp_path: Path, feature: str) -> None:
+    rows = pa.table({"id": [1, 2], "v": shredded(5, "text")})
+    table = make(tmp_path / "t", rows, {"id": "long", "v": "variant"}, feature)
+    found = table.to_arrow()
+    assert found.schema.field("v").type == VARIANT
+    assert list(map(decoded, found.column("v").to_pylist())) == [5, "text"]
+    assert table.to_arrow(columns=["id"]).to_pylist() == [{"id": 1}, {"id": 2}]
+    assert table.to_arrow(predicate="id = 2", columns=["v"]).num_rows == 1
+
+
+def test_parts_that_make_no_variant_are_a_corrupt_file_without_a_value(tmp_path: Path) -> None:
+    parts = shredded(5).flatten()
+    both = pa.StructArray.from_arrays([parts[0], pa.array([b"\x05s"]), parts[2]], fields=list(shredded(5).type))
+    table = make(tmp_path / "t", pa.table({"v": both}), {"v": "variant"})
+    with pytest.raises(errors.CorruptDataFile, match="'v'") as caught:
         table.to_arrow()
-    assert caught.value.feature == "variantShredding"
-    assert table.to_arrow(columns=["id"]).to_pylist() == [{"id": 1}]
+    assert "twice" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [pa.struct([("value", pa.binary())]), pa.binary()])
@@ -107,11 +125,10 @@ def test_a_table_with_a_variant_column_is_created_and_written(tmp_path: Path) ->
     assert stats["minValues"] == {"id": 1}
 
 
-def test_rows_whose_variant_is_shredded_or_not_whole_are_refused(tmp_path: Path) -> None:
+def test_rows_whose_variant_is_not_whole_are_refused(tmp_path: Path) -> None:
     described = make(tmp_path / "t", pa.table({"v": column(OBJECT)}), {"v": "variant"})
     schema = described.snapshot().schema
-    shredded = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.int64())])
-    for kind in (shredded, pa.struct([("value", pa.binary())])):
+    for kind in (column_of(pa.int64()), pa.struct([("value", pa.binary())])):
         batch = pa.RecordBatch.from_pydict({"v": pa.array([{"value": b"\x00"}], kind)})
         with pytest.raises(errors.SchemaMismatch, match="'v'"):
             conforming(batch, schema)
