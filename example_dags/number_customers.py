@@ -43,9 +43,9 @@ with DAG(
             shutil.rmtree(folder, ignore_errors=True)
         Table.create(TABLE, StructType(columns))
         loads = {
-            "monday": {"email": ["ann@x.org", "bob@x.org"]},
+            "first": {"email": ["ann@x.org", "bob@x.org"]},
             "import": {"number": [40, 70], "email": ["old@x.org", "older@x.org"]},
-            "tuesday": {"email": ["bob@x.org", "cid@x.org"]},
+            "second": {"email": ["bob@x.org", "cid@x.org"]},
         }
         for name, rows in loads.items():
             (INPUT / name).mkdir(parents=True)
@@ -53,15 +53,13 @@ with DAG(
 
     # [START number_customers]
     # The rows have no column `number`. New customers get the next numbers, and known customers keep theirs.
-    monday = DeltaUpsertOperator(task_id="monday", table_uri=TABLE, source=files(str(INPUT / "monday")), keys=["email"])
+    first = DeltaUpsertOperator(task_id="first", table_uri=TABLE, source=files(str(INPUT / "first")), keys=["email"])
 
     # These rows bring their numbers along. The table accepts them, but does not continue after them by itself.
     take_over = DeltaWriteOperator(task_id="take_over", table_uri=TABLE, source=files(str(INPUT / "import")))
     count_on = DeltaAlterTableOperator(task_id="count_on", table_uri=TABLE, sync_identity=["number"])
 
-    tuesday = DeltaUpsertOperator(
-        task_id="tuesday", table_uri=TABLE, source=files(str(INPUT / "tuesday")), keys=["email"]
-    )
+    second = DeltaUpsertOperator(task_id="second", table_uri=TABLE, source=files(str(INPUT / "second")), keys=["email"])
     # [END number_customers]
 
-    make_table() >> monday >> take_over >> count_on >> tuesday
+    make_table() >> first >> take_over >> count_on >> second

@@ -148,7 +148,7 @@ def _value_of(found: pa.StructType, column: str) -> int:
     indexes = [found.get_field_index(field.name) for field in VARIANT]
     if min(indexes) < 0:
         raise ColumnMismatch(column, found, VARIANT, "a variant has both a value and metadata")
-    return indexes[0]
+    return int(indexes[0])
 
 
 def _list(array: pa.Array, wanted: pa.ListType, column: str, source: ValueSource) -> pa.Array:

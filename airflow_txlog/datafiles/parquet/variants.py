@@ -40,7 +40,7 @@ class Malformed(Exception):
 
 def is_shredded(kind: pa.StructType) -> bool:
     """Return whether a variant of this type has parts in columns of their own."""
-    return kind.get_field_index("typed_value") >= 0
+    return bool(kind.get_field_index("typed_value") >= 0)
 
 
 def assembled(parts: pa.StructArray) -> tuple[pa.Array, pa.Array]:
