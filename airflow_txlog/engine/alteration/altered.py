@@ -322,8 +322,7 @@ class _Alteration:
         check_statistics(clustering_columns(clustering, self._table), self._schema, properties)
         readers = new_for_readers(snapshot.protocol, protocol)
         check_readers_allowed(readers, self._table, is_allowed=asked.allow_reader_upgrade)
-        adds = self._files_again(after, leaving)
-        domains = tuple(self._domains)
+        adds, domains = self._files_again(after, leaving), tuple(self._domains)
         given = asked.given()
         words = {_WORDS[name] for name in given}
         return Altered(
