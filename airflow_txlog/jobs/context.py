@@ -41,11 +41,15 @@ MOST_LINEAGE_BYTES = 32_768
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSource:
-    """A materialized source: its files, the parameters used, and Spark's JSON of the source's columns."""
+    """A materialized source: its files, the parameters used, and Spark's JSON of the source's columns.
+
+    `num_duplicates`: how many rows deduplication has left out; None as long as it has not run.
+    """
 
     files: tuple[StagedFile, ...]
     schema: dict[str, Any]
     parameters: tuple[str, ...]
+    num_duplicates: int | None = None
 
 
 @dataclass(kw_only=True)

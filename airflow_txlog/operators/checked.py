@@ -96,6 +96,10 @@ class SourceOperator(CheckedOperator):
     :param expect_or_quarantine: the same, and the rows that fail are appended to another table. (templated)
     :param quarantine_uri: the path or the URI of that table. It is created if there is none, and gets new columns of
         the source. The rows have a further column, `failed_expectations`. (templated)
+    :param deduplicate_by: use one row of the source of those that have the same values in these columns. A row with
+        NULL in one of them equals no row. (templated)
+    :param deduplicate_order_by: columns, each with ASC (the default) or DESC: the first row in this order is used, and
+        NULL comes last. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -103,6 +107,8 @@ class SourceOperator(CheckedOperator):
         "expect_or_drop",
         "expect_or_quarantine",
         "quarantine_uri",
+        "deduplicate_by",
+        "deduplicate_order_by",
     )
 
     def __init__(
@@ -111,9 +117,13 @@ class SourceOperator(CheckedOperator):
         expect_or_drop: Mapping[str, str] | None = None,
         expect_or_quarantine: Mapping[str, str] | None = None,
         quarantine_uri: str | None = None,
+        deduplicate_by: str | Sequence[str] | None = None,
+        deduplicate_order_by: str | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.expect_or_drop = expect_or_drop
         self.expect_or_quarantine = expect_or_quarantine
         self.quarantine_uri = path_text(quarantine_uri)
+        self.deduplicate_by = deduplicate_by
+        self.deduplicate_order_by = deduplicate_order_by

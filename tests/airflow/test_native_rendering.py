@@ -65,6 +65,8 @@ LOADING: dict[str, Any] = {
     "expect_or_drop": {"c": "c = 'x'"},
     "expect_or_quarantine": {"d": "d = 'x'"},
     "quarantine_uri": "/q",
+    "deduplicate_by": ["id", "day"],
+    "deduplicate_order_by": ["at DESC"],
 }
 SOURCE = query(
     "SELECT * FROM late",

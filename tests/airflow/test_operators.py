@@ -93,6 +93,8 @@ def test_a_write_is_templated_in_its_table_source_scope_and_values() -> None:
         "expect_or_drop": {},
         "expect_or_quarantine": {},
         "quarantine_uri": None,
+        "deduplicate_by": None,
+        "deduplicate_order_by": None,
         "unique": None,
         "max_deleted_rows": None,
         "max_deleted_fraction": None,

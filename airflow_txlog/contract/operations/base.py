@@ -262,7 +262,8 @@ class SourceOperation(CheckedOperation, frozen=True, kw_only=True):
     """An operation that writes the rows of a source. `schema_evolution`: the table gets the source's new columns.
 
     `expect_or_drop`: conditions on the rows of the source; those that fail are left out. `expect_or_quarantine`: the
-    same, and they are written to the table `quarantine_uri`.
+    same, and they are written to the table `quarantine_uri`. `deduplicate_by`: of the rows that share these columns the
+    first one by `deduplicate_order_by` is used, column names with an optional ASC or DESC.
     """
 
     source: AnySource
@@ -270,9 +271,13 @@ class SourceOperation(CheckedOperation, frozen=True, kw_only=True):
     expect_or_drop: Conditions = msgspec.field(default_factory=dict)
     expect_or_quarantine: Conditions = msgspec.field(default_factory=dict)
     quarantine_uri: Location | None = None
+    deduplicate_by: SomeColumnNames | None = None
+    deduplicate_order_by: SomeColumnNames | None = None
 
     def check_expectations(self) -> None:
         super().check_expectations()
+        possible = self.deduplicate_order_by is None or self.deduplicate_by is not None
+        want("arguments.deduplicate_order_by", possible, "null without deduplicate_by", self.deduplicate_order_by)
         both = self.expect_or_drop.keys() & self.expect_or_quarantine.keys()
         want("arguments.expect_or_quarantine", not both, "a mapping of names that no other expectation has")
         fits = (self.quarantine_uri is None) == (not self.expect_or_quarantine)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.positions import packed_by_file, pairs_by_file, whole
+from airflow_txlog.datafiles.deletion_vectors.positions import packed_by_file, pairs_by_file, union, whole
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, gathered, use_one_thread
 
 FILE_COLUMN = "_txlog_file"
@@ -106,6 +107,18 @@ def packed_rows(addresses: pa.Array) -> pa.RecordBatch:
     found = list(packed_by_file(addresses))
     columns = [pa.array([entry[at] for entry in found], each.type) for at, each in enumerate(PACKED_SCHEMA)]
     return pa.RecordBatch.from_arrays(columns, schema=PACKED_SCHEMA)
+
+
+def united(packed: pa.Table) -> dict[int, RowPositions]:
+    """Return one bitmap for each file of a table PACKED_SCHEMA."""
+    parts: dict[int, list[RowPositions]] = {}
+    columns = (packed.column(name).to_pylist() for name in PACKED_SCHEMA.names)
+    for index, data in zip(*columns, strict=True):
+        parts.setdefault(index, []).append(RowPositions(data, "of found rows"))
+    return {
+        index: of_file[0] if len(of_file) == 1 else RowPositions(union(of_file), "of found rows")
+        for index, of_file in sorted(parts.items())
+    }
 
 
 def packed_pairs(addresses: pa.Array, rows: pa.Array, clauses: pa.Array) -> pa.RecordBatch:

@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, distinct_values, held_rows, is_too_much, rows_packed
+from airflow_txlog.datafiles.tasks.found_rows import (
+    PACKED_SCHEMA,
+    distinct_values,
+    held_rows,
+    is_too_much,
+    rows_packed,
+    united,
+)
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, plain_condition
@@ -27,7 +34,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import held_frame, scan_frame, through
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, run_here
 from airflow_txlog.jobs.resume.attempts import predicate_parameter
-from airflow_txlog.jobs.rows.matches import Matches, united
+from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.columns import columns_named

@@ -102,10 +102,16 @@ def checked(
     counts |= check_unique(context, tx, scope, removed=removed, staged=staged, adds=change.adds)
     return replace(
         change,
-        metrics={**change.metrics, **expectation_metrics(counts)},
+        metrics={**change.metrics, **_duplicates(context), **expectation_metrics(counts)},
         before_commit=to_quarantine(context),
         report=report_of(context, tx, removed=removed, leaving=leaving, staged=staged, new=new),
     )
+
+
+def _duplicates(context: JobContext) -> dict[str, int]:
+    """Return the number of the source's rows that deduplication has left out; nothing without it."""
+    saved = context.saved_inputs.source
+    return {} if saved is None or saved.num_duplicates is None else {"numDuplicateSourceRows": saved.num_duplicates}
 
 
 def check_new_rows(context: JobContext, judged: Judged, *, written: int, inserted: int) -> dict[str, dict[str, int]]:

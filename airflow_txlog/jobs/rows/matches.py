@@ -23,13 +23,12 @@ from airflow_txlog.datafiles.deletion_vectors.positions import (
     SOURCE_ROW,
     pack,
     pack_pairs,
-    union,
     united_pairs,
     unpack_pairs,
     whole,
 )
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.tasks.found_rows import FILE_COLUMN, PACKED_SCHEMA, PAIRS_COLUMN, packed_rows
+from airflow_txlog.datafiles.tasks.found_rows import FILE_COLUMN, PACKED_SCHEMA, PAIRS_COLUMN, packed_rows, united
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, gathered
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.resume.memory import FileMatches
@@ -76,18 +75,6 @@ def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
         return files
     numbers = pa.array(range(files.num_rows), pa.int64())
     return files.filter(pc.invert(pc.is_in(numbers, value_set=rows)))
-
-
-def united(packed: pa.Table) -> dict[int, RowPositions]:
-    """Return one bitmap for each file of a table PACKED_SCHEMA."""
-    parts: dict[int, list[RowPositions]] = {}
-    columns = (packed.column(name).to_pylist() for name in PACKED_SCHEMA.names)
-    for index, data in zip(*columns, strict=True):
-        parts.setdefault(index, []).append(RowPositions(data, "of found rows"))
-    return {
-        index: of_file[0] if len(of_file) == 1 else RowPositions(union(of_file), "of found rows")
-        for index, of_file in sorted(parts.items())
-    }
 
 
 # The numbers of source rows that are sorted at once.

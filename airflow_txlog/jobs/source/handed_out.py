@@ -40,7 +40,7 @@ def beside_source(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class HandedOut:
-    """The values of some identity columns for `num_rows` rows. At least one column.
+    """The values of identity columns for `num_rows` rows. A table may have no such column.
 
     `files` and `buckets`: the number of the first row of each file of the source, and of each bucket. `are_reserved`:
     the table's marks are past the values already.
@@ -60,7 +60,11 @@ class HandedOut:
         return {each.name: each.value(self.num_rows - 1) for each in self.identities}
 
     def first_values(self, bucket: int = 0) -> str:
-        """Return a text of the first values of a bucket's rows: JSON by column, after RESERVED if they are reserved."""
+        """Return a text of the first values of a bucket's rows: JSON by column, after RESERVED if they are reserved;
+        NOT_NUMBERED if the table gives none.
+        """
+        if not self.identities:
+            return NOT_NUMBERED
         values = json.dumps({each.name: each.value(self.buckets[bucket]) for each in self.identities})
         return RESERVED + values if self.are_reserved else values
 
@@ -98,7 +102,7 @@ class Numbering:
         if self._reserved is None or self._reserved.num_rows < handed.num_rows:
             # Other writers number rows while a change waits.
             must_reserve = has_lost or self._reserved is not None or not self._context.spec.publish
-            if not handed.num_rows or not must_reserve:
+            if not identities or not handed.num_rows or not must_reserve:
                 return handed
             self._reserved = _reserved(self._context, handed)
         return replace(handed, identities=self._reserved.identities, are_reserved=True)

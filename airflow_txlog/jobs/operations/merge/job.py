@@ -43,6 +43,7 @@ from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork, vector_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.source.deduplicated import deduplicated, first_row_wanted
 from airflow_txlog.jobs.source.handed_out import HandedOut, Numbering
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_again, saved_source
 from airflow_txlog.jobs.sql.columns import assigned_columns, evolved_metadata
@@ -208,12 +209,14 @@ class MergeRows(RowOperation[PreparedMerge]):
         if self._materialized is None:
             self._materialized = self._saved()
             if self._materialized is not None:
+                self._materialized = deduplicated(context, self._materialized)
                 self.meet(snapshot, self._materialized.columns)
         if self._materialized is not None and not self._materialized.reads_target:
             return self._materialized
         with context.step("materialize"):
             # Other source rows: no finding about the previous ones holds.
-            self._materialized = self._written_down(tx, snapshot, memory.forget)
+            written = self._written_down(tx, snapshot, memory.forget)
+        self._materialized = deduplicated(context, written)
         context.log(f"the source has {plural(self._materialized.num_rows, 'row')}")
         return self._materialized
 
@@ -234,6 +237,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         context, gate = self._context, self._gate
         source = context.executor.source(context, gate, self._merge.source, "source", snapshot)
         self.meet(snapshot, source.columns)
+        first_row_wanted(context, source.columns)
         context.executor.foresee(lambda: why_spark_judges(context, source.columns, source=True))
         context.executor.foresee(lambda: self._why_spark(snapshot, self._pair(snapshot, source.columns)))
         if source.reads_target:

@@ -40,6 +40,7 @@ from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.checked_change import check_arguments, check_old_rows, checked
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
 from airflow_txlog.jobs.rows.tiny_files import joined
+from airflow_txlog.jobs.source.deduplicated import first_row_wanted
 from airflow_txlog.jobs.source.handed_out import NOT_NUMBERED
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.sql.columns import (
@@ -159,6 +160,8 @@ class _Write:
         self._saved_work = saved_work
         self._gate = SqlGate(context)
         self._mode = context.record(Write).mode
+        # A row that an expectation drops must not be the one that is kept of its key.
+        context.judges_source = context.record(Write).deduplicate_by is not None
         self._source: FoundSource | MaterializedSource | None = None
         self._numbered = NumberedRows(context, self._gate)
         self._created: _Target | None = None
@@ -281,7 +284,8 @@ class _Write:
         source, first_values = self._numbered_source(target, scope.rows)
         with context.step("write"):
             new, judged, quarantined = source.stage(target.rules, target.layout, scope.rows)
-            context.saved_inputs.quarantined = tuple(quarantined)
+            if quarantined:
+                context.saved_inputs.quarantined = tuple(quarantined)
             staged = joined(context, target.layout, new)
         try:
             scope.check_inside(staged)
@@ -326,6 +330,7 @@ class _Write:
         write = context.record(Write)
         found = context.executor.source(context, self._gate, write.source, "source", target)
         check_has_columns("replace_using", write.replace_using or (), found.columns.names, "The source")
+        first_row_wanted(context, found.columns)
         return found
 
     def _target(self, tx: Transaction, metadata: Metadata, *, is_new: bool) -> _Target:

@@ -1,4 +1,5 @@
-"""The rows of a write to a table that numbers them: materialized once, numbered again after a lost race.
+"""The rows of a write that are materialized first: those that the table numbers, and those of a source that the job
+deduplicates. They are numbered again after a lost race.
 
 Another writer that commits first may have handed out the same values of an identity column. Then the staged files are
 dropped and written again from the materialized rows: the source is not evaluated again.
@@ -13,8 +14,10 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.rules import RowRules, read_rules
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
+from airflow_txlog.jobs.source.deduplicated import deduplicated, first_row_wanted
 from airflow_txlog.jobs.source.handed_out import NOT_NUMBERED, HandedOut, Numbering, marks_after, still_handed_out
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_again, saved_source
+from airflow_txlog.jobs.sql.expectations import why_spark_judges
 from airflow_txlog.jobs.sql.gate import SqlGate
 
 if TYPE_CHECKING:
@@ -31,13 +34,13 @@ class NumberedRows:
         self._numbering = Numbering(context)
 
     def written_before(self, snapshot: Snapshot) -> MaterializedSource | None:
-        """Return the rows that an earlier attempt or try has materialized, if the table still numbers them."""
+        """Return the rows that an earlier attempt or try has materialized, if this one would materialize them too."""
         context = self._context
         saved = saved_source(context)
         if saved is None:
             return None
         names = [field["name"] for field in saved.schema["fields"]]
-        if not _rules_of(snapshot).lacking(names, context.root):
+        if saved.num_duplicates is None and not _rules_of(snapshot).lacking(names, context.root):
             return None
         if self._written is None:
             self._gate.used.update(saved.parameters)
@@ -47,20 +50,23 @@ class NumberedRows:
     def of(
         self, rules: AcceptedRules, source: FoundSource | MaterializedSource, inside: str | None
     ) -> tuple[MaterializedSource, HandedOut] | None:
-        """Return the rows, materialized, and their values of identity columns; None if the source lacks no such column.
+        """Return the rows, materialized, and their values of identity columns; None if they are written as they come.
 
         `inside`: a condition that each row must satisfy. Raises NeedsSpark before a row is read, and
         ConstraintViolation for a column whose values only the table may choose.
         """
-        identities = rules.table.lacking(source.columns.names, self._context.root)
-        if not identities:
+        context = self._context
+        identities = rules.table.lacking(source.columns.names, context.root)
+        if not identities and first_row_wanted(context, source.columns) is None:
             return None
         if isinstance(source, MaterializedSource):
-            self._written = source
+            written = source
         else:
             source.foresee(rules, identities, inside)
-            with self._context.step("materialize"):
-                self._written = source.materialize(self._gate.used)
+            context.executor.foresee(lambda: why_spark_judges(context, source.columns, source=True))
+            with context.step("materialize"):
+                written = source.materialize(self._gate.used)
+        self._written = deduplicated(context, written)
         return self._written, self._numbering.hand_out(identities, self._written)
 
 
