@@ -455,7 +455,7 @@ FAULTS = (
     Fault(
         name="key-twice-in-the-source-of-an-upsert",
         breaks="an upsert inserts two rows of one key",
-        file="airflow_txlog/jobs/operations/upsert.py",
+        file="airflow_txlog/jobs/operations/merge/by_keys.py",
         old="pc.greater(counts, pa.scalar(1, pa.int64()))",
         new="pc.greater(counts, pa.scalar(2, pa.int64()))",
         tests=(MERGES_WITHOUT_SPARK,),

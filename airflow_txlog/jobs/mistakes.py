@@ -21,6 +21,7 @@ from airflow_txlog.contract.operations import (
     DeleteClause,
     FileView,
     InsertClause,
+    KeyedOperation,
     KeySource,
     Merge,
     Optimize,
@@ -31,7 +32,6 @@ from airflow_txlog.contract.operations import (
     TableView,
     Update,
     UpdateClause,
-    Upsert,
     Write,
 )
 from airflow_txlog.engine import DeltaTable, Snapshot
@@ -43,9 +43,9 @@ from airflow_txlog.exactly_once.transactions import done_in
 from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.executor.local import LocalExecutor
 from airflow_txlog.jobs.operations.delete.job import key_field, key_source_column
+from airflow_txlog.jobs.operations.merge.by_keys import check_key_columns, check_source_columns
 from airflow_txlog.jobs.operations.merge.job import check_aliases
 from airflow_txlog.jobs.operations.optimize.order import order_of
-from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
 from airflow_txlog.jobs.operations.write.job import check_has_partitions
 from airflow_txlog.jobs.operations.write.target_columns import check_layout, spelled
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows
@@ -165,8 +165,8 @@ class _Checks:
                 self._check_write(operation)
             case Merge():
                 self._check_merge(operation)
-            case Upsert():
-                self._check_upsert(operation)
+            case KeyedOperation():
+                self._check_keyed(operation)
             case Alter() if not (operation.add_columns or operation.rename_columns):
                 for text in operation.add_constraints.values():
                     self._check_condition(text, [NamedRows(alias=ROWS_ALIAS, columns=self._columns)])
@@ -197,7 +197,7 @@ class _Checks:
         for name, text in operation.expectations.items():
             seen = columns
             if name in operation.dropping and isinstance(operation, SourceOperation):
-                is_new_row = isinstance(operation, Write) and operation.replace_using is None
+                is_new_row = isinstance(operation, Write) and not (operation.replace_using or operation.deduplicate_by)
                 seen = columns if is_new_row else self._columns_of(operation.source, "source")
             self._check_condition(text, [NamedRows(alias=ROWS_ALIAS, columns=seen)])
 
@@ -269,7 +269,7 @@ class _Checks:
             if not isinstance(assigned, str):
                 self._check_assigned(assigned, operation.target_alias, columns, rows)
 
-    def _check_upsert(self, operation: Upsert) -> None:
+    def _check_keyed(self, operation: KeyedOperation) -> None:
         assert self.snapshot is not None
         check_may_remove_rows(self.snapshot, "a MERGE with WHEN MATCHED clauses")
         check_key_columns(operation, self.snapshot, self.context.root)

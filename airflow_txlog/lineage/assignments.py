@@ -23,6 +23,7 @@ from airflow_txlog.contract.operations import (
     DeleteClause,
     FileView,
     InsertClause,
+    KeyedOperation,
     Merge,
     Operation,
     QuerySource,
@@ -31,7 +32,6 @@ from airflow_txlog.contract.operations import (
     TableView,
     Update,
     UpdateClause,
-    Upsert,
     View,
     Write,
 )
@@ -56,7 +56,7 @@ def copied_columns(operation: Operation, table_uri: str, lineage: Lineage) -> di
             return {}
         source = dict(found)
     match operation:
-        case Write() | Upsert():
+        case Write() | KeyedOperation():
             given: list[Origins] | None = [source]
         case Merge():
             given = _of_clauses(operation, table, source)

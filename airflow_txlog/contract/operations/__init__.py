@@ -13,6 +13,7 @@ from airflow_txlog.contract.operations.base import (
     read_operation,
     register,
 )
+from airflow_txlog.contract.operations.changes import KeyedOperation, Upsert
 from airflow_txlog.contract.operations.fields import (
     FORMATS,
     AnyClause,
@@ -41,7 +42,6 @@ from airflow_txlog.contract.operations.records import (
     Truncate,
     Update,
     Upkeep,
-    Upsert,
     Vacuum,
     Write,
 )
@@ -65,6 +65,7 @@ __all__ = [
     "InsertClause",
     "KeySource",
     "KeyValues",
+    "KeyedOperation",
     "LimitedOperation",
     "Merge",
     "Operation",

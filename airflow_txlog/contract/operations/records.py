@@ -78,12 +78,12 @@ def _looks_plain(part: Expression) -> bool:
     return part.operator in COMPUTED if isinstance(part, Call) else not isinstance(part, Opaque)
 
 
-def _may_be_read_here(source: AnySource) -> bool:
+def may_be_read_here(source: AnySource) -> bool:
     """Return whether Arrow may read the source: Parquet files, one of our tables, or rows in this process."""
     return isinstance(source, TableView | RowsInProcess) or (isinstance(source, FileView) and source.may_be_plain)
 
 
-def _is_in_reach(source: AnySource, *, is_spark_here: bool) -> bool:
+def is_in_reach(source: AnySource, *, is_spark_here: bool) -> bool:
     """Return whether this process finds the source's files: a path names another disk where Spark is elsewhere."""
     is_on_disk = isinstance(source, FileView) and any(scheme_of(path) == LOCAL for path in source.paths)
     return is_spark_here or not is_on_disk
@@ -134,7 +134,7 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
     def may_spare_spark(self) -> bool:
         if self.replace_using is not None:
             # A merge does the work, and Spark has to evolve the schema of one.
-            return _may_be_read_here(self.source) and not self.schema_evolution
+            return may_be_read_here(self.source) and not self.schema_evolution
         is_plain = isinstance(self.source, RowsInProcess) or (
             isinstance(self.source, FileView) and self.source.may_be_plain
         )
@@ -142,7 +142,7 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         is_plain = all(map(looks_plain, self.expectations.values()))
-        return self.may_spare_spark and is_plain and _is_in_reach(self.source, is_spark_here=is_spark_here)
+        return self.may_spare_spark and is_plain and is_in_reach(self.source, is_spark_here=is_spark_here)
 
 
 @register
@@ -171,10 +171,10 @@ class Delete(LimitedOperation, frozen=True, kw_only=True, tag="delete"):
 
     @property
     def may_spare_spark(self) -> bool:
-        return not isinstance(self.keys, KeySource) or _may_be_read_here(self.keys.source)
+        return not isinstance(self.keys, KeySource) or may_be_read_here(self.keys.source)
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        if isinstance(self.keys, KeySource) and not _is_in_reach(self.keys.source, is_spark_here=is_spark_here):
+        if isinstance(self.keys, KeySource) and not is_in_reach(self.keys.source, is_spark_here=is_spark_here):
             return False
         return self.may_spare_spark and looks_plain(self.predicate)
 
@@ -243,11 +243,11 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
 
     @property
     def may_spare_spark(self) -> bool:
-        return _may_be_read_here(self.source) and not self.schema_evolution
+        return may_be_read_here(self.source) and not self.schema_evolution
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         is_plain = all(map(looks_plain, [self.on, *self.clause_texts, *self.expectations.values()]))
-        return self.may_spare_spark and is_plain and _is_in_reach(self.source, is_spark_here=is_spark_here)
+        return self.may_spare_spark and is_plain and is_in_reach(self.source, is_spark_here=is_spark_here)
 
     @property
     def clause_texts(self) -> list[str]:
@@ -258,35 +258,6 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
                 given = clause.set if isinstance(clause, UpdateClause) else clause.values
                 found += [] if isinstance(given, str) else given.values()
         return found
-
-
-@register
-class Upsert(SourceOperation, frozen=True, kw_only=True, tag="upsert"):
-    """Merge by `keys`: update the rows whose keys a source row has, and insert the other source rows.
-
-    `columns`: those that an update changes; null: all.
-    """
-
-    job = f"{_JOBS}.upsert:upsert"
-    needs_spark = True
-    changes_rows = True
-    rows = {"numTargetRowsUpdated": "updated", "numTargetRowsInserted": "inserted"}
-
-    keys: SomeColumnNames
-    columns: SomeColumnNames | None = None
-
-    def check(self) -> None:
-        for name, given in (("keys", self.keys), ("columns", self.columns or ())):
-            distinct = len({column.lower() for column in given}) == len(given)
-            want(f"arguments.{name}", distinct, "a list of different column names", given)
-
-    @property
-    def may_spare_spark(self) -> bool:
-        return _may_be_read_here(self.source) and not self.schema_evolution
-
-    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        is_plain = all(map(looks_plain, self.expectations.values()))
-        return self.may_spare_spark and is_plain and _is_in_reach(self.source, is_spark_here=is_spark_here)
 
 
 @register

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from airflow_txlog.contract.operations import AnySource, Merge, Operation, Upsert, Write
+from airflow_txlog.contract.operations import AnySource, KeyedOperation, Merge, Operation, Write
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step, Task
 from airflow_txlog.engine import Snapshot
@@ -155,7 +155,7 @@ class SparkExecutor:
 
 
 def _joins(operation: Operation) -> bool:
-    return isinstance(operation, Merge | Upsert) or (
+    return isinstance(operation, Merge | KeyedOperation) or (
         isinstance(operation, Write) and operation.replace_using is not None
     )
 

@@ -99,7 +99,7 @@ def test_keys_that_identify_no_single_row_are_refused(tmp_path: Path, spark: Spa
         (source("if(id = 0, NULL, id)"), ["day", "id"], "SchemaMismatch", "1 of 2 source rows have NULL"),
         (source("id").replace("'x'", "id"), ["name"], "SchemaMismatch", "'name' is text in the table and bigint in"),
         (source("id"), ["uid"], "UnknownColumn", "no column 'uid', which keys names"),
-        ("SELECT id FROM range(2)", ["name"], "UnknownColumn", "The source of the upsert has no column 'name'"),
+        ("SELECT id FROM range(2)", ["name"], "UnknownColumn", "The source has no column 'name'"),
     ]:
         error = error_of(upsert(spark, table, sql, *keys))
         assert (error["type"], error["retryable"]) == (error_type, False), error

@@ -114,7 +114,11 @@ def test_the_first_row_of_each_key_is_used(tmp_path: Path, check: Callable[..., 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [check_merge, *(pytest.param(each, marks=pytest.mark.long("further operations")) for each in CHECKS[:2])],
+    ids=lambda check: check.__name__,
+)
 def test_with_spark_it_is_the_same_row(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, check: Callable[..., None]
 ) -> None:

@@ -1,0 +1,57 @@
+"""The operations that bring the rows of a source to a table by key columns: their records."""
+
+from __future__ import annotations
+
+from airflow_txlog.contract.operations.base import SourceOperation, register
+from airflow_txlog.contract.operations.fields import SomeColumnNames
+from airflow_txlog.contract.operations.reading import want
+from airflow_txlog.contract.operations.records import is_in_reach, looks_plain, may_be_read_here
+
+
+class KeyedOperation(SourceOperation, frozen=True, kw_only=True):
+    """An operation on the rows of a table that have the `keys` of a source's rows."""
+
+    needs_spark = True
+    changes_rows = True
+
+    keys: SomeColumnNames
+
+    def check(self) -> None:
+        distinct = len({column.lower() for column in self.keys}) == len(self.keys)
+        want("arguments.keys", distinct, "a list of different column names", self.keys)
+
+    @property
+    def columns_named(self) -> dict[str, tuple[str, ...]]:
+        """The columns of the table and of the source that arguments name, by the argument."""
+        return {"keys": self.keys}
+
+    @property
+    def may_spare_spark(self) -> bool:
+        return may_be_read_here(self.source) and not self.schema_evolution
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        is_plain = all(map(looks_plain, self.expectations.values()))
+        return self.may_spare_spark and is_plain and is_in_reach(self.source, is_spark_here=is_spark_here)
+
+
+@register
+class Upsert(KeyedOperation, frozen=True, kw_only=True, tag="upsert"):
+    """Merge by `keys`: update the rows whose keys a source row has, and insert the other source rows.
+
+    `columns`: those that an update changes; null: all.
+    """
+
+    job = "airflow_txlog.jobs.operations.upsert:upsert"
+    rows = {"numTargetRowsUpdated": "updated", "numTargetRowsInserted": "inserted"}
+
+    columns: SomeColumnNames | None = None
+
+    def check(self) -> None:
+        super().check()
+        given = self.columns or ()
+        distinct = len({column.lower() for column in given}) == len(given)
+        want("arguments.columns", distinct, "a list of different column names", given)
+
+    @property
+    def columns_named(self) -> dict[str, tuple[str, ...]]:
+        return {"keys": self.keys, "columns": self.columns or ()}
