@@ -165,6 +165,7 @@ SHARED_NAMES = {
     "columns statistics": "the values in the log, and what a file's or a job's own are",
     "reading writing rows schema": "of checkpoints and of Parquet files; of the table; of a job's description",
     "operations": "the records of all, and the folder of their jobs",
+    "changes": "of a table between two versions; and those that a source brings to one, as records and as operations",
     "files scan": "of a snapshot, and Spark's reading of them",
     "frames": "of a source, and of data files",
     "names": "of the log's files; of a predicate's columns",
