@@ -1,4 +1,4 @@
-"""Rows that one task makes of all rows with the same keys: the newest of them, or any other fold.
+"""Rows that one task makes of all rows with the same keys: the ones that follow the first, or any other fold.
 
 A task reads all inputs and keeps the rows of its part of the keys, so that any number of rows fits into memory and
 neither executor needs a shuffle. The invariants: all rows of one key are in one part, whatever machine computes it;
@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import whole
+from airflow_txlog.datafiles.tasks.found_rows import packed_rows
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
-from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
 
 _ROWS_AT_ONCE = 65_536
 
@@ -65,25 +66,33 @@ def _in_part(rows: pa.RecordBatch, keys: Sequence[str], part: int, parts: int) -
     return pc.equal(pc.subtract(total, pc.multiply(pc.divide(total, parts), parts)), part)
 
 
-def latest(keys: Sequence[str], order: Sequence[str], tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the last row of each key of the only table in the order of some columns, sorted by the keys.
+def rows_after_first(
+    keys: Sequence[str], order: Sequence[str], directions: Sequence[str], tables: Sequence[pa.Table]
+) -> pa.Table:
+    """Return the numbers of all rows of the only table except the first one of each key, as PACKED_SCHEMA.
 
-    NULL equals NULL in a key, and precedes every value in the order. Of rows that are equal in both the first is
-    returned.
+    NULL equals nothing in a key, and comes last in the order; each column of it has a direction, "ascending" or
+    "descending". The numbers of rows, ROW_ID_COLUMN, decide between rows that are equal in the order.
     """
     (rows,) = tables
-    at = sorted_by(rows, keys, order)
-    is_first = pc.invert(same_as_before([rows.column(name).take(at) for name in keys]))
-    return rows.take(at.filter(is_first))
+    rows = rows.filter(reduce(pc.and_, (rows.column(name).is_valid() for name in keys)))
+    at = sorted_by(rows, keys, [*order, ROW_ID_COLUMN], [*directions, "ascending"])
+    follows = same_as_before([rows.column(name).take(at) for name in keys])
+    return pa.Table.from_batches([packed_rows(whole(rows.column(ROW_ID_COLUMN).take(at.filter(follows))))])
 
 
-def sorted_by(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Array:
-    """Return the numbers of the rows, by the keys and then the last in the order first. Equal rows keep their order."""
+def sorted_by(
+    rows: pa.Table, keys: Sequence[str], order: Sequence[str], directions: Sequence[str] | None = None
+) -> pa.Array:
+    """Return the numbers of the rows, by the keys and then by the order. Equal rows keep their order; NULL comes last.
+
+    `directions` of the columns of the order: "ascending" or "descending", the default.
+    """
     # By number: Arrow would take a name that begins with a dot for a path.
     numbered = pa.table(
         [rows.column(name) for name in (*keys, *order)], [f"c{n}" for n in range(len(keys) + len(order))]
     )
-    ways = ["ascending"] * len(keys) + ["descending"] * len(order)
+    ways = ["ascending"] * len(keys) + list(directions or ["descending"] * len(order))
     return pc.sort_indices(numbered, sort_keys=list(zip(numbered.column_names, ways, strict=True)))
 
 

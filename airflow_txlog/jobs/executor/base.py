@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_txlog.contract.operations import AnySource
     from airflow_txlog.datafiles.parquet.writing import Layout
-    from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step
+    from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
     from airflow_txlog.engine import Snapshot
     from airflow_txlog.engine.log.actions import Metadata
     from airflow_txlog.engine.table.schema.identities import IdentityColumn
@@ -118,13 +118,6 @@ class Executor(Protocol):
 
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
         """Return the tasks' results for all bins, evaluated once. Raises the first TxlogError; `what` is for errors."""
-
-    def run_by_keys(
-        self, context: JobContext, scan: FileScan, keys: Sequence[str], step: Step, schema: pa.Schema, what: str
-    ) -> pa.Table:
-        """Return what a step makes of the scan's rows. It gets all rows with the same values in `keys`, columns of the
-        scan of plain types, in one call.
-        """
 
     def write(self, context: JobContext, work: Work) -> pa.Table:
         """Write the files of the work, all at once; return a record of each."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import AnySource
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA, FileScan, Step, Task
+from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA, FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
@@ -24,7 +24,7 @@ from airflow_txlog.engine.table.schema.types import DecimalType, StructType
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.executor.base import NeedsSpark
-from airflow_txlog.jobs.files.scan import BinTask, run_here, run_together, work_of
+from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
 from airflow_txlog.jobs.files.stage import WRITING, Work
 from airflow_txlog.jobs.spark.session import has_settings_of_its_own
 from airflow_txlog.jobs.sql.current_time import now_in_utc
@@ -98,11 +98,6 @@ class LocalExecutor:
 
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
         return run_here(work_of(tasks), schema, what, self.parallelism)
-
-    def run_by_keys(
-        self, context: JobContext, scan: FileScan, keys: Sequence[str], step: Step, schema: pa.Schema, what: str
-    ) -> pa.Table:
-        return run_together(scan, step, schema, what, self.parallelism)
 
     def write(self, context: JobContext, work: Work) -> pa.Table:
         return self.run(work.tasks, RECORD_SCHEMA, WRITING)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from airflow_txlog.contract.operations import AnySource, KeyedOperation, Merge, Operation, Write
 from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step, Task
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.identities import IdentityColumn
@@ -25,16 +25,8 @@ from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.frames import (
-    FrameRows,
-    over_bins,
-    scan_frame,
-    shuffled_towards,
-    through,
-    union_of,
-    write_work,
-)
-from airflow_txlog.jobs.files.scan import BinTask, run_here, run_together, work_of
+from airflow_txlog.jobs.files.frames import FrameRows, over_bins, scan_frame, shuffled_towards, union_of, write_work
+from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
 from airflow_txlog.jobs.files.stage import NewRows, Staged, TaskRows, Work, stage
 from airflow_txlog.jobs.source.frames import Source, build_source, materialize, numbered_rows, stored_columns
 from airflow_txlog.jobs.source.handed_out import HandedOut
@@ -99,14 +91,6 @@ class SparkExecutor:
         if self.runs_here(sum(task.weight for task in tasks)):
             return run_here(work_of(tasks), schema, what, self.parallelism)
         return collect(union_of(over_bins(self.spark, task, schema) for task in tasks), what)
-
-    def run_by_keys(
-        self, context: JobContext, scan: FileScan, keys: Sequence[str], step: Step, schema: pa.Schema, what: str
-    ) -> pa.Table:
-        if self.runs_here(scan.bins.weight):
-            return run_together(scan, step, schema, what, self.parallelism)
-        frame = scan_frame(context, scan)
-        return collect(through(frame.repartition(*(frame[quoted(name)] for name in keys)), step, schema), what)
 
     def write(self, context: JobContext, work: Work) -> pa.Table:
         return write_work(context, work)

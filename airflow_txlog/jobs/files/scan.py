@@ -23,7 +23,7 @@ from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins, plan_table
-from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step, Task
+from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
 from airflow_txlog.engine.table.snapshot.files import record_counts
@@ -369,9 +369,3 @@ def run_here(
         assert error is not None
         raise of_worker(error, what) from failed
     return pa.Table.from_batches([batch for batches in found for batch in batches], schema)
-
-
-def run_together(scan: FileScan, step: Step, schema: pa.Schema, what: str, threads: int) -> pa.Table:
-    """Return what one call of a step makes of all rows that the scan reads. `what` names the work in errors."""
-    rows = run_here(work_of([Task(source=scan)]), scan.output_schema, what, threads)
-    return pa.Table.from_batches(step(iter(rows.to_batches())), schema)

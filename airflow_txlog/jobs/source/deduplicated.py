@@ -7,7 +7,7 @@ there are any, the other rows are materialized again. Expectations on the source
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,15 +16,15 @@ import pyarrow as pa
 from airflow_txlog.contract.operations import SourceOperation
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.tasks.first_rows import rows_after_first
+from airflow_txlog.datafiles.tasks.folded_rows import rows_after_first
 from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, united
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
-from airflow_txlog.datafiles.tasks.scan_and_write import Task
-from airflow_txlog.engine.table.schema.types import DecimalType, StructType
-from airflow_txlog.errors import UnsupportedFeature
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
+from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import bins_for
 from airflow_txlog.jobs.files.stage import Staged, input_layout, load
+from airflow_txlog.jobs.source.folded import FOLDING, check_compared, folded_scan
 from airflow_txlog.jobs.source.materialized import (
     WRITING_SOURCE,
     MaterializedSource,
@@ -33,10 +33,8 @@ from airflow_txlog.jobs.source.materialized import (
     unmatched_plan,
     with_row_id,
 )
-from airflow_txlog.jobs.sql.columns import check_has_columns
-from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
 
-_LOOKING = "look for rows of the source that share a key"
+_NEEDED_TO = "choose one row of each key"
 _DIRECTION = re.compile(r"\s+(asc|desc)\s*\Z", re.IGNORECASE)
 
 
@@ -59,37 +57,19 @@ def first_row_wanted(context: JobContext, columns: StructType) -> FirstRow | Non
     operation = context.operation
     if not isinstance(operation, SourceOperation) or operation.deduplicate_by is None:
         return None
-    keys, ordered = operation.deduplicate_by, list(map(_direction_of, operation.deduplicate_order_by or ()))
-    _check(context, "deduplicate_by", keys, columns)
-    _check(context, "deduplicate_order_by", [name for name, _ in ordered], columns)
-    spelled = {field.name.lower(): field.name for field in columns}
-    # A key has one value in all rows that share it.
-    order = {spelled[name.lower()]: direction for name, direction in reversed(ordered)}
-    chosen = dict.fromkeys(spelled[key.lower()] for key in keys)
-    return FirstRow(
-        keys=tuple(chosen), order=tuple((name, way) for name, way in reversed(order.items()) if name not in chosen)
-    )
+    ordered, root = list(map(_direction_of, operation.deduplicate_order_by or ())), context.root
+    keys = check_compared("deduplicate_by", operation.deduplicate_by, columns, root, _NEEDED_TO)
+    names = check_compared("deduplicate_order_by", [name for name, _ in ordered], columns, root, _NEEDED_TO)
+    order = list(zip(names, (direction for _, direction in ordered), strict=True))
+    # A key has one value in all rows that share it, and the first mention of a column decides.
+    useful = {name: each for name, each in reversed(order) if name not in keys}
+    return FirstRow(keys=tuple(dict.fromkeys(keys)), order=tuple(reversed(useful.items())))
 
 
 def _direction_of(text: str) -> tuple[str, str]:
     found = _DIRECTION.search(text)
     is_descending = found is not None and found[1].lower() == "desc"
     return _DIRECTION.sub("", text).strip(), "descending" if is_descending else "ascending"
-
-
-def _check(context: JobContext, argument: str, names: Sequence[str], columns: StructType) -> None:
-    check_has_columns(argument, names, columns.names, "The source")
-    for field in filter(None, map(columns.find, names)):
-        is_plain = field.type in PLAIN_TYPES or isinstance(field.type, DecimalType)
-        if not is_plain or field.is_collated or field.is_char:
-            raise UnsupportedFeature(
-                f"{context.root}: {argument} names the column {field.name!r}, whose values do not compare alike in all "
-                "engines. Name a column of whole numbers, decimals, texts without a collation, dates or times, or cast "
-                "it in the source's SQL. Nothing was changed.",
-                table=context.root,
-                feature="deduplication by this column",
-                needed_to="deduplicate the source",
-            )
 
 
 def deduplicated(context: JobContext, source: MaterializedSource) -> MaterializedSource:
@@ -112,10 +92,12 @@ def deduplicated(context: JobContext, source: MaterializedSource) -> Materialize
 def rows_after(context: JobContext, source: MaterializedSource, wanted: FirstRow) -> Mapping[int, RowPositions]:
     """Return the rows that are not the first ones of their keys, by part of the source."""
     names = [*wanted.keys, *(name for name, _ in wanted.order)]
-    schema = with_row_id(pa.schema([source.stored.field(name) for name in names]))
-    scan = input_scan(context, source.files, schema)
-    step = partial(rows_after_first, len(wanted.keys), [direction for _, direction in wanted.order])
-    return united(context.executor.run_by_keys(context, scan, wanted.keys, step, PACKED_SCHEMA, _LOOKING))
+    scan = input_scan(context, source.files, with_row_id(pa.schema([source.stored.field(name) for name in names])))
+    order, directions = zip(*wanted.order, strict=True) if wanted.order else ((), ())
+    fold = partial(rows_after_first, wanted.keys, order, directions)
+    size_bytes = source.bytes_of([*names, ROW_ID_COLUMN])
+    task = folded_scan(context, [scan], wanted.keys, fold, PACKED_SCHEMA, size_bytes)
+    return united(context.executor.run([task], PACKED_SCHEMA, FOLDING))
 
 
 def _without(context: JobContext, source: MaterializedSource, later: Mapping[int, RowPositions]) -> Staged:

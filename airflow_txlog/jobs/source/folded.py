@@ -1,4 +1,4 @@
-"""Materialized sources that tasks make of other ones, key by key: with one row for each key, or with other rows.
+"""Rows that tasks make of materialized sources, key by key, and the sources that hold such rows.
 
 The rows are read and written as those of any materialized source, so their readers do not know of the fold. The
 invariant: keys and orders are compared as Spark compares them; a column for which that is not certain is refused.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.folded_rows import Fold, FoldedScan, latest
+from airflow_txlog.datafiles.tasks.folded_rows import Fold, FoldedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
@@ -22,27 +21,12 @@ from airflow_txlog.errors import UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import plan_of, sent_bins
 from airflow_txlog.jobs.files.stage import input_layout, load
-from airflow_txlog.jobs.source.materialized import MaterializedSource, input_scan, with_row_id
+from airflow_txlog.jobs.source.materialized import MaterializedSource, with_row_id
 from airflow_txlog.jobs.sql.columns import check_has_columns
 from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
 
 _COMPARED_ALIKE = PLAIN_TYPES - {Primitive.BOOLEAN}
 FOLDING = "bring together the source's rows of each key"
-
-
-def reduced(
-    context: JobContext, source: MaterializedSource, keys: Sequence[str], order: Sequence[str]
-) -> MaterializedSource:
-    """Return the source with one row for each key: the last one in the order of some of its columns.
-
-    Of rows that are equal in both, any one stays, the same in every try. The columns are spelled as the source spells
-    them, and `check_compared` accepts them.
-    """
-    if not source.num_rows:
-        return source
-    scan = input_scan(context, source.files, source.stored)
-    fold = partial(latest, tuple(keys), tuple(order))
-    return replace(source, files=_written(context, [scan], keys, fold, source.stored, source.bytes_of(source.names)))
 
 
 def folded(
@@ -85,15 +69,24 @@ def check_compared(argument: str, names: Sequence[str], columns: StructType, roo
     return [field.name for field in found]
 
 
+def folded_scan(
+    context: JobContext, inputs: Sequence[FileScan], keys: Sequence[str], fold: Fold, schema: pa.Schema, size_bytes: int
+) -> Task:
+    """Return the task that yields the rows of the fold, in bins of a part of the keys that a task can hold.
+
+    `size_bytes`: about the memory that all rows of the inputs take.
+    """
+    parts = 1 + size_bytes // context.limits.held_source_bytes
+    plan = plan_of(context.store, schema, ["part"] * parts, [0] * parts)
+    bins = sent_bins(context, plan, [[number] for number in range(parts)])
+    scan = FoldedScan(bins=bins, schema=schema, inputs=tuple(inputs), keys=tuple(keys), fold=fold, parts=parts)
+    # Each bin reads all inputs.
+    return Task(source=scan, more_weight=sum(each.bins.weight for each in inputs))
+
+
 def _written(
     context: JobContext, inputs: Sequence[FileScan], keys: Sequence[str], fold: Fold, stored: pa.Schema, size_bytes: int
 ) -> tuple[StagedFile, ...]:
-    """Write the rows of the fold, each task those of a part of the keys that it can hold."""
-    parts = 1 + size_bytes // context.limits.held_source_bytes
-    plan = plan_of(context.store, stored, ["part"] * parts, [0] * parts)
-    bins = sent_bins(context, plan, [[number] for number in range(parts)])
-    scan = FoldedScan(bins=bins, schema=stored, inputs=tuple(inputs), keys=tuple(keys), fold=fold, parts=parts)
-    # Each task reads all inputs.
-    weight = sum(each.bins.weight for each in inputs)
+    task = folded_scan(context, inputs, keys, fold, stored, size_bytes)
     layout = input_layout(context, with_row_id(stored))
-    return tuple(load(context, Task(source=scan, layout=layout, numbers_rows=True, more_weight=weight), FOLDING).files)
+    return tuple(load(context, replace(task, layout=layout, numbers_rows=True), FOLDING).files)

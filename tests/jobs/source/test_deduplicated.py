@@ -17,7 +17,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.identities import identity_column
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.storage.limits import SMALL_JOB
+from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, insert, run, update
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, bag, make_table
@@ -72,24 +72,24 @@ def written(spark: SparkSession | None, table: Table, source: dict[str, Any], **
     return committed(run(spark, "write", table, source=source, **BY, **more))
 
 
-def check_write(spark: SparkSession | None, folder: Path) -> None:
+def check_write(spark: SparkSession | None, folder: Path, **more: Any) -> None:
     rows = random_rows(1)
     kept = first_of_each_key(rows)
     source = source_in(folder / "in", rows)
-    result = written(spark, folder / "new", source, partition_by=["p"])  # type: ignore[arg-type]
+    result = written(spark, folder / "new", source, partition_by=["p"], **more)  # type: ignore[arg-type]
     table = Table.open(folder / "new")
     assert bag(table.to_arrow()) == bag(table_of(kept))
     assert result.metrics["numOutputRows"] == len(kept)
     assert result.metrics["numDuplicateSourceRows"] == len(rows) - len(kept) > 0
-    written(spark, table, source, mode="overwrite", replace_using=["k"])
+    written(spark, table, source, mode="overwrite", replace_using=["k"], **more)
     assert bag(table.to_arrow()) == bag(table_of([*kept, *(row for row in kept if row[0] is None)]))
 
 
-def check_upsert(spark: SparkSession | None, folder: Path) -> None:
+def check_upsert(spark: SparkSession | None, folder: Path, **more: Any) -> None:
     rows = with_keys(random_rows(2))
     table = make_table(folder / "t", table_of([(1, "a", 0, "old"), (77, "a", 0, "old")]))
     source = source_in(folder / "in", rows)
-    result = committed(run(spark, "upsert", table, source=source, keys=["k", "p"], **BY))
+    result = committed(run(spark, "upsert", table, source=source, keys=["k", "p"], **BY, **more))
     kept = first_of_each_key(rows)
     assert any(row[:2] == (1, "a") for row in kept)
     assert bag(table.to_arrow()) == bag(table_of([(77, "a", 0, "old"), *kept]))
@@ -97,11 +97,11 @@ def check_upsert(spark: SparkSession | None, folder: Path) -> None:
     assert result.metrics["numDuplicateSourceRows"] == len(rows) - len(kept)
 
 
-def check_merge(spark: SparkSession | None, folder: Path) -> None:
+def check_merge(spark: SparkSession | None, folder: Path, **more: Any) -> None:
     rows = random_rows(3)
     table = make_table(folder / "t", table_of([(1, "a", 0, "old")]))
     source, clauses = source_in(folder / "in", rows), [update("*"), insert()]
-    committed(run(spark, "merge", table, source=source, on="t.k = s.k AND t.p = s.p", clauses=clauses, **BY))
+    committed(run(spark, "merge", table, source=source, on="t.k = s.k AND t.p = s.p", clauses=clauses, **BY, **more))
     assert bag(table.to_arrow()) == bag(table_of(first_of_each_key(rows)))
 
 
@@ -119,12 +119,10 @@ def test_the_first_row_of_each_key_is_used(tmp_path: Path, check: Callable[..., 
     [check_merge, *(pytest.param(each, marks=pytest.mark.long("further operations")) for each in CHECKS[:2])],
     ids=lambda check: check.__name__,
 )
-def test_with_spark_it_is_the_same_row(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, check: Callable[..., None]
+def test_with_spark_and_in_several_parts_it_is_the_same_row(
+    tmp_path: Path, spark: SparkSession, check: Callable[..., None]
 ) -> None:
-    # So little that Spark groups the rows by their keys.
-    monkeypatch.setenv(SMALL_JOB.setting, "1")
-    check(spark, tmp_path)
+    check(spark, tmp_path, limits=Limits(held_source_bytes=500))
 
 
 def test_without_an_order_one_row_of_each_key_is_used(tmp_path: Path) -> None:
