@@ -892,6 +892,22 @@ FAULTS = (
         tests=("tests/datafiles/tasks/test_in_place.py",),
     ),
     Fault(
+        name="whole-groups-beside-a-vector",
+        breaks="a deleted row comes back with the row group that no other row leaves",
+        file="airflow_txlog/datafiles/tasks/copies.py",
+        old="split_groups(parquet, groups, [unpack(leaving), deleted])",
+        new="split_groups(parquet, groups, [unpack(leaving)])",
+        tests=("tests/datafiles/tasks/test_whole_groups.py",),
+    ),
+    Fault(
+        name="whole-groups-of-another-form",
+        breaks="a file has times in milliseconds that its footer declares as microseconds",
+        file="airflow_txlog/datafiles/parquet/whole_groups.py",
+        old="return splice if splice.has_form_of(_form(schema, options)) else None",
+        new="return splice",
+        tests=("tests/datafiles/tasks/test_whole_groups.py",),
+    ),
+    Fault(
         name="rows-that-leave-stay-in-place",
         breaks="a row that a merge deletes stays in the file",
         file="airflow_txlog/datafiles/tasks/in_place.py",

@@ -240,6 +240,9 @@ STATEMENTS = {
         },
         deltalake={"'_')": "'_', 'g')"},
     ),
+    "tpch-delete-orders": Statement(
+        shape=LINEITEM, operation="delete", arguments={"predicate": "l_orderkey BETWEEN 1000 AND 1100"}
+    ),
     "tpch-delete-like": Statement(
         shape=LINEITEM, operation="delete", arguments={"predicate": "l_comment LIKE '%special%requests%'"}
     ),

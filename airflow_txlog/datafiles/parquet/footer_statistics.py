@@ -48,9 +48,10 @@ Chunks: TypeAlias = Callable[[int], Sequence[ChunkStatistics]]
 """The statistics of a column's chunks in row groups with rows, by the number of the column."""
 
 
-def chunks_of(parquet: pq.ParquetFile) -> Chunks:
-    """Return the statistics of an open file that `open_data_file` has checked."""
-    groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+def chunks_of(parquet: pq.ParquetFile, row_groups: Iterable[int] | None = None) -> Chunks:
+    """Return the statistics of these row groups of an open file that `open_data_file` has checked; None for all."""
+    numbers = range(parquet.metadata.num_row_groups) if row_groups is None else row_groups
+    groups = [parquet.metadata.row_group(number) for number in numbers]
     groups = [group for group in groups if group.num_rows]
     return lambda number: [_of_chunk(group.column(number)) for group in groups]
 

@@ -122,14 +122,21 @@ class RowGroupWriter:
             return
         table = _writable(pa.Table.from_batches(self._pending, self.schema))
         self._pending, self.pending_bytes = [], 0
+        self._write_group(self._begun(), table)
+        self._statistics.update(table)
+        self._num_records += table.num_rows
+        count_rows(written=table.num_rows)
+
+    def skip_to(self, position: int) -> None:
+        """Do nothing: the next row has this position in the file that is copied."""
+
+    def _begun(self) -> pq.ParquetWriter:
+        """Return the writer of the file, which it begins if that is not done."""
         if self._writer is None:
             self._sink = self._opened()
             # Arrow's own copy of the schema is left out: a reader that trusts it would misread the columns' types.
             self._writer = pq.ParquetWriter(self._stream(self._sink), self.schema, store_schema=False, **self._options)
-        self._write_group(self._writer, table)
-        self._statistics.update(table)
-        self._num_records += table.num_rows
-        count_rows(written=table.num_rows)
+        return self._writer
 
     def _opened(self) -> Any:
         if self._discards:

@@ -132,6 +132,22 @@ class FileFields:
         return self._names.get(wanted, self._lowered.get(wanted.lower()))
 
 
+def is_as_held(field: pa.Field, held: pa.Field) -> bool:
+    """Return whether the file's column has the name, under which statistics are found, and the type of the field."""
+    has_id = not is_found_by_id(field) or (held.metadata or {}).get(PARQUET_ID_KEY) == field.metadata[FIELD_ID_KEY]
+    return has_id and physical_name(field) == held.name and _is_same(field.type, held.type)
+
+
+def _is_same(kind: pa.DataType, held: pa.DataType) -> bool:
+    """Return whether the types differ at most in nullability and in the names of a list's or map's values."""
+    inner, others = inner_fields(kind), inner_fields(held)
+    if not inner or len(inner) != len(others) or kind.id != held.id:
+        return bool(kind == held)
+    if pa.types.is_struct(kind):
+        return all(map(is_as_held, inner, others))
+    return all(_is_same(field.type, each.type) for field, each in zip(inner, others, strict=True))
+
+
 def columns_of_leaf(path: str) -> set[str]:
     """Return the possible names of the top-level column of the leaf at a Parquet path: names may hold dots too."""
     parts = path.split(".")

@@ -69,6 +69,7 @@ def copy_without(
     group_ends = set(row_group_starts(parquet)[1:])
     dropped = 0
     for start, batch in read_batches(file, parquet, row_groups=row_groups, keeps_dictionaries=True):
+        writer.skip_to(start)
         at = start
         for part in () if look is None else spelled_out(batch):
             look(at, part)  # type: ignore[misc]
@@ -85,6 +86,7 @@ def copy_without(
             writer.write(_normalised(file, kept, schema))
         if start + batch.num_rows in group_ends:
             writer.end_row_group()
+    writer.skip_to(parquet.metadata.num_rows)
     return dropped
 
 

@@ -9,6 +9,7 @@ Source: parquet.thrift, FileMetaData, RowGroup, ColumnChunk, ColumnMetaData.
 
 from __future__ import annotations
 
+import abc
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, rows_at_once
+from airflow_txlog.datafiles.parquet.footer_statistics import is_of_old_writer
 from airflow_txlog.datafiles.parquet.footers import footer_of
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
+from airflow_txlog.datafiles.parquet.reading import calendar_of
 from airflow_txlog.datafiles.parquet.thrift import (
     I16,
     I32,
@@ -42,7 +45,7 @@ _MOST_ROWS = 64 * 1024 * 1024
 # Numbers of fields in parquet.thrift: of the file, a schema element, a row group, a column chunk, and its metadata.
 _SCHEMA, _NUM_ROWS, _ROW_GROUPS, _KEY_VALUES, _COLUMN_ORDERS, _ENCRYPTION = 2, 3, 4, 5, 7, 8
 _NUM_CHILDREN = 5
-_COLUMNS, _TOTAL_BYTES, _SORTING, _GROUP_OFFSET, _COMPRESSED_BYTES, _ORDINAL = 1, 2, 4, 5, 6, 7
+_COLUMNS, _TOTAL_BYTES, _GROUP_ROWS, _SORTING, _GROUP_OFFSET, _COMPRESSED_BYTES, _ORDINAL = 1, 2, 3, 4, 5, 6, 7
 _CHUNK_OFFSET, _META_DATA = 2, 3
 _OFFSETS = (9, 10, 11)
 _BLOOM_FILTER = (14, 15)
@@ -86,7 +89,9 @@ class Splice:
             return None
         kept = [leaf for number, column in enumerate(columns) if number not in replaced for leaf in column.leaves]
         filled = [group for group in groups if metadata.row_group(group).num_rows]
-        if _ENCRYPTION in footer or columns[-1].leaves.stop != metadata.num_columns or not filled:
+        # What the statistics of such a file mean depends on its writer.
+        is_old = calendar_of(parquet).is_legacy or is_of_old_writer(parquet)
+        if is_old or _ENCRYPTION in footer or columns[-1].leaves.stop != metadata.num_columns or not filled:
             return None
         found = cls(parquet, replaced, filled, kept, footer, parquet.source.size() - _ENDING_BYTES - len(data))
         return found if all(map(found._is_certain, filled)) else None
@@ -178,23 +183,41 @@ class Splice:
             _row_group(ordinal, fields_of(old_groups[group]), fields_of(added), taken, moved[ordinal])
             for ordinal, (group, added) in enumerate(zip(self.groups, structs_of(other, _ROW_GROUPS), strict=True))
         ]
-        rows = sum(self.parquet.metadata.row_group(group).num_rows for group in self.groups)
-        found = {
-            **self.footer,
-            _SCHEMA: struct_list(schema),
-            _NUM_ROWS: integer(rows),
-            _ROW_GROUPS: struct_list(groups),
-        }
-        values = [pair for pair in structs_of(self.footer, _KEY_VALUES) if not _is_schema_of_arrow(pair)]
-        found.pop(_KEY_VALUES, None)
-        if values:
-            found[_KEY_VALUES] = struct_list(values)
+        found = {**self._footer_of(groups), _SCHEMA: struct_list(schema)}
         orders, new_orders = structs_of(self.footer, _COLUMN_ORDERS), structs_of(other, _COLUMN_ORDERS)
         found.pop(_COLUMN_ORDERS, None)
         if len(orders) == self.parquet.metadata.num_columns and new_orders:
             chosen = [(new_orders if is_new else orders)[leaf] for is_new, one in taken for leaf in one.leaves]
             found[_COLUMN_ORDERS] = struct_list(chosen)
         return struct(found)
+
+    def footer_of_groups(self, new: bytes, copied: Sequence[tuple[int, Mapping[int, int]] | None]) -> bytes:
+        """Return the footer of a copy with whole row groups of the file, `copied` with how far their chunks have moved.
+
+        None stands for the next row group of `new`, the footer of a file of the same schema.
+        """
+        columns = _columns(self.footer)
+        old_groups, written = structs_of(self.footer, _ROW_GROUPS), iter(structs_of(fields_of(new), _ROW_GROUPS))
+        groups = []
+        for ordinal, each in enumerate(copied):
+            group = fields_of(next(written) if each is None else old_groups[each[0]])
+            taken = [(each is None, column) for column in columns]
+            groups.append(_row_group(ordinal, group, group, taken, {} if each is None else each[1]))
+        return struct(self._footer_of(groups))
+
+    def _footer_of(self, groups: Sequence[bytes]) -> Fields:
+        """Return the footer of the file with these row groups, without Arrow's schema."""
+        rows = sum(integer_of(fields_of(group), _GROUP_ROWS) or 0 for group in groups)
+        found = {**self.footer, _NUM_ROWS: integer(rows), _ROW_GROUPS: struct_list(groups)}
+        values = [pair for pair in structs_of(self.footer, _KEY_VALUES) if not _is_schema_of_arrow(pair)]
+        found.pop(_KEY_VALUES, None)
+        return {**found, _KEY_VALUES: struct_list(values)} if values else found
+
+    def has_form_of(self, other: bytes) -> bool:
+        """Return whether a file with the footer `other` has the same columns, whose values have the same order."""
+        found = fields_of(other)
+        (_, *ours), (_, *others) = (structs_of(footer, _SCHEMA) for footer in (self.footer, found))
+        return ours == others and self.footer.get(_COLUMN_ORDERS) == found.get(_COLUMN_ORDERS)
 
 
 class ChunkMismatch(Exception):
@@ -338,22 +361,39 @@ def _is_schema_of_arrow(pair: bytes) -> bool:
     return fields_of(pair)[_KEY][1][1:] == _ARROW_SCHEMA
 
 
-class SplicedWriter(RowGroupWriter):
-    """Writes the copy. `write` takes the rows of the replaced columns. `end_row_group` ends one of the source's row
-    groups and copies the chunks of its other columns.
-    """
+class SplicingWriter(RowGroupWriter):
+    """Writes a copy of which some chunks are bytes of its source. Its footer is put together by `_footer`."""
 
     def __init__(self, splice: Splice, *of_file: Any, **options: Any) -> None:
         super().__init__(*of_file, **options)
         self._splice = splice
-        self._moved: list[dict[int, int]] = []
-        self._row_group_bytes = sys.maxsize
 
     def _stream(self, sink: Any) -> pa.NativeFile:
         self._open = _BeforeFooter(sink)
         # One stream for both, so that Arrow counts the bytes of copied chunks.
         self._chunks = pa.PythonFile(self._open, "w")
         return self._chunks
+
+    def _end(self, writer: pq.ParquetWriter) -> None:
+        footer = self._open.footer = bytearray()
+        super()._end(writer)
+        merged = self._footer(bytes(footer[:-_ENDING_BYTES]))
+        self._open.sink.write(merged + len(merged).to_bytes(4, "little") + _MAGIC)
+
+    @abc.abstractmethod
+    def _footer(self, written: bytes) -> bytes:
+        """Return the footer of the copy; `written` is that of a file of the written rows alone."""
+
+
+class SplicedWriter(SplicingWriter):
+    """Writes a copy with other columns. `write` takes the rows of the replaced columns. `end_row_group` ends one of the
+    source's row groups and copies the chunks of its other columns.
+    """
+
+    def __init__(self, *of_file: Any, **options: Any) -> None:
+        super().__init__(*of_file, **options)
+        self._moved: list[dict[int, int]] = []
+        self._row_group_bytes = sys.maxsize
 
     def _write_group(self, writer: pq.ParquetWriter, table: pa.Table) -> None:
         # Java's readers look for the middle of a row group behind the start of its first column. If another chunk came
@@ -366,11 +406,8 @@ class SplicedWriter(RowGroupWriter):
         if not is_first:
             super()._write_group(writer, table)
 
-    def _end(self, writer: pq.ParquetWriter) -> None:
-        footer = self._open.footer = bytearray()
-        super()._end(writer)
-        merged = self._splice.footer_with(bytes(footer[:-_ENDING_BYTES]), self._moved)
-        self._open.sink.write(merged + len(merged).to_bytes(4, "little") + _MAGIC)
+    def _footer(self, written: bytes) -> bytes:
+        return self._splice.footer_with(written, self._moved)
 
 
 class _BeforeFooter:

@@ -101,10 +101,21 @@ class StatisticsCollector:
 
         Returns the columns whose bounds only the values prove; `add_values` must get these.
         """
-        kept = {name: columns for name, columns in self._columns.items() if name not in replaced}
-        self._added_apart = frozenset(kept)
+        self._added_apart = frozenset(self._columns.keys() - replaced)
+        return self._add_proven(self._added_apart, chunks, leaves)
+
+    def add_groups(self, num_rows: int, chunks: Chunks, leaves: FooterLeaves) -> list[str]:
+        """Add rows of a file by its footer: `chunks` are those of the row groups that have them.
+
+        Returns as `add_kept` does.
+        """
+        self._num_records += num_rows
+        return self._add_proven(self._columns, chunks, leaves)
+
+    def _add_proven(self, names: Collection[str], chunks: Chunks, leaves: FooterLeaves) -> list[str]:
         unproven = []
-        for name, columns in kept.items():
+        for name in names:
+            columns = self._columns[name]
             pairs = [(column, leaves.found.get(column.keys)) for column in columns]
             found = [(column, leaf, [] if leaf is None else chunks(leaf.number)) for column, leaf in pairs]
             if all(leaf is None or column.is_proven(leaf, of_leaf) for column, leaf, of_leaf in found):

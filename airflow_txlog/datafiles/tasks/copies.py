@@ -33,6 +33,8 @@ from airflow_txlog.datafiles.parquet.rewriting import (
     copy_without,
     open_for_copy,
 )
+from airflow_txlog.datafiles.parquet.splicing import ChunkMismatch
+from airflow_txlog.datafiles.parquet.whole_groups import GroupsWriter, add_statistics, split_groups, whole_groups
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.row_ids import RowIds
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE, StagedFile
@@ -127,18 +129,30 @@ class CopyTask(FileTask):
                     raise corrupt_column(planned.file, error) from error
                 lacking = _lacking(schema, self.layout)
                 completed = functools.partial(_completed, ids, lacking, planned.constants) if ids or lacking else None
-                writer = RowGroupWriter(
+                groups = planned.row_groups(parquet.metadata.num_row_groups)
+                leaving = planned.leaving or planned.positions or b""
+                whole, partly = split_groups(parquet, groups, [unpack(leaving), deleted])
+                splice = None if completed else whole_groups(parquet, whole, self.layout, schema, options)
+                # Rows that leave are only read for their images.
+                read = {*whole, *partly} if look is None else {*groups}
+                statistics = self.layout.statistics_for(schema)
+                if splice is not None:
+                    read -= {*splice.groups}
+                    add_statistics(statistics, splice, planned.file, self.layout.data_schema)
+                make = RowGroupWriter if splice is None else functools.partial(GroupsWriter, splice)
+                writer = make(
                     store,
                     self.layout.path_in(planned.directory, attempt, number, options),
                     pa.schema([*(schema if ids is None else ids.added_to(schema)), *map(physical_field, lacking)]),
                     options=options,
                     key_values=copy_key_values(parquet),
-                    statistics=self.layout.statistics_for(schema),
+                    statistics=statistics,
                     discards=self.layout.discards,
                 )
-                groups = planned.row_groups(parquet.metadata.num_row_groups)
-                leaving = planned.leaving or planned.positions or b""
-                copy_without(planned.file, parquet, leaving, writer, deleted, groups, look, completed)
+                try:
+                    copy_without(planned.file, parquet, leaving, writer, deleted, sorted(read), look, completed)
+                except ChunkMismatch as error:
+                    raise corrupt_column(planned.file, error) from error
             return writer.close(planned.partition_values, source=planned.index)
         except BaseException:
             if writer is not None:

@@ -19,19 +19,15 @@ from airflow_txlog.datafiles.deletion_vectors.positions import addresses, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.conversion import conforming, forbids_null
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
-from airflow_txlog.datafiles.parquet.footer_statistics import chunks_of, is_of_old_writer, leaves_of_footer
+from airflow_txlog.datafiles.parquet.footer_statistics import chunks_of, leaves_of_footer
 from airflow_txlog.datafiles.parquet.physical import (
     DEFAULT_FORMAT,
-    FIELD_ID_KEY,
     PARQUET_ID_KEY,
     FileFields,
-    inner_fields,
-    is_found_by_id,
+    is_as_held,
     physical_field,
-    physical_name,
 )
 from airflow_txlog.datafiles.parquet.reading import (
-    calendar_of,
     corrupt_column,
     names_in_file,
     open_data_file,
@@ -127,18 +123,13 @@ class _Copy:
             raise NotInPlace("a column is not in the file, or twice")
         of_table = {members.find(field): field for field in layout.data_schema}
         for place, field in enumerate(self._held):
-            if place in of_table and not _is_as_held(of_table[place], field):
+            if place in of_table and not is_as_held(of_table[place], field):
                 raise NotInPlace("a column has another name or type in the file")
         self._assigned = pa.schema([of_table[place] for place in places])
         self._written = pa.schema([_as_written(of_table[place], self._held.field(place)) for place in places])
         groups = planned.row_groups(parquet.metadata.num_row_groups)
         splice = Splice.of(parquet, frozenset(places), groups)
-        if (
-            calendar_of(parquet).is_legacy
-            or is_of_old_writer(parquet)
-            or splice is None
-            or any(forbids_null(field.type) for field in self._assigned)
-        ):
+        if splice is None or any(forbids_null(field.type) for field in self._assigned):
             raise NotInPlace("the file is of another writer")
         if 2 * splice.kept_bytes < splice.all_bytes:
             # A rewrite keeps dictionaries, and is faster for most of the bytes.
@@ -228,19 +219,3 @@ def _as_written(field: pa.Field, held: pa.Field) -> pa.Field:
     ids = {key: value for key, value in (held.metadata or {}).items() if key == PARQUET_ID_KEY}
     nullable = field.nullable or held.nullable
     return found.with_nullable(nullable).with_metadata(found.metadata or ids)
-
-
-def _is_as_held(field: pa.Field, held: pa.Field) -> bool:
-    """Return whether the file's column has the name, under which statistics are found, and the type of the field."""
-    has_id = not is_found_by_id(field) or (held.metadata or {}).get(PARQUET_ID_KEY) == field.metadata[FIELD_ID_KEY]
-    return has_id and physical_name(field) == held.name and _is_same(field.type, held.type)
-
-
-def _is_same(kind: pa.DataType, held: pa.DataType) -> bool:
-    """Return whether the types differ at most in nullability and in the names of a list's or map's values."""
-    inner, others = inner_fields(kind), inner_fields(held)
-    if not inner or len(inner) != len(others) or kind.id != held.id:
-        return bool(kind == held)
-    if pa.types.is_struct(kind):
-        return all(map(_is_as_held, inner, others))
-    return all(_is_same(field.type, each.type) for field, each in zip(inner, others, strict=True))
