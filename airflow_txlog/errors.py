@@ -190,6 +190,20 @@ class CannotVacuumLite(TableError, facts="needed earliest"):
     """The log no longer holds every commit since the last vacuum; run a full vacuum. Nothing was deleted."""
 
 
+class WatermarkLost(TableError, facts="consumer version restored_version"):
+    """A table no longer holds the rows up to the watermark of a consumer, or may not. Nothing was processed.
+
+    `version`: the watermark's, of the source. `restored_version`: the table's, if a RESTORE to it is the reason.
+    """
+
+
+class SourceGap(TableError, facts="version"):
+    """The changes of a source after a consumer's watermark cannot be read: `version` is the first such commit.
+
+    The log was cleaned, files were vacuumed, the table was recreated, or a commit changed rows without a record of it.
+    """
+
+
 class OutsideTable(TableError, facts="path link"):
     """The log, or a symbolic link inside the table, leads out of the table's folder. The target was not touched."""
 

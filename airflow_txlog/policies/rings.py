@@ -83,6 +83,8 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.CommitOverwritten: (Ring.NONE, "the same writer would overwrite the next commit too"),
     errors.OverwritingWriter: (Ring.NONE, "the same writer would overwrite our commits"),
     errors.TableNotFound: (Ring.NONE, "a wrong name, or a table that another task has to make first"),
+    errors.WatermarkLost: (Ring.NONE, "the table does not show how far its rows go: a person must look"),
+    errors.SourceGap: (Ring.NONE, "the changes of the source are gone, or were never recorded"),
     errors.OutsideTable: (
         Ring.NONE,
         "the log, or a link in the table's folder, leads out of it: remove it, or see `allow_absolute_paths`",

@@ -25,6 +25,7 @@ from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN, cl
 from airflow_txlog.engine.commit.content.info import after_winner
 from airflow_txlog.engine.commit.content.row_tracking import high_water_mark, number_rows
 from airflow_txlog.engine.commit.content.validation import check_paths_against_winner
+from airflow_txlog.engine.commit.content.watermarks import WATERMARKS
 from airflow_txlog.engine.log.actions import Add, Commit, Metadata, Protocol, Remove
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.predicate import may_hold_match
@@ -76,8 +77,16 @@ def check_winner(attempt: Attempt, winner: Commit) -> Attempt:
 
 
 def check_domains(attempt: Attempt, winner: Commit) -> None:
-    """Two commits must not write one domain, except the row-tracking domain, which `rebase` reconciles."""
+    """Two commits must not write one domain, except the row-tracking domain, which `rebase` reconciles.
+
+    A commit that moves a watermark must not follow a RESTORE unseen.
+    """
     ours = {domain.domain for domain in attempt.domains} - {ROW_TRACKING_DOMAIN}
+    marks = sorted(name for name in ours if name.startswith(WATERMARKS))
+    if marks and (winner.info or {}).get("operation") == "RESTORE":
+        # The rows up to the watermark that this commit moves may be gone.
+        what = f'restored an earlier version, and this transaction moves the watermark "{marks[0]}"'
+        raise conflict(ConcurrentTransaction, attempt, winner, what, domain=marks[0])
     for domain in winner.domains:
         if domain.domain in ours:
             what = f'wrote the domain "{domain.domain}", which this transaction writes too'

@@ -4,7 +4,8 @@ A shallow clone names the source's files by absolute URIs; a deep one has copies
 the source's schema, partitioning, properties, protocol and clustering columns, and a new identity: another table id,
 row ids from zero on, other columns for the ids of moved rows. The invariant: a clone claims no work that it did not do.
 The source's application transactions and domains of other owners, which note such work, stay with the source; and a
-table that becomes a clone of another one loses its own domains with its rows.
+table that becomes a clone of another one loses its own domains with its rows. Watermarks of incremental consumers go
+along: the rows that they describe do.
 Source: delta-spark, CloneTableBase, DomainMetadataUtils.handleDomainMetadataForCloneTable; protocol, "Add File and
 Remove File", "Deletion Vector Descriptor Schema".
 """
@@ -12,7 +13,7 @@ Remove File", "Deletion Vector Descriptor Schema".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +25,7 @@ from airflow_txlog.engine.commit.content.info import ENABLEMENT_TIMESTAMP, ENABL
 from airflow_txlog.engine.commit.content.metadata import keep_furthest
 from airflow_txlog.engine.commit.content.property_names import KEPT_BY_TABLE, of_new_table
 from airflow_txlog.engine.commit.content.row_tracking import MATERIALIZED_COLUMNS, materialized_columns
+from airflow_txlog.engine.commit.content.watermarks import WATERMARKS
 from airflow_txlog.engine.commit.creation import check_feature_properties
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Add, DomainMetadata, Metadata, Protocol
@@ -78,6 +80,8 @@ class Cloneable:
     files: pa.Table
     """The live files, with the schema FILES."""
     clustering: DomainMetadata | None = None
+    watermarks: Mapping[str, DomainMetadata] = field(default_factory=dict)
+    """The domains of incremental consumers, by name."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, spelled: str | None = None) -> Cloneable:
@@ -89,6 +93,7 @@ class Cloneable:
             metadata=snapshot.metadata,
             files=snapshot.files(),
             clustering=snapshot.state.domains.get(CLUSTERING_DOMAIN),
+            watermarks={name: each for name, each in snapshot.state.domains.items() if name.startswith(WATERMARKS)},
         )
 
 
@@ -181,9 +186,9 @@ def _given_properties(given: Mapping[str, str], source: Mapping[str, str], uri: 
 
 
 def give_domains(tx: Transaction, source: Cloneable) -> list[str]:
-    """Let the transaction set the source's clustering and drop all domains that note the work of their owners.
+    """Let the transaction set the source's clustering and watermarks, and drop all other domains of their owners.
 
-    Return the names of these.
+    Return the names of the domains that go.
     """
     have = {} if tx.snapshot is None else tx.snapshot.state.domains
     clustered, wanted = have.get(CLUSTERING_DOMAIN), source.clustering
@@ -191,7 +196,10 @@ def give_domains(tx: Transaction, source: Cloneable) -> list[str]:
         tx.set_domain(CLUSTERING_DOMAIN, wanted.configuration)
     elif wanted is None and clustered is not None:
         tx.set_domain(CLUSTERING_DOMAIN, clustered.configuration, removed=True)
-    dropped = sorted(name for name in have if not name.startswith(_PROTOCOLS_DOMAINS))
+    for name, mark in sorted(source.watermarks.items()):
+        if name not in have or have[name].configuration != mark.configuration:
+            tx.set_domain(name, mark.configuration)
+    dropped = sorted(name for name in have if not name.startswith(_PROTOCOLS_DOMAINS) and name not in source.watermarks)
     for name in dropped:
         tx.set_domain(name, have[name].configuration, removed=True)
     return dropped

@@ -1,16 +1,17 @@
 """RESTORE: make an earlier version the latest one again, by a new commit.
 
 It restores the content (the files that were live, deletion vectors included), the metadata (schema, partitioning,
-properties) and the clustering columns. The protocol, application transactions, other domains, the table's id and
-in-commit timestamps belong to the log and stay. Facts that may only grow keep the furthest value of both
-(`commit/content/metadata`). The invariant: no commit names a file that was not there a moment ago.
+properties), the clustering columns and the watermarks of incremental consumers, whose rows come and go with the files.
+The protocol, application transactions, other domains, the table's id and in-commit timestamps belong to the log and
+stay. Facts that may only grow keep the furthest value of both (`commit/content/metadata`). The invariant: no commit
+names a file that was not there a moment ago.
 Source: delta-spark, RestoreTableCommand; protocol, "Action Reconciliation".
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
 from airflow_txlog.engine.commit.content.metadata import keep_furthest
+from airflow_txlog.engine.commit.content.watermarks import rewound, rewound_text
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import table_to_adds
@@ -63,10 +65,14 @@ _OF_THE_LOG = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """The latest version after a restore, and the metrics of its commit; no metrics if nothing was committed."""
+    """The latest version after a restore, and the metrics of its commit; no metrics if nothing was committed.
+
+    `rewound`: a line for people on each watermark that went back.
+    """
 
     version: int
     metrics: Mapping[str, int] = field(default_factory=dict)
+    rewound: Sequence[str] = ()
 
 
 def restore(
@@ -111,6 +117,9 @@ def restore(
         # The metadata of that version holds the rules under which its rows were written.
         tx.set_metadata(metadata, is_checked=True)
     _restore_clustering(tx, head, target)
+    watermarks = rewound(head.state.domains, target.state.domains)
+    for domain in watermarks:
+        tx.set_domain(domain.domain, domain.configuration, removed=domain.removed)
     tx.add(table_to_adds(coming, data_change=True))
     tx.remove(going)
     metrics = {
@@ -123,7 +132,7 @@ def restore(
     }
     asked = {"version": None if timestamp is not None else target.version, "timestamp": timestamp}
     version = tx.commit("RESTORE", asked, metrics, tags=tags, never_rebases=True)
-    return Restored(version=version, metrics=metrics)
+    return Restored(version=version, metrics=metrics, rewound=rewound_text(watermarks, head.state.domains, store.root))
 
 
 def _restore_clustering(tx: Transaction, head: Snapshot, target: Snapshot) -> None:

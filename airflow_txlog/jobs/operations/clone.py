@@ -21,6 +21,7 @@ from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
+from airflow_txlog.engine.commit.content.watermarks import watermarks_of
 from airflow_txlog.engine.log.actions import Add, Metadata, Protocol
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, table_to_adds
 from airflow_txlog.engine.staged_changes import staged_snapshot
@@ -75,6 +76,7 @@ class _Clone:
             context.table.check_folder(source.metadata.partition_columns)
             tx = context.table.begin_as(*self._definition(None))
             give_domains(tx, source)
+            self._log_watermarks()
         return tx
 
     def plan(self, tx: Transaction) -> Change:
@@ -144,8 +146,17 @@ class _Clone:
                 f"the domains {', '.join(dropped)} of {self._context.root} go with its rows: what they note was done "
                 "to those"
             )
+        self._log_watermarks()
         is_clustered = target.state.domains.get(CLUSTERING_DOMAIN) != self._source.clustering
-        return bool(dropped) or is_clustered or (protocol, metadata) != (target.protocol, target.metadata)
+        domains = target.state.domains
+        is_marked = any(domains.get(name) != mark for name, mark in self._source.watermarks.items())
+        return bool(dropped) or is_clustered or is_marked or (protocol, metadata) != (target.protocol, target.metadata)
+
+    def _log_watermarks(self) -> None:
+        for consumer, mark in watermarks_of(self._source.watermarks, self._source.uri).items():
+            self._context.log(
+                f"the clone continues consumer {consumer!r} after version {mark.version} of {mark.source}"
+            )
 
     def _definition(self, target: Snapshot | None) -> tuple[Protocol, Metadata]:
         context = self._context

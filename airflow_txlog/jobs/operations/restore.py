@@ -56,6 +56,8 @@ def restore(context: LogContext) -> JobResult:
     forget_first_version(context)
     if done is not None:
         return done
+    for line in restored.rewound:
+        context.log(line)
     if restored.version == snapshot.version:
         return context.result(is_committed=False, version=restored.version, read_version=snapshot.version)
     return context.result(

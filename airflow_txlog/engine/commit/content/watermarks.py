@@ -1,0 +1,94 @@
+"""The watermarks of incremental consumers: how far each has processed its source, kept in the target's log.
+
+The domain `txlog.incremental.<consumer>` of the target holds the watermark. The commit that writes the rows of a range
+also writes the domain, so the two cannot disagree. A domain does not expire, as application transactions do. A RESTORE
+keeps domains, so ours rewinds the watermarks (`rewound`), and a consumer looks for a RESTORE by another engine
+(`upkeep.consumers`). The invariant: two commits that write one domain conflict, so a range is committed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from airflow_txlog.engine.log.actions import DomainMetadata
+from airflow_txlog.errors import CorruptTable
+
+WATERMARKS = "txlog.incremental."
+"""The start of the names of the domains, and of the properties that note their consumers."""
+
+
+class Watermark(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How far a consumer has processed its source. A field of a newer release is ignored."""
+
+    source: str
+    """The URI of the source."""
+    table_id: str
+    """The id of the source in its metadata: a table that is recreated gets another one."""
+    version: int
+    """The last version of the source whose changes are processed; -1 for none."""
+    added: str | None = None
+    """A file that the watermark's commit added: while it is live, no RESTORE has undone the commit."""
+    others: dict[str, int] = msgspec.field(default_factory=dict)
+    """The versions at which the other tables of the query were read, by URI."""
+
+
+def domain_of(consumer: str) -> str:
+    """Return the name of the domain that holds the consumer's watermark, and of the property that notes it."""
+    return WATERMARKS + consumer
+
+
+def encoded(watermark: Watermark) -> str:
+    """Return the text of the domain."""
+    return msgspec.json.encode(watermark, order="deterministic").decode()
+
+
+def watermarks_of(domains: Mapping[str, DomainMetadata], table: str) -> dict[str, Watermark]:
+    """Return the watermarks by consumer. Raises CorruptTable for a domain that holds none."""
+    found = {}
+    for name in sorted(domains):
+        if name.startswith(WATERMARKS) and not domains[name].removed:
+            try:
+                found[name.removeprefix(WATERMARKS)] = msgspec.json.decode(domains[name].configuration, type=Watermark)
+            except msgspec.MsgspecError as error:
+                raise CorruptTable(
+                    f"{table}: the domain {name} holds no watermark ({error}). Nothing was read. Set it anew by "
+                    "`airflow txlog incremental reset`.",
+                    table=table,
+                ) from error
+    return found
+
+
+def rewound(
+    now: Mapping[str, DomainMetadata], then: Mapping[str, DomainMetadata], consumers: Collection[str] | None = None
+) -> list[DomainMetadata]:
+    """Return the domains that give these consumers (None: all) the watermarks of an earlier version of the table.
+
+    A commit that takes the table's rows back to that version writes them too. `now` and `then` are the domains of the
+    latest and of the earlier version; a consumer that had no watermark loses its present one.
+    """
+    names = {name for name in (*now, *then) if name.startswith(WATERMARKS)}
+    if consumers is not None:
+        names &= set(map(domain_of, consumers))
+    found = []
+    for name in sorted(names):
+        before, after = now.get(name), then.get(name)
+        if after is not None and after != before:
+            found.append(after)
+        elif after is None and before is not None:
+            found.append(DomainMetadata(domain=name, configuration=before.configuration, removed=True))
+    return found
+
+
+def rewound_text(domains: Collection[DomainMetadata], now: Mapping[str, DomainMetadata], table: str) -> list[str]:
+    """Return a line for people on each watermark that `domains` rewind."""
+    before = watermarks_of(now, table)
+    after = watermarks_of({each.domain: each for each in domains}, table)
+    lines = []
+    for consumer in (each.domain.removeprefix(WATERMARKS) for each in domains):
+        was = f"from version {before[consumer].version} " if consumer in before else ""
+        to = f"to version {after[consumer].version}" if consumer in after else "to the start"
+        source = (after.get(consumer) or before[consumer]).source
+        lines.append(f"the watermark of consumer {consumer!r} goes back {was}{to} of {source}")
+    return lines

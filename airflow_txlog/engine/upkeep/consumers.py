@@ -1,0 +1,121 @@
+"""The watermark of one consumer: read with proof that its rows are still in the table, and written with a commit.
+
+A RESTORE by another engine keeps the domain and takes the rows. The proof is a file that the watermark's commit added
+and that is live, or else the commits since then, none of which is a RESTORE to a version before it. A property of the
+table notes each consumer, so that a domain that another engine lost is missed. The invariant: a consumer that is noted
+or has a domain never starts from the beginning by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from airflow_txlog.engine.commit.content.watermarks import Watermark, domain_of, encoded, watermarks_of
+from airflow_txlog.engine.commit.transaction import Transaction
+from airflow_txlog.engine.log.actions import decode_commit
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.paths import canonical_path
+from airflow_txlog.engine.table.schema.features import missing_features, with_features
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.errors import WatermarkLost
+
+_FEATURE = "domainMetadata"
+_NOTED = "true"
+
+
+def watermark_of(snapshot: Snapshot, consumer: str) -> Watermark | None:
+    """Return the consumer's watermark; None if it has never processed anything into this table.
+
+    Raises WatermarkLost if it has, and the table does not hold the rows up to its watermark any more, or may not.
+    """
+    domains = snapshot.state.domains
+    found = watermarks_of({name: each for name, each in domains.items() if name == domain_of(consumer)}, snapshot.uri)
+    is_noted = domain_of(consumer) in snapshot.metadata.configuration
+    watermark = found.get(consumer)
+    if watermark is None and is_noted:
+        raise _lost(snapshot, consumer, None, "its domain is gone, which another engine has dropped")
+    if watermark is None:
+        return None
+    if not is_noted:
+        raise _lost(snapshot, consumer, watermark, "another engine has taken the table back to before its first run")
+    if watermark.added is not None:
+        path = canonical_path(watermark.added, snapshot.uri)
+        if snapshot.state.files.at_paths({path}).num_rows:
+            return watermark
+    _check_not_undone(snapshot, consumer, watermark)
+    return watermark
+
+
+def _check_not_undone(snapshot: Snapshot, consumer: str, watermark: Watermark) -> None:
+    """Raise WatermarkLost if a commit since the watermark's is a RESTORE to a version before it, or may be."""
+    domain, restores = domain_of(consumer), list[tuple[int, int | None]]()
+    for version in range(snapshot.version, -1, -1):
+        path = commit_name(version)
+        try:
+            commit = decode_commit(version, snapshot.store.read(path), path)
+        except FileNotFoundError:
+            raise _lost(
+                snapshot,
+                consumer,
+                watermark,
+                f"the log no longer shows the commits up to version {version}, one of which may be a RESTORE",
+            ) from None
+        if any(each.domain == domain for each in commit.domains):
+            undone = [(at, to) for at, to in restores if to is None or to < version]
+            if undone:
+                at, to = undone[-1]
+                before = "an earlier state" if to is None else f"version {to}"
+                what = f"version {at} is a RESTORE to {before}, and the watermark is of version {version}"
+                raise _lost(snapshot, consumer, watermark, what, restored_version=to)
+            return
+        if (commit.info or {}).get("operation") == "RESTORE":
+            restores.append((version, _restored(commit.info or {})))
+
+
+def _restored(info: Mapping[str, Any]) -> int | None:
+    """Return the version that a RESTORE names; None if it names a moment."""
+    parameters = info.get("operationParameters")
+    text = str(parameters.get("version")) if isinstance(parameters, Mapping) else ""
+    return int(text) if text.isdecimal() else None
+
+
+def _lost(
+    snapshot: Snapshot,
+    consumer: str,
+    watermark: Watermark | None,
+    what: str,
+    restored_version: int | None = None,
+) -> WatermarkLost:
+    last = "" if watermark is None else f" (version {watermark.version} of {watermark.source})"
+    return WatermarkLost(
+        f"{snapshot.uri}: the watermark of consumer {consumer!r}{last} does not hold: {what}. Nothing was processed. "
+        "Find out up to which version of the source the rows of the table go, and set it by `airflow txlog incremental "
+        f"reset {snapshot.uri} --consumer {consumer} --to-version N`.",
+        table=snapshot.uri,
+        consumer=consumer,
+        version=None if watermark is None else watermark.version,
+        restored_version=restored_version,
+    )
+
+
+def set_watermark(tx: Transaction, consumer: str, watermark: Watermark) -> list[str]:
+    """Let the transaction write the watermark; return what it also changes for it, once per table or consumer."""
+    notes = []
+    protocol, metadata, name = tx.protocol, tx.metadata, domain_of(consumer)
+    assert protocol is not None
+    assert metadata is not None
+    if missing_features(protocol, [_FEATURE]):
+        tx.set_protocol(with_features(protocol, [_FEATURE]))
+        notes.append(
+            f"the table gets the writer feature {_FEATURE}, which its watermarks need: engines that do not know it can "
+            "read the table and no longer write to it"
+        )
+    if name not in metadata.configuration:
+        configuration = {**metadata.configuration, name: _NOTED}
+        tx.set_metadata(msgspec.structs.replace(metadata, configuration=configuration))
+        notes.append(f"the table notes its consumer {consumer!r} in the property {name}")
+    tx.set_domain(name, encoded(watermark))
+    return notes
