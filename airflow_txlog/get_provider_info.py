@@ -7,6 +7,7 @@ from typing import Any
 _NAME = "Delta tables (txlog)"
 _OPERATORS = (
     *("write", "merge", "upsert", "delete", "update", "publish"),
+    "changes.incremental",
     *("alter", "truncate", "restore", "convert", "clone", "optimize", "checkpoint", "vacuum", "upkeep"),
 )
 

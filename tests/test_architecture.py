@@ -141,7 +141,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "operators.arguments": ("rendering | texts", "given"),
     # An UPDATE is a merge's clause on the rows that a DELETE finds, and a DELETE by keys a merge's join.
     # An UPSERT is a whole merge, and so is an overwrite with `replace_using`.
+    # What processes changes lets a write, an upsert or a merge do the work.
     "jobs.operations": (
+        "changes",
         "update | upsert | write | upkeep",
         "delete",
         "alter | audit | merge | optimize | publish | restore | truncate | convert | clone | maintenance",

@@ -17,6 +17,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.changing import alter, clone, convert
+from airflow_txlog.cli.increments import reset_watermark, show_watermarks
 from airflow_txlog.cli.keeping import staged, upkeep
 from airflow_txlog.cli.printing import Answer, ShownColumn, confirm
 from airflow_txlog.cli.usage import UsageError, moment_of, uri_of
@@ -233,6 +234,8 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "convert": convert,
     "clone": clone,
     "staged": staged,
+    "incremental show": show_watermarks,
+    "incremental reset": reset_watermark,
 }
 
 

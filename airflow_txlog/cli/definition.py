@@ -140,6 +140,20 @@ def get_cli_commands() -> list[GroupCommand]:
         _each("--set-property", "set_properties", _PAIR, "A property of the clone, instead of the one of SOURCE"),
         _YES,
     )
+    reset = (
+        _arg("--consumer", required=True, metavar="NAME", help="The consumer whose watermark is set"),
+        _arg("--to-version", type=int, required=True, metavar="N", help="The last processed version; -1: none"),
+        _arg("--source", metavar="SOURCE", help="The source, as TABLE is given (default: the watermark's)"),
+        _YES,
+    )
+    incremental = GroupCommand(
+        name="incremental",
+        help="The watermarks of incremental tasks: how far each has processed its source",
+        subcommands=(
+            _command("show", "The consumers of a table and their watermarks", of="incremental"),
+            _command("reset", "Set the watermark of a consumer; no row changes", *reset, of="incremental"),
+        ),
+    )
     history = (_limit(20), _arg("--check", action="store_true", help="Also look for what is unhealthy, and advise"))
     return [
         GroupCommand(
@@ -157,13 +171,14 @@ def get_cli_commands() -> list[GroupCommand]:
                 _command("clone", "Make a table a clone of another one, shallow or deep", *clone),
                 _command("staged", "The staged changes that wait for a task to publish them"),
                 _command("restore", "Make an earlier version the latest again", *restore),
+                incremental,
             ),
         )
     ]
 
 
-def _command(name: str, help: str, *args: Arg) -> ActionCommand:
-    return ActionCommand(name=name, help=help, func=_run(name), args=(*_COMMON, *args))
+def _command(name: str, help: str, *args: Arg, of: str = "") -> ActionCommand:
+    return ActionCommand(name=name, help=help, func=_run(f"{of} {name}".lstrip()), args=(*_COMMON, *args))
 
 
 def _run(name: str) -> Callable[..., None]:

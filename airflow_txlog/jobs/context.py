@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import Details, JobResult, JobSpec, Lineage
-from airflow_txlog.contract.operations import LimitedOperation, Operation
+from airflow_txlog.contract.operations import Incremental, LimitedOperation, Operation
+from airflow_txlog.contract.operations.incremental import SourceRange
 from airflow_txlog.datafiles.parquet.judging import Judged
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.engine import DeltaTable, Snapshot
+from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.exactly_once.transactions import Seal, folder_named, seal_of, work_folder
 from airflow_txlog.storage import Store
@@ -28,12 +29,17 @@ from airflow_txlog.storage.limits import Limits
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_txlog.engine.table.changes.versions import VersionChanges
     from airflow_txlog.jobs.executor.base import Executor
+    from airflow_txlog.jobs.resume.attempts import Change
     from airflow_txlog.jobs.sql.current_time import CurrentTime
 
 Log = Callable[[str], None]
 
 Record = TypeVar("Record", bound=Operation)
+
+Plan = Callable[[Transaction], "Change"]
+"""Reads through a transaction, stages, and returns the change to commit."""
 
 MOST_LINEAGE_BYTES = 32_768
 """The size above which lineage is left out of `JobResult.details`."""
@@ -68,6 +74,8 @@ class SavedInputs:
     """How the expectations judged the rows of the source."""
     quarantined: tuple[StagedFile, ...] = ()
     """Files with the rows that an expectation sends to quarantine."""
+    range: SourceRange | None = None
+    """The versions of the source that an increment processes."""
 
 
 class StepTimes:
@@ -108,6 +116,8 @@ class LogContext:
     """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
     lineage: Lineage = field(default_factory=Lineage)
     """Facts about the data that the job has found."""
+    around: Callable[[Plan], Plan] | None = None
+    """Returns the plan of an attempt that also does what the job adds to each: to check, and to commit."""
 
     @property
     def operation(self) -> Operation:
@@ -220,6 +230,11 @@ class JobContext(LogContext):
     """Whether `expect_or_drop` judges the rows of the source before they meet the table, and not the new rows."""
     is_continued: bool = False
     """Whether this process has tried it without Spark before."""
+    columns_taken: frozenset[str] | None = None
+    """The lower-case names of the columns that are taken from the source; None for all."""
+    commits_read: tuple[tuple[str, int, int], list[VersionChanges]] | None = None
+    """The commits of a range (of a table, after a version, up to a version) that was read last."""
+    _over_range: tuple[Operation, SourceRange, Operation] | None = None
 
     def __post_init__(self) -> None:
         self.job_id = self.clock.unique_id().replace("-", "")[:16]
@@ -254,8 +269,14 @@ class JobContext(LogContext):
 
     @property
     def operation(self) -> Operation:
-        """The job's operation, with texts that read no clock; `spec.operation` has the author's texts."""
-        return self.texts.operation
+        """The operation that does the work, with texts that read no clock; `spec.operation` is the author's."""
+        operation, chosen = self.texts.operation, self.saved_inputs.range
+        if chosen is None or not isinstance(operation, Incremental):
+            return operation
+        known = self._over_range
+        if known is None or known[0] is not operation or known[1] is not chosen:
+            known = self._over_range = (operation, chosen, operation.over(chosen))
+        return known[2]
 
     @property
     def is_dry_run(self) -> bool:

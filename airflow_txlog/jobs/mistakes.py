@@ -92,7 +92,7 @@ def check_mistakes(spec: JobSpec, table: DeltaTable, *, is_spark_here: bool, has
         log=nothing_logged,
         current_time=CurrentTime(dict),
         # The author's own texts: this check reads no clock.
-        texts=FixedTexts(operation=spec.operation, parameters=spec.operation.bound_parameters),
+        texts=FixedTexts(operation=spec.operation.acting, parameters=spec.operation.bound_parameters),
         is_spark_here=is_spark_here,
     )
     snapshot = _snapshot(context)

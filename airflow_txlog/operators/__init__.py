@@ -4,6 +4,7 @@
 """
 
 from airflow_txlog.operators.alter import DeltaAlterTableOperator
+from airflow_txlog.operators.changes.incremental import DeltaIncrementalOperator
 from airflow_txlog.operators.checkpoint import CheckpointOperator
 from airflow_txlog.operators.clone import DeltaCloneOperator
 from airflow_txlog.operators.convert import DeltaConvertOperator
@@ -40,6 +41,7 @@ __all__ = [
     "DeltaConvertOperator",
     "DeltaDeleteOperator",
     "DeltaDiscardOperator",
+    "DeltaIncrementalOperator",
     "DeltaMergeOperator",
     "DeltaOptimizeOperator",
     "DeltaPublishOperator",

@@ -29,6 +29,7 @@ from airflow_txlog.contract.operations.fields import (
     UpdateClause,
     View,
 )
+from airflow_txlog.contract.operations.incremental import Incremental
 from airflow_txlog.contract.operations.publish import Audit, Discard, Publish
 from airflow_txlog.contract.operations.reading import Sees
 from airflow_txlog.contract.operations.records import (
@@ -62,6 +63,7 @@ __all__ = [
     "DeleteClause",
     "Discard",
     "FileView",
+    "Incremental",
     "InsertClause",
     "KeySource",
     "KeyValues",

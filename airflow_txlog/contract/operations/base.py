@@ -69,6 +69,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return {}
 
     @property
+    def acting(self) -> Operation:
+        """The operation that does the work: this one, or the one that it applies to its own choice of rows."""
+        return self
+
+    @property
     def job_here(self) -> str:
         """The function that runs it with these values: `job`, or a simpler one that loads less."""
         return self.job

@@ -97,12 +97,28 @@ class StagedView(Part, frozen=True, kw_only=True):
     digest: Text
 
 
+class RangeView(Part, frozen=True, kw_only=True):
+    """The rows that the versions after `after` have added; null: all rows of the last version.
+
+    `changes`: change rows, with their type, version and time. `skip_change_commits`: leave out commits that change or
+    remove rows.
+    """
+
+    after: Annotated[int, Meta(ge=-1, description="a version, or -1 for the start")] | None = None
+    changes: bool = False
+    skip_change_commits: bool = False
+
+
 class TableView(Part, frozen=True, kw_only=True):
-    """A Delta table: at a version, as a staged change would leave it, or at its latest version."""
+    """A Delta table: at a version, as a staged change would leave it, or at its latest version.
+
+    `range`: some rows of the versions up to `version` instead.
+    """
 
     table: Location
     version: Version | None = None
     staged: StagedView | None = None
+    range: RangeView | None = None
 
     @classmethod
     def fits(cls, given: Mapping[str, Any]) -> bool:
@@ -115,6 +131,8 @@ class TableView(Part, frozen=True, kw_only=True):
 
     def check(self, place: str) -> None:
         want(f"{place}.version", None in (self.version, self.staged), "null with a staged change", self.version)
+        fits = self.range is None or (self.version is not None and (self.range.after or 0) <= self.version)
+        want(f"{place}.version", fits, "the last version of the range", self.version)
 
 
 class FileView(Part, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.deletion_vectors.positions import CLAUSE, SOURCE_ROW, unpack_pairs, whole
 from airflow_txlog.datafiles.parquet.reading import DataFile
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN
 from airflow_txlog.errors import JobError
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
@@ -28,7 +29,7 @@ from airflow_txlog.storage import Store, StoreReference
 # them all, and none of them met a source row.
 # `segment` is the number of the segment that new images of the file's rows belong to; if `is_copied`, the task that
 # writes the images copies the file's other rows too, without those of `leaving` if more rows leave than have images.
-# Columns named `constant:<column>` follow: the partition values, typed.
+# Columns named `constant:<column>` follow: the partition values, typed, and facts about change rows.
 PLAN_FIELDS = [
     pa.field("index", pa.int64(), nullable=False),
     pa.field("path", pa.string(), nullable=False),
@@ -157,9 +158,17 @@ def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
                 row_ids=row_ids,
                 clauses=clauses,
                 is_copied=bool(value.pop("is_copied")),
-                constants={name.removeprefix(CONSTANT_PREFIX): part.column(name)[row] for name in constants},
+                constants=_constants({name: part.column(name)[row] for name in constants}),
                 **value,
             )
+
+
+def _constants(values: Mapping[str, pa.Scalar]) -> dict[str, pa.Scalar]:
+    """Return a file's constants by column. A file of change rows has their type as a column: a null is no constant."""
+    found = {name.removeprefix(CONSTANT_PREFIX): value for name, value in values.items()}
+    if CHANGE_TYPE_COLUMN in found and not found[CHANGE_TYPE_COLUMN].is_valid:
+        del found[CHANGE_TYPE_COLUMN]
+    return found
 
 
 def _of_positions(pairs: bytes | None, clause: int | None) -> tuple[pa.Array | None, pa.Array | None]:

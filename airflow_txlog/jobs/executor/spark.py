@@ -63,7 +63,7 @@ class SparkExecutor:
         """Make the cluster ready for the job's tasks. Raises UnfitExecutor."""
         with context.step("prepare"):
             ship(self.spark)
-            task_mib = MERGE_MEMORY_MIB if _joins(context.operation) else TASK_MEMORY_MIB
+            task_mib = MERGE_MEMORY_MIB if _joins(context.operation.acting) else TASK_MEMORY_MIB
             scheme, conf = scheme_of(context.root), context.spec.spark_conf
             check_executors(self.spark, self.parallelism, scheme, context.log, task_mib, conf)
 

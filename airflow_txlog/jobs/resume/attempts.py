@@ -46,7 +46,7 @@ from airflow_txlog.errors import (
     VersionNotFound,
 )
 from airflow_txlog.exactly_once.transactions import Seal, done_in, earlier_run
-from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.context import LogContext, Plan
 from airflow_txlog.jobs.files.staged import check_not_swept, unstage
 from airflow_txlog.jobs.resume.first_version import NO_TABLE, first_version, forget_first_version, landed_since
 from airflow_txlog.jobs.resume.unpublished import longest_wait_ms, prepared, seal_to_wait, stage, staged_before
@@ -113,7 +113,6 @@ class Change:
         return not (has_files or self.is_creation or self.is_alteration)
 
 
-Plan = Callable[[Transaction], Change]
 BeginAbsent = Callable[[], Transaction]
 
 
@@ -134,7 +133,7 @@ def run_attempts(
     from its first try is planned on the version that this try met, and any conflict ends it for good. Raises the last
     conflict when the time is over, and every other error at once.
     """
-    attempts = _Attempts(context, plan, begin_absent, clock)
+    attempts = _Attempts(context, plan if context.around is None else context.around(plan), begin_absent, clock)
     try:
         result = attempts.run()
     except BaseException:

@@ -34,7 +34,7 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import collect_records, records_of, scan_frame
-from airflow_txlog.jobs.files.scan import bins_for, plan_files
+from airflow_txlog.jobs.files.scan import bins_for
 from airflow_txlog.jobs.files.stage import load
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_as_given, found_with_columns
 from airflow_txlog.jobs.source.footers import NotSpark, notes_in
@@ -56,6 +56,7 @@ from airflow_txlog.jobs.source.materialized import (
 from airflow_txlog.jobs.source.rows_here import RowsHere, rows_of_files, why_spark_reads
 from airflow_txlog.jobs.source.stores import check_no_file_functions, read_files
 from airflow_txlog.jobs.source.tables import check_no_table, check_view, reads_table, snapshot_of_view
+from airflow_txlog.jobs.source.view_rows import rows_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.spark.session import is_classic, names_this_disk
 from airflow_txlog.jobs.sql.columns import check_source_names
@@ -123,6 +124,10 @@ def build_source(
         source = _view(context, described, argument, target, reads_all=argument == "source")
         lineage.views[""], lineage.sizes[""] = source.frame.columns, dict(source.size)
     reads_target = reads_table(context.spark, source.frame, context.root, argument) or source.reads_target
+    if argument == "source" and context.columns_taken is not None:
+        frame = source.frame
+        taken = [name for name in frame.columns if name.lower() in context.columns_taken]
+        source = replace(source, frame=frame.select(*(frame[quoted(name)] for name in taken)), scan=lambda: None)
     return replace(source, reads_target=reads_target)
 
 
@@ -276,8 +281,9 @@ def _read_here(context: JobContext, found: SourceFiles, source: SourceColumns | 
 
 def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -> Source:
     snapshot, reads_target = snapshot_of_view(context, view, target)
-    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.executor.instants)
-    frame = scan_frame(context, FileScan(bins=bins_for(context, plan), schema=snapshot.schema))
+    found = rows_of_view(context, view, snapshot)
+    plan = found.plan
+    frame = scan_frame(context, FileScan(bins=bins_for(context, plan), schema=plan.schema, rows=found.rows))
     return Source(frame=frame, reads_target=reads_target, size=plan.size)
 
 

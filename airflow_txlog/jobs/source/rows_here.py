@@ -30,15 +30,15 @@ from airflow_txlog.engine.table.schema.types import (
     Primitive,
     StructField,
     StructType,
-    bare_columns,
     walk_fields,
 )
 from airflow_txlog.errors import SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, sent_bins
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, sent_bins
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns
 from airflow_txlog.jobs.source.listing import LOOKUP_OPTIONS, OnlySpark, SourceFiles, find_files, options_of
 from airflow_txlog.jobs.source.tables import check_no_table, snapshot_of_view
+from airflow_txlog.jobs.source.view_rows import rows_of_view
 from airflow_txlog.storage.limits import cost_of, weight_of
 
 
@@ -88,12 +88,16 @@ def rows_here(
 
 def _rows_of_table(context: JobContext, view: TableView, target: Snapshot | None) -> RowsHere | OnlySpark:
     snapshot, reads_target = snapshot_of_view(context, view, target)
-    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.executor.instants)
-    columns = bare_columns(snapshot.delta_schema)
+    found = rows_of_view(context, view, snapshot)
+    plan, columns = found.plan, found.columns
     if any(field.type is Primitive.VOID for field in walk_fields(columns)):
         return OnlySpark("the source has a column of the type void, which no file holds")
     plan = replace(plan, costs=_costs_by_rows(plan, columns))
-    return RowsHere(columns=columns, plan=plan, make_scan=FileScan, in_pieces=False, reads_target=reads_target)
+    if context.columns_taken is not None:
+        columns = StructType(tuple(field for field in columns if field.name.lower() in context.columns_taken))
+        plan = replace(plan, schema=pa.schema([field for field in plan.schema if columns.find(field.name) is not None]))
+    make_scan = partial(FileScan, rows=found.rows)
+    return RowsHere(columns=columns, plan=plan, make_scan=make_scan, in_pieces=False, reads_target=reads_target)
 
 
 def _costs_by_rows(plan: FilePlan, columns: StructType) -> dict[int, int]:

@@ -67,6 +67,11 @@ def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | No
     return snapshot, is_target
 
 
+def is_same_place(uri: str, other: str) -> bool:
+    """Return whether two URIs name one folder, also by another scheme or through symbolic links of this machine."""
+    return _canonical(uri) == _canonical(other)
+
+
 def check_table_is_there(context: JobContext, view: TableView, target: Snapshot | None) -> None:
     """Raise SourceNotFound if a source's table, other than the job's own, does not exist; its log is only listed."""
     table = DeltaTable.at(view.table, context.store.access)

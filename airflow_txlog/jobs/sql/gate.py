@@ -248,7 +248,7 @@ class SqlGate:
         return {name: self._parameters[name] for name in sql_text(text).parameters if name in self._parameters}
 
     def _refusal(self, error: PySparkException, text: str, relation: str) -> TxlogError:
-        condition, aliases = condition_of(error) or "", aliases_of(self._context.spec.operation)
+        condition, aliases = condition_of(error) or "", aliases_of(self._context.spec.operation.acting)
         if condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")):
             column = facts_of(error).get("objectName", "").replace("`", "")
             columns = self._columns(relation)

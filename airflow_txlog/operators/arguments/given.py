@@ -240,7 +240,8 @@ def as_record_reads(kind: Any, name: str, value: Any) -> Any:
     # An optional one is a union of its type and None.
     kinds = (kind, *get_args(kind))
     form = next((form for type_, form in _FORMS if type_ in kinds), None)
-    return value if form is None else form(name, value)
+    is_left_out = value is None and kind is not Clauses and Clauses in kinds
+    return value if form is None or is_left_out else form(name, value)
 
 
 def parameter_map(value: Any, nullable: Collection[str] = ()) -> dict[str, Any] | None:

@@ -217,16 +217,16 @@ def _change_batches(
 
 def _rows_of(end: Snapshot, schema: pa.Schema, commit: VersionChanges) -> Iterator[pa.RecordBatch]:
     if commit.cdc:
-        table = adds_to_table([_as_add(file.path, file.partition_values, file.size) for file in commit.cdc])
+        table = adds_to_table([as_add(file.path, file.partition_values, file.size) for file in commit.cdc])
         constants = partition_constants(end, table, schema)
         for index, file in enumerate(commit.cdc):
             values = {name: column[index] for name, column in constants.items()}
             yield from read_file(FileRows(data_file(end, file.path, file.size, None), schema, values))
-    elif not _only_copies(commit):
+    elif not only_copies(commit):
         yield from _whole_files(end, schema, commit)
 
 
-def _only_copies(commit: VersionChanges) -> bool:
+def only_copies(commit: VersionChanges) -> bool:
     """Return whether it is a MERGE of an old delta-spark that changed no row (CDCReader, `shouldSkip…InCommit`)."""
     metrics = commit.info.get("operationMetrics")
     if commit.operation != "MERGE" or not isinstance(metrics, Mapping):
@@ -271,7 +271,7 @@ def _sides(
                 "change rows cannot be read. Start after that version.",
                 table=end.uri,
             )
-        adds.append(_as_add(action.path, values or {}, action.size or 0, action))
+        adds.append(as_add(action.path, values or {}, action.size or 0, action))
     table = adds_to_table(adds)
     constants, deletions = partition_constants(end, table, schema), end.deleted_rows(table)
     return {
@@ -304,7 +304,8 @@ def _rows_that(
         yield pa.RecordBatch.from_arrays([*batch.columns, types], schema=nullable_schema(schema))
 
 
-def _as_add(path: str, values: Mapping[str, str | None], size: int, source: Add | Remove | None = None) -> Add:
+def as_add(path: str, values: Mapping[str, str | None], size: int, source: Add | Remove | None = None) -> Add:
+    """Return a file of changes, or one that was added or removed (`source`), as a live file."""
     return Add(
         path=path,
         partition_values=dict(values),
@@ -327,12 +328,7 @@ def _check_metadata(end: Snapshot, version: int, metadata: Metadata) -> None:
             version=version,
             latest=end.version,
         )
-    schema = table_schema(metadata, end.uri)
-    before = partition_keys(schema, metadata.partition_columns)
-    if set(before) != set(partition_keys(end.delta_schema, end.partition_columns)):
-        found: str | None = f"partitioned by {metadata.partition_columns}, and now by {end.partition_columns}"
-    else:
-        found = _changed_type(schema, end.delta_schema)
+    found = incompatible(metadata, end.metadata)
     if found is not None:
         raise UnsupportedFeature(
             f"{end.uri} was, at version {version}, {found}: its changes cannot be read together with those of version "
@@ -341,6 +337,15 @@ def _check_metadata(end: Snapshot, version: int, metadata: Metadata) -> None:
             feature="changeDataFeed",
             needed_to="read",
         )
+
+
+def incompatible(before: Metadata, after: Metadata) -> str | None:
+    """Return, in words, why files under the metadata `before` cannot be read as under `after`; None if they can."""
+    schema, now = (table_schema(each, "the table") for each in (before, after))
+    keys, now_keys = (partition_keys(s, m.partition_columns) for s, m in ((schema, before), (now, after)))
+    if set(keys) != set(now_keys):
+        return f"partitioned by {before.partition_columns}, and now by {after.partition_columns}"
+    return _changed_type(schema, now)
 
 
 def _changed_type(before: DataType, after: DataType) -> str | None:

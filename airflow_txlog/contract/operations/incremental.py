@@ -1,0 +1,188 @@
+"""The record of an increment: the versions of a source after a watermark, brought in by another operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from airflow_txlog.contract.operations.base import REPLACED, Operation, SourceOperation, register
+from airflow_txlog.contract.operations.changes import Upsert
+from airflow_txlog.contract.operations.fields import (
+    AnySource,
+    Bytes,
+    Clauses,
+    ColumnNames,
+    Moment,
+    PairText,
+    QuerySource,
+    RangeView,
+    SomeColumnNames,
+    TableView,
+    Text,
+    TextMap,
+    Version,
+)
+from airflow_txlog.contract.operations.reading import want
+from airflow_txlog.contract.operations.records import Merge, Write
+
+_JOBS = "airflow_txlog.jobs.operations.changes"
+
+
+_START = '"snapshot", a version from 0 on, or a date or time in ISO 8601'
+Consumer = Annotated[
+    str,
+    Meta(pattern=r"\A[A-Za-z0-9][\w.-]{0,99}\Z", description="a name of letters, digits, '.', '_' and '-'"),
+]
+Start = Annotated[Literal["snapshot"] | Version | Moment, Meta(description=_START, extra={"is_shown": True})]
+Positive = Annotated[int, Meta(ge=1, description="a whole number from 1 on")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRange:
+    """The versions of a source that one run processes: those after `after`, up to `version`; all its rows for null.
+
+    `source` and `table_id` identify the source, `base` is the text of the watermark that the range follows (null:
+    none). `others`: the versions of the other tables by the names of their views. `replaces`: the rows of the target
+    become those of the range.
+    """
+
+    source: str
+    table_id: str
+    after: int | None
+    version: int
+    base: str | None
+    others: dict[str, int] = field(default_factory=dict)
+    replaces: bool = False
+
+
+_OF_UPSERT = ("keys", "columns")
+_OF_MERGE = ("on", "clauses")
+_OF_NEW_TABLE = ("partition_by", "cluster_by", "properties")
+
+
+@register
+class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental"):
+    """Process the versions of one source table after the consumer's watermark, and move the watermark, in one commit.
+
+    `driving`: the view of the query that is this table; null: its only table. The other tables are read at their
+    newest versions, which the watermark records. `mode`: append the rows of the source, upsert them by `keys`, or merge
+    them by `on` and `clauses`. `changes`: the driving view has change rows. `starting`: the first range, of a consumer
+    without a watermark. The maxima bound a range, which has one commit at least. `on_gap` "full": if changes cannot
+    be read, the rows of the target become those of the query over the whole source. `on_schema_change`: what happens to
+    columns of the source that the target lacks.
+    """
+
+    job = f"{_JOBS}.incremental:incremental"
+    needs_spark = True
+    changes_rows = True
+    may_wait = False
+    rows = {
+        "numTargetRowsInserted": "inserted",
+        "numTargetRowsUpdated": "updated",
+        "numTargetRowsDeleted": "deleted",
+        "numReplacedRows": REPLACED,
+    }
+
+    consumer: Consumer
+    driving: Text | None = None
+    mode: Literal["append", "upsert", "merge"] = "append"
+    keys: SomeColumnNames | None = None
+    columns: SomeColumnNames | None = None
+    on: PairText | None = None
+    clauses: Clauses | None = None
+    target_alias: Text = "t"
+    source_alias: Text = "s"
+    changes: bool = False
+    starting: Start = "snapshot"
+    max_versions: Positive | None = None
+    max_files: Positive | None = None
+    max_bytes: Bytes | None = None
+    skip_change_commits: bool = False
+    on_gap: Literal["fail", "full"] = "fail"
+    on_schema_change: Literal["fail", "append_new_columns", "ignore"] = "fail"
+    partition_by: ColumnNames | None = None
+    cluster_by: ColumnNames | None = None
+    properties: TextMap = msgspec.field(default_factory=dict)
+
+    def check(self) -> None:
+        views = self._tables
+        want("arguments.source", bool(views), "a table, or a query over views of which one is a table")
+        if self.driving is not None:
+            want("arguments.driving", self.driving in views, f"one of the tables {sorted(views)}", self.driving)
+        want("arguments.driving", self.driving is not None or len(views) == 1, "given: the source has several tables")
+        is_open = not views[self.driving_view].names_version
+        want("arguments.source", is_open, "a driving table without a version: the watermark decides it")
+        possible = not (self.skip_change_commits and self.changes)
+        want("arguments.skip_change_commits", possible, "false with changes, which change rows describe")
+        for mode, names in (("upsert", _OF_UPSERT), ("merge", _OF_MERGE), ("append", _OF_NEW_TABLE)):
+            for name in names:
+                value = getattr(self, name)
+                want(f"arguments.{name}", self.mode == mode or not value, f'null in mode "{self.mode}"')
+        want("arguments.keys", self.mode != "upsert" or self.keys is not None, 'given in mode "upsert"')
+        for name in _OF_MERGE:
+            want(f"arguments.{name}", self.mode != "merge" or bool(getattr(self, name)), 'given in mode "merge"')
+        possible = self.on_gap == "fail" or self.mode != "merge"
+        want("arguments.on_gap", possible, '"fail" in mode "merge": the rows of a rebuilt table are not known', "full")
+        want("arguments.schema_evolution", not self.schema_evolution, "false: on_schema_change decides")
+        _ = self.acting
+
+    @property
+    def _tables(self) -> dict[str, TableView]:
+        """The views that are tables by their names; "" is the name of a source without a query."""
+        views = self.source.views if isinstance(self.source, QuerySource) else {"": self.source}
+        return {name: view for name, view in views.items() if isinstance(view, TableView)}
+
+    @property
+    def driving_view(self) -> str:
+        """The name of the view that is read range by range."""
+        return next(iter(self._tables)) if self.driving is None else self.driving
+
+    @property
+    def driving_table(self) -> str:
+        """The place of the table that is read range by range."""
+        return self._tables[self.driving_view].table
+
+    @property
+    def acting(self) -> Operation:
+        return self.applied(self.source)
+
+    def applied(self, source: AnySource, *, replaces: bool = False) -> Write | Upsert | Merge:
+        """Return the operation that brings the rows of this source into the table; or that replaces its rows."""
+        common = {name: getattr(self, name) for name in SourceOperation.__struct_fields__}
+        common |= {"source": source, "schema_evolution": self.on_schema_change == "append_new_columns"}
+        if replaces:
+            return Write(**common, mode="overwrite")
+        if self.mode == "upsert":
+            return Upsert(**common, keys=self.keys or (), columns=self.columns)
+        if self.mode == "merge":
+            common |= {"target_alias": self.target_alias, "source_alias": self.source_alias}
+            return Merge(**common, on=self.on or "", clauses=self.clauses or ())
+        return Write(**common, partition_by=self.partition_by, cluster_by=self.cluster_by, properties=self.properties)
+
+    def range_after(self, after: int | None) -> RangeView:
+        """Return which rows of the driving table a range has that begins after this version."""
+        return RangeView(after=after, changes=self.changes, skip_change_commits=self.skip_change_commits)
+
+    def over(self, chosen: SourceRange) -> Write | Upsert | Merge:
+        """Return the operation over one range of the driving table, with the other tables at their versions."""
+        ranged = TableView(table=self.driving_table, version=chosen.version, range=self.range_after(chosen.after))
+        if not isinstance(self.source, QuerySource):
+            return self.applied(ranged, replaces=chosen.replaces)
+        views = dict(self.source.views)
+        for name, at in chosen.others.items():
+            view = views[name]
+            assert isinstance(view, TableView)
+            views[name] = TableView(table=view.table, version=at)
+        views[self.driving_view] = ranged
+        return self.applied(QuerySource(sql=self.source.sql, views=views), replaces=chosen.replaces)
+
+    @property
+    def may_spare_spark(self) -> bool:
+        # Most runs find nothing new, for which no Spark need start.
+        return True
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        return self.acting.may_spare_spark and isinstance(self.source, TableView)

@@ -1,0 +1,1 @@
+"""Operations that process the changes of tables, each once."""

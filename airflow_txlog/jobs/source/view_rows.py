@@ -1,0 +1,134 @@
+"""The rows of a range of a table's versions, as the plan of a scan: those that were added, or change rows.
+
+A range is a `TableView` with a `range`. The invariant: the rows are those of the commits after `after` up to
+`version`, each once, whatever the table has become since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import pyarrow as pa
+
+from airflow_txlog.contract.operations import TableView
+from airflow_txlog.datafiles.deletion_vectors.positions import difference
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN, INSERT
+from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX
+from airflow_txlog.engine import DeltaTable, Snapshot
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.log.columns import adds_to_table
+from airflow_txlog.engine.table.changes.ranges import CommitFile, appended_files, changed_files
+from airflow_txlog.engine.table.changes.versions import changes_since
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_columns
+from airflow_txlog.errors import SchemaMismatch, VersionNotFound
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import FilePlan, plan_files
+
+_VERSION_COLUMN, _TIME_COLUMN = "_commit_version", "_commit_timestamp"
+_CHANGE_FIELDS = (
+    StructField(CHANGE_TYPE_COLUMN, Primitive.STRING),
+    StructField(_VERSION_COLUMN, Primitive.LONG),
+    StructField(_TIME_COLUMN, Primitive.TIMESTAMP),
+)
+_MOMENT = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewRows:
+    """The rows of a view of a table: the plan of its files, its columns, and which rows count, as of `FileScan`."""
+
+    plan: FilePlan
+    columns: StructType
+    rows: Literal["all", "only"] = "all"
+
+
+def rows_of_view(context: JobContext, view: TableView, snapshot: Snapshot) -> ViewRows:
+    """Return the rows of a view, whose table is read at this snapshot. Raises SourceGap, SchemaMismatch."""
+    zone, instants = context.spec.time_zone, context.executor.instants
+    columns = bare_columns(snapshot.delta_schema)
+    wanted = view.range
+    if wanted is None or (wanted.after is None and not wanted.changes):
+        return ViewRows(plan=plan_files(snapshot, snapshot.files(), zone, instants), columns=columns)
+    taken = sorted({field.name for field in _CHANGE_FIELDS if columns.find(field.name) is not None})
+    if wanted.changes and taken:
+        raise SchemaMismatch(
+            f"{snapshot.uri} has a column {taken[0]!r}, which change rows have too, so its changes cannot be read. "
+            "Nothing was processed. Rename the column.",
+            table=snapshot.uri,
+            columns=taken,
+        )
+    if wanted.after is None:
+        plan = plan_files(snapshot, snapshot.files(), zone, instants)
+        facts = [(INSERT, snapshot.version, snapshot.timestamp_ms)] * plan.num_files
+        return ViewRows(plan=_with_changes(plan, facts), columns=_with_change_fields(columns))
+    files = range_files(context, view, snapshot)
+    plan = plan_files(snapshot, adds_to_table([file.add for file in files]), zone, instants)
+    if not wanted.changes:
+        return ViewRows(plan=plan, columns=columns)
+    plan = _with_changes(plan, [(file.kind, file.version, file.timestamp_ms) for file in files])
+    positions = _positions(plan, snapshot, files)
+    only = any(each is not None for each in positions)
+    return ViewRows(
+        plan=plan.with_column("positions", positions) if only else plan,
+        columns=_with_change_fields(columns),
+        rows="only" if only else "all",
+    )
+
+
+def range_files(context: JobContext, view: TableView, snapshot: Snapshot) -> list[CommitFile]:
+    """Return the files with the rows of a range that ends at the snapshot. Raises SourceGap."""
+    wanted = view.range
+    assert wanted is not None
+    assert wanted.after is not None
+    key = snapshot.uri, wanted.after, snapshot.version
+    if context.commits_read is None or context.commits_read[0] != key:
+        context.commits_read = key, list(changes_since(snapshot, wanted.after))
+    commits = context.commits_read[1]
+    if not wanted.changes:
+        return appended_files(snapshot, commits, skips_changes=wanted.skip_change_commits)
+    table = DeltaTable.at(view.table, context.store.access, limits=context.limits)
+    return changed_files(snapshot, commits, partial(metadata_at, table, wanted.after))
+
+
+def metadata_at(table: DeltaTable, version: int) -> Metadata | None:
+    """Return the metadata of a version; None if there is none, or the log no longer shows it."""
+    try:
+        return None if version < 0 else table.snapshot(version).metadata
+    except VersionNotFound:
+        return None
+
+
+def _with_changes(plan: FilePlan, facts: Sequence[tuple[str | None, int, int]]) -> FilePlan:
+    """Return the plan with the change type, the version and the time of each file's rows as constants."""
+    kinds, versions, times = zip(*facts, strict=True) if facts else ((), (), ())
+    columns = (
+        (CHANGE_TYPE_COLUMN, pa.array(kinds, pa.string())),
+        (_VERSION_COLUMN, pa.array(versions, pa.int64())),
+        (_TIME_COLUMN, pa.array([each * 1000 for each in times], pa.int64()).cast(_MOMENT)),
+    )
+    table, schema = plan.table, plan.schema
+    for name, values in columns:
+        table = table.append_column(CONSTANT_PREFIX + name, values)
+        schema = schema.append(pa.field(name, values.type))
+    return replace(plan, table=table, schema=schema)
+
+
+def _with_change_fields(columns: StructType) -> StructType:
+    return StructType((*columns, *_CHANGE_FIELDS))
+
+
+def _positions(plan: FilePlan, snapshot: Snapshot, files: list[CommitFile]) -> list[bytes | None]:
+    """Return the positions of the rows of each file that count; None for all that its own vector leaves."""
+    found: list[bytes | None] = [None] * len(files)
+    numbers = [number for number, file in enumerate(files) if file.among is not None]
+    others = adds_to_table([file.among for number in numbers if (file := files[number]).among is not None])
+    own = plan.table.column("deleted").to_pylist()
+    for number, other in zip(numbers, snapshot.deleted_rows(others), strict=True):
+        assert other is not None
+        gone = own[number]
+        found[number] = other.data if gone is None else difference(other, RowPositions(gone, "of the range"))
+    return found

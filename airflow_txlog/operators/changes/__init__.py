@@ -1,0 +1,1 @@
+"""Operators that process the changes of tables, each once."""

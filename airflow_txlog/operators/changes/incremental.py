@@ -1,0 +1,117 @@
+"""DeltaIncrementalOperator: process what is new in a source table, once, into another table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_txlog.contract.operations import Incremental, Operation
+from airflow_txlog.operators.arguments.given import moment_text, version_number
+from airflow_txlog.operators.checked import SourceOperator
+
+
+class DeltaIncrementalOperator(SourceOperator):
+    """Bring the new versions of one source table into a Delta table, each once, in one commit.
+
+    The commit holds the rows and the consumer's watermark: how far the source is processed. The next run begins after
+    it, whatever happened to events, XComs or the task in between. A run that finds nothing new commits nothing.
+
+    :param source: `sources.table(…)`, or `sources.query(…)` over views of which one is the driving table. Other
+        tables of the query are read at their newest versions, which the watermark records. (templated)
+    :param consumer: the watermark's name. Two tasks with one consumer share its work. (templated)
+    :param driving: the view of the query that is read range by range; None: its only table.
+    :param mode: "append" the rows of the query (a missing table is created), "upsert" them by `keys`, or "merge" them
+        by `on` and `clauses`.
+    :param keys: for "upsert", as in DeltaUpsertOperator. (templated)
+    :param columns: for "upsert", as in DeltaUpsertOperator. (templated)
+    :param on: for "merge", as in DeltaMergeOperator. (templated)
+    :param clauses: for "merge", as in DeltaMergeOperator. (templated)
+    :param target_alias: for "merge", the name of the table in the SQL texts.
+    :param source_alias: for "merge", the name of the source in them.
+    :param changes: False: the driving view has the rows that were added. True: it has change rows, with the columns
+        `_change_type` (insert, delete, update_preimage, update_postimage), `_commit_version` and `_commit_timestamp`.
+    :param starting: the first run begins with all rows of the source ("snapshot"), with a version, or with the first
+        version at or after a moment. A consumer that has a watermark continues there. (templated)
+    :param max_versions: the most versions of one run. A run processes whole versions, and one at least.
+    :param max_files: the most files of one run.
+    :param max_bytes: the most bytes of the files of one run.
+    :param skip_change_commits: leave out versions that change or remove rows, with the rows that they add. By default
+        they fail a consumer of added rows with SourceGap.
+    :param on_gap: if the changes after the watermark cannot be read: "fail" with SourceGap, or replace the rows of the
+        table by those of the query over the whole source ("full").
+    :param on_schema_change: columns of the source that the table lacks "fail" the task, are added
+        ("append_new_columns") or left out ("ignore").
+    :param partition_by: partition columns of a table that is created here.
+    :param cluster_by: clustering columns of a table that is created here.
+    :param properties: table properties of a table that is created here.
+
+    Example: `DeltaIncrementalOperator(task_id="silver", table_uri="/lake/silver", source=table("/lake/bronze"),
+    consumer="silver")`. Other arguments: `DataChangingOperator` and `TxlogOperator`.
+    """
+
+    operation: ClassVar[type[Operation]] = Incremental
+    template_fields: Sequence[str] = (
+        *SourceOperator.template_fields,
+        "source",
+        "consumer",
+        "keys",
+        "columns",
+        "on",
+        "clauses",
+        "starting",
+    )
+    # `on_schema_change` decides.
+    schema_evolution = False
+
+    def __init__(
+        self,
+        *,
+        source: Mapping[str, Any],
+        consumer: str,
+        driving: str | None = None,
+        mode: str = "append",
+        keys: str | Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
+        on: str | None = None,
+        clauses: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        target_alias: str = "t",
+        source_alias: str = "s",
+        changes: bool = False,
+        starting: int | str = "snapshot",
+        max_versions: int | None = None,
+        max_files: int | None = None,
+        max_bytes: int | None = None,
+        skip_change_commits: bool = False,
+        on_gap: str = "fail",
+        on_schema_change: str = "fail",
+        partition_by: str | Sequence[str] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
+        properties: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.consumer = consumer
+        self.driving = driving
+        self.mode = mode
+        self.keys = keys
+        self.columns = columns
+        self.on = on
+        self.clauses = clauses
+        self.target_alias = target_alias
+        self.source_alias = source_alias
+        self.changes = changes
+        self.starting = starting
+        self.max_versions = max_versions
+        self.max_files = max_files
+        self.max_bytes = max_bytes
+        self.skip_change_commits = skip_change_commits
+        self.on_gap = on_gap
+        self.on_schema_change = on_schema_change
+        self.partition_by = partition_by
+        self.cluster_by = cluster_by
+        self.properties = properties
+        self.check_literals()
+
+    def job_arguments(self) -> dict[str, Any]:
+        return {**super().job_arguments(), "starting": version_number(moment_text(self.starting))}
