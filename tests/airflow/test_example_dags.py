@@ -324,3 +324,21 @@ def test_both_tasks_of_the_race_at_once_leave_the_same_whoever_wins(folder: Path
         thread.join()
     assert sorted(result.version or 0 for result in results.values()) == [1, 2]
     assert users_left(specs["users"].table_uri) == EXPECTED
+
+
+@pytest.mark.long("twelve tasks of Airflow with queries; the jobs are tested without it")
+def test_each_table_takes_every_order_once(folder: Path, dag_of: ParseDag) -> None:
+    dag = dag_of("increments", "increments")
+    for _ in range(2):
+        run(dag)
+    gold = Table.open(str(folder / "orders_gold"))
+    # Three orders of each run are valid: of 0, 1 and 2.
+    assert [(row["orders"], row["amount"]) for row in gold.to_arrow().to_pylist()] == [(6, 6.0)]
+    assert [len(Table.open(str(folder / f"orders_{name}")).to_arrow()) for name in ("bronze", "silver")] == [8, 6]
+    before = gold.snapshot().version
+    # A task that is run again finds nothing new.
+    tasks = {name: dag.task_dict[name] for name in ("silver", "gold")}
+    for name, task in tasks.items():
+        spec = job_spec(operation="incremental", table_uri=task.table_uri, arguments=task.job_arguments())
+        assert InProcessRunner().run(spec, log=print).status == "nothing_to_do", name
+    assert gold.snapshot().version == before
