@@ -88,6 +88,7 @@ SAME: dict[str, tuple[dict[str, Any], list[str]]] = {
             "ALTER COLUMN m.value TYPE BIGINT",
         ],
     ),
+    "variants": ({"add_columns": {"v": "ARRAY<VARIANT>"}}, ["ADD COLUMNS (v ARRAY<VARIANT>)"]),
     "constraint": ({"add_constraints": {"Positive": "n > 0"}}, ["ADD CONSTRAINT Positive CHECK (n > 0)"]),
     "constraint gone": ({"drop_constraints": ["OLD"]}, ["DROP CONSTRAINT OLD"]),
     "no constraints": (
@@ -239,6 +240,8 @@ READ_BY_DELTALAKE: dict[str, dict[str, Any]] = {
     "typeWidening": SAME["widened"][0],
     "v2Checkpoint": SAME["checkpoints"][0],
     "vacuumProtocolCheck": {"add_features": ["vacuumProtocolCheck"]},
+    "variantShredding": {"add_features": ["variantShredding"]},
+    "variantType": {"add_columns": {"v": "VARIANT"}},
 }
 WITHOUT = [
     "properties",

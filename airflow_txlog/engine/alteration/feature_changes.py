@@ -74,7 +74,9 @@ READERS = {
     "timestampNtz": Readers(delta_lake="2.4", databricks="13.3 LTS"),
     "typeWidening": Readers(delta_lake="4.0 (preview: 3.2)", databricks="15.4 LTS", deltalake=""),
     "v2Checkpoint": Readers(delta_lake="3.0", databricks="13.3 LTS", deltalake=_BY_QUERY),
-    "vacuumProtocolCheck": Readers(delta_lake="3.0", databricks="13.3 LTS", deltalake=""),
+    "vacuumProtocolCheck": Readers(delta_lake="3.2", databricks="13.3 LTS", deltalake=""),
+    "variantShredding": Readers(delta_lake="4.1 (preview: 4.0)", databricks="17.3 LTS", deltalake=""),
+    "variantType": Readers(delta_lake="4.0", databricks="15.4 LTS"),
 }
 """The engines that docs/bring-your-tables.md lists, from the compatibility tables of Delta Lake and Databricks."""
 

@@ -16,6 +16,8 @@ from airflow_txlog.engine.table.schema.types import (
     Primitive,
     StructField,
     StructType,
+    VariantType,
+    walk_types,
 )
 from airflow_txlog.errors import SchemaMismatch
 
@@ -32,10 +34,11 @@ PLAIN_TYPES: dict[str, Primitive] = {
     **dict.fromkeys(("FLOAT", "REAL"), Primitive.FLOAT),
 }
 """The types of one word that CSV files may hold, by name."""
-_OTHERS = {
+_OTHERS: dict[str, DataType] = {
     "BINARY": Primitive.BINARY,
     **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_LTZ"), Primitive.TIMESTAMP),
     "TIMESTAMP_NTZ": Primitive.TIMESTAMP_NTZ,
+    "VARIANT": VariantType(),
 }
 
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|'((?:[^'\\]|'')*)'|(\w+)|([<>(),:]))", re.ASCII)
@@ -91,6 +94,8 @@ class _Ddl:
         if name == "MAP":
             self._needs("<")
             key = self._type(depth + 1)
+            if any(isinstance(each, VariantType) for each in walk_types(key)):
+                raise self._refused()
             self._needs(",")
             value = self._type(depth + 1)
             self._needs(">")

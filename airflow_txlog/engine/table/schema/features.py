@@ -188,7 +188,8 @@ def needed_features(schema: StructType, properties: Mapping[str, str]) -> frozen
     """Return the features in use, those that `delta.feature.<name>` requests, and those that these depend on."""
     needed = features_in_use(schema, properties)
     needed |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
-    return needed | {"domainMetadata"} if needed & NEED_DOMAINS else needed
+    needed |= {"domainMetadata"} if needed & NEED_DOMAINS else frozenset()
+    return needed | {"variantType"} if "variantShredding" in needed else needed
 
 
 def features_in_use(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
@@ -205,7 +206,8 @@ def features_in_use(schema: StructType, properties: Mapping[str, str]) -> frozen
             found.add("timestampNtz")
         elif isinstance(kind, VariantType):
             found.add("variantType")
-    return frozenset(found)
+    # Without a variant column there is nothing to shred, and delta-spark lists no feature.
+    return frozenset(found if "variantType" in found else found - {"variantShredding"})
 
 
 def missing_features(protocol: Protocol, needed: Iterable[str]) -> list[str]:
@@ -239,6 +241,7 @@ def protocol_with(features: frozenset[str]) -> Protocol:
 
 # A property `delta.feature.<name>` requests a feature; it is not kept.
 FEATURE_PREFIX = "delta.feature."
+SHREDDING_PROPERTY = "delta.enableVariantShredding"
 # The properties that switch features on, with their values.
 SWITCHES = {
     ("delta.appendOnly", "true"): "appendOnly",
@@ -251,6 +254,7 @@ SWITCHES = {
     ("delta.enableInCommitTimestamps", "true"): "inCommitTimestamp",
     ("delta.enableRowTracking", "true"): "rowTracking",
     ("delta.enableTypeWidening", "true"): "typeWidening",
+    (SHREDDING_PROPERTY, "true"): "variantShredding",
 }
 NEED_DOMAINS = frozenset({"rowTracking", "clustering"})
 # The lowest writer version of new tables implies these.

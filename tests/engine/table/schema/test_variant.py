@@ -17,6 +17,7 @@ from airflow_txlog.datafiles.parquet.physical import VARIANT
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
+from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append
 from tests.helpers.variants import column_of, decoded, metadata_of
 from tests.helpers.variants import shredded as parts_of
@@ -175,3 +176,14 @@ def test_a_struct_with_the_members_of_a_variant_is_read_under_its_physical_names
     rows = [{"s": {"metadata": b"m", "value": b"v"}}]
     append(table, rows)
     assert table.to_arrow().to_pylist() == rows
+
+
+def test_shredding_is_a_feature_of_tables_with_a_variant_column(tmp_path: Path) -> None:
+    described = make(tmp_path / "t", pa.table({"v": column(OBJECT)}), {"v": "variant"}).snapshot().delta_schema
+    shreds = {"delta.enableVariantShredding": "true"}
+    table = Table.create(str(tmp_path / "new"), described, properties=shreds)
+    assert table.snapshot().protocol.reader_features == ["variantShredding", "variantType"]
+    plain = Table.create(str(tmp_path / "plain"), pa.schema([("id", pa.int64())]), properties=shreds)
+    assert plain.snapshot().protocol.reader_features is None
+    committed(run(None, "alter", plain, add_columns={"v": "VARIANT"}, allow_reader_upgrade=True))
+    assert plain.snapshot().protocol.reader_features == ["variantShredding", "variantType"]
