@@ -37,7 +37,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 
 from airflow_txlog.contract.operations import LimitedOperation, Operation, operation_named, read_operation
-from airflow_txlog.contract.operations.fields import Text, TextMap
+from airflow_txlog.contract.operations.fields import ChangeId, Text, TextMap
 from airflow_txlog.contract.operations.reading import missing, plain, read_fields, unknown, want, whole
 from airflow_txlog.contract.restrictions import RESTRICTED, check_restrictions
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
@@ -90,7 +90,8 @@ class JobSpec:
     which the job writes its JobResult; null: none. `annotations` (dag_id, task_id, run_id, map_index, try_number, …)
     become the commit's tags and decide nothing. `conflict_deadline_s`: how long the job keeps trying after its first
     conflict with another commit; 0: that conflict fails it. `publish` false: stage the change, for a job of `Publish`
-    with the same `application` and `saved_work_key` to commit. `strict_writers`: refuse a table whose last commits name
+    with the same `application` and `saved_work_key` to commit. `remakes`: the staged change whose place this one takes,
+    because a conflict forbids that one. `strict_writers`: refuse a table whose last commits name
     an engine that would replace ours (docs/writers.md). `access`: how every process opens the stores of the job's
     tables. It refers to credentials and holds no secret. `unrestricted`: which texts are the DAG author's own: "query",
     "options", "spark_conf" (docs/operators.md). All others are restricted, here and in the job, to texts that cannot
@@ -110,6 +111,7 @@ class JobSpec:
     annotations: Annotated[dict[str, Any], Meta(description="a mapping")] = field(default_factory=dict)
     conflict_deadline_s: Annotated[int, Meta(ge=0, description="a whole number of seconds from 0 on")] = 3600
     publish: bool = True
+    remakes: ChangeId | None = None
     strict_writers: bool = False
     access: Annotated[Access, Meta(description="an Access")] = PLAIN
     unrestricted: Annotated[tuple[str, ...], Meta(description="a list")] = ()

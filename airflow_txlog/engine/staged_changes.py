@@ -2,15 +2,17 @@
 
 A change waits as one document in a private folder, next to the files that it adds. The first line is a signature,
 which only jobs check (`jobs.resume.unpublished`); the second has everything that a commit would show; the rest are the
-reads, which only jobs can decrypt. A VACUUM keeps the files of a change that still waits. The invariants: a document is
-created once and never changed. No process publishes a change that another one has begun to discard, or discards one
-that may be published: the first of them to write the change's fate decides. Source: soundness A16.
+reads, which only jobs can decrypt. A VACUUM keeps the files of a change that still waits. A change that a conflict
+forbids may be made again, as another change that takes its place (`remade_id`) and may name the same files. The
+invariants: a document is created once and never changed. No process publishes a change that another one has begun to
+discard, or discards one that may be published: the first of them to write the change's fate decides. Source: soundness
+A16.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,9 +49,10 @@ _TRIES = 2
 
 
 class StagedChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything about a staged change but its reads.
+    """Everything about a staged change but its reads and the description of its job.
 
-    `operation` is the record's name, `commit_operation` that of the commit. `files` are counts for the result.
+    `operation` is the record's name, `commit_operation` that of the commit. `files` are counts for the result. `inputs`
+    are the files of the job's saved work, from which the change can be made again.
     """
 
     format: int = _FORMAT
@@ -66,6 +69,7 @@ class StagedChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     files: dict[str, int]
     tags: dict[str, str]
     content: StagedContent
+    inputs: list[str] = []
 
     def paths(self, root: str) -> list[str]:
         """Return the files that were staged for the change, by their paths in the store of the table at `root`."""
@@ -91,12 +95,12 @@ class StagedChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A change as it is in the store. `signed` is the part of `data` that `signature` covers."""
+    """A change as it is in the store. `signature` covers `signed`. `rest`: what only jobs can decrypt."""
 
     change: StagedChange
     signature: str
     signed: bytes
-    reads: bytes
+    rest: bytes
 
     @property
     def digest(self) -> str:
@@ -108,9 +112,9 @@ def digest_of(signed: bytes) -> str:
     return hashlib.sha256(signed).hexdigest()
 
 
-def signed_part(change: StagedChange, reads: bytes) -> bytes:
+def signed_part(change: StagedChange, rest: bytes) -> bytes:
     """Return the bytes of a document after its signature."""
-    return msgspec.json.encode(change, order="deterministic") + b"\n" + reads
+    return msgspec.json.encode(change, order="deterministic") + b"\n" + rest
 
 
 def put_document(store: Store, id: str, signature: str, signed: bytes) -> bool:
@@ -130,11 +134,11 @@ def read_document(store: Store, id: str) -> Document | None:
 def _document(data: bytes) -> Document:
     """Return a document from its bytes. Raises ValueError, RecursionError or MsgspecError for another form."""
     signature, _, signed = data.partition(b"\n")
-    header, _, reads = signed.partition(b"\n")
+    header, _, rest = signed.partition(b"\n")
     change = msgspec.json.decode(header, type=StagedChange)
     if change.format != _FORMAT:
         raise ValueError("a staged change has another format")
-    return Document(change=change, signature=signature.decode("latin-1"), signed=signed, reads=reads)
+    return Document(change=change, signature=signature.decode("latin-1"), signed=signed, rest=rest)
 
 
 def staged_snapshot(table: DeltaTable, id: str, digest: str) -> Snapshot:
@@ -189,7 +193,8 @@ def waiting_files(store: Store) -> list[WaitingFiles]:
         latest_ms = info.modified_ms + LONGEST_WAIT_MS
         try:
             change = _document(store.read(info.path)).change
-            paths = {*change.paths(store.root), *(_folder(id) + name for name in (_DOCUMENT, _FATE))}
+            own = (each.path for each in store.list(_folder(id)))
+            paths = {*change.paths(store.root), *change.inputs, *own, _folder(id) + _FATE}
         except FileNotFoundError:
             # It was published or discarded just now.
             continue
@@ -201,14 +206,27 @@ def waiting_files(store: Store) -> list[WaitingFiles]:
     return found
 
 
-def decide(store: Store, id: str, fate: str) -> tuple[str, str]:
+def remade_id(id: str) -> str:
+    """Return the id of the change that takes the place of this one, if a conflict forbids this one."""
+    return hashlib.sha256(f"made again: {id}".encode()).hexdigest()[: len(id)]
+
+
+def chain_of(store: Store, id: str) -> list[str]:
+    """Return the id of a change and, while the last of them is refused, of the one that takes its place."""
+    found = [id]
+    while fate_of(store, found[-1]) == REFUSED:
+        found.append(remade_id(found[-1]))
+    return found
+
+
+def decide(store: Store, id: str, fate: str, why: str = "") -> tuple[str, str]:
     """Write the fate of a change unless it has one. Return the fate that it has, and why it was refused."""
-    path = _folder(id) + _FATE
+    path, data = _folder(id) + _FATE, _fate_data(fate, why)
     # After an error what is there counts. Another task may have deleted what took the name.
     for _ in range(_TRIES):
         with suppress(OSError):
-            return (fate, "") if store.put_if_absent(path, fate.encode()) else _fate(store.read(path))
-    return (fate, "") if store.put_if_absent(path, fate.encode()) else _fate(store.read(path))
+            return (fate, why) if store.put_if_absent(path, data) else _fate(store.read(path))
+    return (fate, why) if store.put_if_absent(path, data) else _fate(store.read(path))
 
 
 def fate_of(store: Store, id: str) -> str | None:
@@ -224,18 +242,39 @@ def _fate(data: bytes) -> tuple[str, str]:
     return found, why
 
 
+def _fate_data(fate: str, why: str) -> bytes:
+    return (f"{fate}\n{why}" if why else fate).encode("utf-8", "replace")
+
+
 def refuse(store: Store, id: str, why: str) -> None:
     """Write that a conflict forbids the change for ever: the log that it was compared with never changes."""
-    store.put(_folder(id) + _FATE, f"{REFUSED}\n{why}".encode("utf-8", "replace"))
+    store.put(_folder(id) + _FATE, _fate_data(REFUSED, why))
 
 
-def forget(store: Store, id: str) -> None:
-    """Delete the document and then the fate of a change. What cannot be deleted is left to a VACUUM."""
-    for name in (_DOCUMENT, _FATE):
+def forget(store: Store, ids: Sequence[str]) -> None:
+    """Delete the documents and then the fates of a chain of changes. What cannot be deleted is left to a VACUUM."""
+    # The first document stays longest: while it is there, it and the fates show which of the changes was published.
+    for id in reversed(ids):
         with suppress(Exception):
-            store.delete(_folder(id) + name)
-    with suppress(Exception):
-        store.delete_empty_directory(_folder(id))
+            store.delete(_folder(id) + _DOCUMENT)
+    for id in ids:
+        with suppress(Exception):
+            for info in store.list(_folder(id)):
+                store.delete(info.path)
+        with suppress(Exception):
+            store.delete_empty_directory(_folder(id))
+
+
+def put_beside(store: Store, id: str, name: str, data: bytes) -> None:
+    """Write a file next to the document of a change. It lives as long as that."""
+    store.put(f"{_folder(id)}/{name}", data)
+
+
+def beside(store: Store, id: str, start: str) -> dict[str, bytes]:
+    """Return the files next to the document of a change whose names begin so, by name."""
+    folder = _folder(id)
+    names = sorted(info.path.removeprefix(f"{folder}/") for info in store.list(folder))
+    return {name: store.read(f"{folder}/{name}") for name in names if name.startswith(start)}
 
 
 def _id_in(path: str) -> str | None:

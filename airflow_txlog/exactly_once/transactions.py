@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,11 +242,12 @@ def remove_first_version_note(store: Store, application: ApplicationTransaction)
     store.delete_empty_directory(path.rpartition("/")[0])
 
 
-def remove_saved_work(store: Store, folder: str) -> None:
-    """Delete a folder of materialized inputs, large plans and saved work."""
+def remove_saved_work(store: Store, folder: str, kept: Collection[str] = ()) -> None:
+    """Delete a folder of materialized inputs, large plans and saved work, except the files `kept`."""
     # The folder's name contains the work's id, and no log names a file in it.
     for info in store.list(folder):
-        store.delete(info.path)
+        if info.path not in kept:
+            store.delete(info.path)
     with contextlib.suppress(FileNotFoundError):
         store.delete_empty_directory(folder)
 

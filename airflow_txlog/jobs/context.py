@@ -118,6 +118,12 @@ class LogContext:
     """Facts about the data that the job has found."""
     around: Callable[[Plan], Plan] | None = None
     """Returns the plan of an attempt that also does what the job adds to each: to check, and to commit."""
+    saved_files: tuple[str, ...] = ()
+    """The files of its saved work: the memory, and the source."""
+    kept_inputs: frozenset[str] = frozenset()
+    """Those that stay when it ends, because a staged change may be made again from them."""
+    run: Callable[[JobSpec], JobResult] | None = None
+    """Runs another job on the same table, in this process, with a Spark if it needs one. For `Operation.runs_jobs`."""
 
     @property
     def operation(self) -> Operation:

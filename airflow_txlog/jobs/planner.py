@@ -268,4 +268,4 @@ def _remove_inputs(contexts: list[LogContext]) -> None:
     for context in contexts[-1:]:
         if isinstance(context, JobContext):
             with contextlib.suppress(Exception):
-                remove_saved_work(context.store, context.inputs_folder)
+                remove_saved_work(context.store, context.inputs_folder, context.kept_inputs)

@@ -46,20 +46,24 @@ def run_job(
     say = log or (lambda line: None)
     say(f"{spec.operation.name} {spec.table_uri}")
     contexts: list[LogContext] = []
-    try:
-        table = DeltaTable.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
-        table.store.keeps_files = table.store.is_remote
-        if spec.operation.needs_spark:
+
+    def run(one: JobSpec) -> JobResult:
+        if one.operation.needs_spark and not one.operation.runs_jobs:
             # A job on the log alone need not load the modules that plan and that drive Spark.
             from airflow_txlog.jobs.planner import Sparks, run_planned  # noqa: PLC0415
 
             sparks = Sparks(start, False, is_spark_here, always_starts)
             if spark is not None:
                 sparks = Sparks(lambda: spark, True, is_spark_here, always_starts)
-            result = run_planned(spec, _job_of(spec), table, sparks, say, contexts)
-        else:
-            contexts.append(LogContext(spec=spec, table=table, log=say))
-            result = _job_of(spec)(contexts[-1])
+            return run_planned(one, _job_of(one), table, sparks, say, contexts)
+        context = LogContext(spec=one, table=table, log=say, run=run)
+        contexts.append(context)
+        return _job_of(one)(context)
+
+    try:
+        table = DeltaTable.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
+        table.store.keeps_files = table.store.is_remote
+        result = run(spec)
     except Exception as error:
         result = _failed(spec, contexts[-1] if contexts else None, error, say)
     for each in contexts:

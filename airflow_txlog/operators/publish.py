@@ -148,6 +148,13 @@ class StagedChangesOperator(TxlogOperator):
         return OperatorLineage(outputs=outputs)
 
 
+def _work_of(handle: Mapping[str, Any]) -> ApplicationTransaction:
+    """Return the application transaction of the work that staged a change."""
+    return ApplicationTransaction(
+        app_id=handle["app_id"], version=handle["app_version"], first_tried_ms=handle["staged_ms"]
+    )
+
+
 def _is_sensitive(handle: Mapping[str, Any]) -> bool:
     return handle.get("sensitive") is True
 
@@ -156,9 +163,12 @@ class DeltaPublishOperator(StagedChangesOperator):
     """Publish staged changes, each in one commit, in the order given.
 
     A publication commits the files that were staged and reads no row. Commits that landed in the meantime and do not
-    conflict, such as appends and compactions, stay as they are. A commit that changed what the staged change had read
-    or changed makes the task fail for good, with that commit's version in the message. Two publishers of one change
-    make one commit, and a retry publishes what is left.
+    conflict, such as appends and compactions, stay as they are. Two publishers of one change make one commit, and a
+    retry publishes what is left.
+
+    :param on_change: if another commit has changed what the staged change had read or changed: "fail" (for good, with
+        that commit's version in the message), or "reaudit": make the change again on the newest version, run again each
+        `DeltaAuditOperator` that has checked it, and publish what passes. No other check is repeated.
 
     With several tables, readers can see the first one published and the next one not yet. Asset events are emitted
     after the last; a task that fails emits none, not even for the tables that it has published. The XCom lists all
@@ -170,11 +180,16 @@ class DeltaPublishOperator(StagedChangesOperator):
 
     operation: ClassVar[type[Operation]] = Publish
 
+    def __init__(self, *, staged: Any, on_change: str = "fail", **kwargs: Any) -> None:
+        self.on_change = on_change
+        super().__init__(staged=staged, **kwargs)
+
+    def arguments_for(self, handle: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().arguments_for(handle), "on_change": self.on_change}
+
     def _spec_of(self, context: Mapping[str, Any], handle: Mapping[str, Any]) -> JobSpec:
         # Any publisher publishes the change as the work that staged it.
-        work = ApplicationTransaction(
-            app_id=handle["app_id"], version=handle["app_version"], first_tried_ms=handle["staged_ms"]
-        )
+        work = _work_of(handle)
         return super()._spec_of(context, handle).replace(application=work, saved_work_key=saved_work_key(work))
 
 
@@ -215,11 +230,15 @@ class DeltaAuditOperator(StagedChangesOperator):
     def arguments_for(self, handle: Mapping[str, Any]) -> dict[str, Any]:
         return {
             **super().arguments_for(handle),
-            "base_version": handle["base_version"],
+            **{name: handle[name] for name in ("base_version", "app_id", "app_version")},
             "checks": {name: _statement(name, given) for name, given in _mapping("checks", self.checks).items()},
             "no_rows": _mapping("no_rows", self.no_rows),
             "parameters": parameter_map(self.parameters),
         }
+
+    def _spec_of(self, context: Mapping[str, Any], handle: Mapping[str, Any]) -> JobSpec:
+        # Only tasks with the key of the work that staged the change read the audit that the job records.
+        return super()._spec_of(context, handle).replace(saved_work_key=saved_work_key(_work_of(handle)))
 
 
 def _mapping(name: str, given: Any) -> dict[str, Any]:
@@ -274,7 +293,7 @@ def write_audit_publish(
     fails or is skipped if a person refuses, such as Airflow's `ApprovalOperator`. The function sets the order of all.
     The group's last task is a teardown that deletes what is not published, whatever happened before. `publish` are
     arguments of `DeltaPublishOperator`, such as `outlets`; its connections are those of the first of `write` unless
-    given.
+    given. With `on_change="reaudit"` all audits must be `DeltaAuditOperator`s, because no other one can run again.
     """
     writes: list[Any] = list(write) if isinstance(write, list | tuple) else [write]
     checks: list[Any] = list(audits) if isinstance(audits, list | tuple) else [audits]
@@ -283,6 +302,13 @@ def write_audit_publish(
             raise InvalidJobSpec(
                 f"{task.task_id} publishes its change at once: give it publish=False.", argument="publish"
             )
+    audits_again = publish.get("on_change", "fail") == "reaudit"
+    if audits_again and not (checks and all(isinstance(check, DeltaAuditOperator) for check in checks)):
+        raise InvalidJobSpec(
+            'on_change="reaudit" runs the audits again, which only a DeltaAuditOperator can do: let audits be some of '
+            'those and nothing else, or publish with on_change="fail".',
+            argument="on_change",
+        )
     connections = {name: getattr(writes[0], name) for name in ("txlog_conn_id", "storage_conn_id", "runner")}
     staged = [task.output for task in writes]
     with TaskGroup(group_id) as group:

@@ -382,8 +382,9 @@ class ClusterModeRunner(SubmitRunner):
 
 
 def _exchange_of(spec: JobSpec) -> Exchange:
-    # Without a key no other process can find the job, and it is this one's alone.
-    return Exchange(open_store(spec.table_uri, spec.access), spec.saved_work_key or secrets.token_hex(32))
+    # Without a key no other process can find the job, and it is this one's alone. An audit has the key of other work.
+    key = None if spec.application is None else spec.saved_work_key
+    return Exchange(open_store(spec.table_uri, spec.access), key or secrets.token_hex(32))
 
 
 def _last_of(exchange: Exchange) -> Submitted | None:

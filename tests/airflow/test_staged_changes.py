@@ -177,8 +177,12 @@ def test_the_arguments_of_every_operator_reach_the_jobs_on_staged_changes() -> N
     spec = DeltaAuditOperator(task_id="a", **arguments, parameters={"least": 1})._spec_of({}, HANDLE)
     assert spec.spark_conf["spark.sql.shuffle.partitions"] == "3"
     assert "query" in spec.unrestricted
+    assert spec.operation.app_id == HANDLE["app_id"]
     with pytest.raises(InvalidJobSpec, match="least"):
         DeltaAuditOperator(task_id="a", **arguments, parameters={"most": 1})
+    publish = DeltaPublishOperator(task_id="p", staged=[HANDLE], on_change="reaudit")
+    assert publish._spec_of({}, HANDLE).operation.needs_spark
+    assert not DeltaPublishOperator(task_id="p", staged=[HANDLE])._spec_of({}, HANDLE).operation.needs_spark
 
 
 def test_the_event_of_a_publication_has_no_partitions_of_a_sensitive_task(
@@ -201,6 +205,12 @@ def test_operators_refuse_what_cannot_be_staged_changes_when_the_dag_is_parsed()
         DeltaPublishOperator(task_id="p", staged=[])
     with pytest.raises(InvalidJobSpec, match="deferrable"):
         DeltaPublishOperator(task_id="p", staged="{{ v }}", deferrable=True)
+    with pytest.raises(InvalidJobSpec, match="on_change"):
+        DeltaPublishOperator(task_id="p", staged=[HANDLE], on_change="ignore")
+    truncate = DeltaTruncateOperator(task_id="t", table_uri="/t", publish=False)
+    for audits in ([], [DeltaTruncateOperator(task_id="u", table_uri="/u")]):
+        with pytest.raises(InvalidJobSpec, match="DeltaAuditOperator"):
+            write_audit_publish(truncate, audits, on_change="reaudit")
     with pytest.raises(InvalidJobSpec, match="publish=False"):
         write_audit_publish(DeltaTruncateOperator(task_id="t", table_uri="/t"), [])
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from airflow_txlog.engine import Transaction
 from airflow_txlog.jobs.resume import attempts
+from airflow_txlog.storage.local import LocalStore
 
 
 class winning:
@@ -63,3 +64,36 @@ def killed_before_commit(number: int = 1) -> Iterator[None]:
 
     with before_commit(killed, times=number), pytest.raises(Killed):
         yield
+
+
+_CHANGING = ("put_if_absent", "put", "open_new", "delete", "delete_empty_directory")
+
+
+class Death:
+    """Ends the process at the `at`-th change of a store: before it, or after it."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self._at, self._after, self._calls, self.is_dead = at, after, 0, False
+
+    def call(self, really: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        if self.is_dead:
+            raise Killed
+        self._calls += 1
+        if self._calls < self._at:
+            return really(*args, **more)
+        if self._after:
+            really(*args, **more)
+        self.is_dead = True
+        raise Killed
+
+
+def killed(do: Callable[[], object], at: int, *, after: bool) -> bool:
+    """Do it until it is killed there. Return whether it was."""
+    death = Death(at, after=after)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _CHANGING:
+            really = getattr(LocalStore, name)
+            patch.setattr(LocalStore, name, lambda *a, really=really, **k: death.call(really, *a, **k))
+        with suppress(Killed):
+            do()
+    return death.is_dead

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import KEY, application, error_of, run
 from tests.helpers.specs import job_spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Handle = dict[str, Any]
 
@@ -23,13 +26,33 @@ def stage(operation: str, table: Table | Path, *, work: ApplicationTransaction |
     return result.details.staged
 
 
-def publish(handle: Handle, *, log: Any = None, key: str = KEY, **access: Any) -> JobResult:
-    """Publish a staged change; the result, failed or not."""
-    work = ApplicationTransaction(
+def publish(
+    handle: Handle,
+    *,
+    log: Any = None,
+    key: str = KEY,
+    on_change: str = "fail",
+    spark: SparkSession | None = None,
+    spark_conf: dict[str, str] | None = None,
+    **access: Any,
+) -> JobResult:
+    """Publish a staged change; the result, failed or not. Without a session no audit can run again."""
+    spec = _spec("publish", handle, access, on_change=on_change)
+    spec = dataclasses.replace(spec, application=work_of(handle), saved_work_key=key, spark_conf=spark_conf or {})
+    return run_job(spec, None, start=None if spark is None else lambda: spark, log=log)
+
+
+def audit(spark: SparkSession, handle: Handle, **audits: Any) -> JobResult:
+    """Audit a staged change as a `DeltaAuditOperator` does; the result, failed or not."""
+    named = {name: handle[name] for name in ("id", "digest", "base_version", "app_id", "app_version")}
+    spec = job_spec(operation="audit", table_uri=handle["table_uri"], arguments=named | audits, saved_work_key=KEY)
+    return run_job(spec, spark)
+
+
+def work_of(handle: Handle) -> ApplicationTransaction:
+    """The work that staged a change, as a publisher knows it."""
+    return ApplicationTransaction(
         app_id=handle["app_id"], version=handle["app_version"], first_tried_ms=handle["staged_ms"]
-    )
-    return run_job(
-        dataclasses.replace(_spec("publish", handle, access), application=work, saved_work_key=key), None, log=log
     )
 
 
@@ -46,6 +69,6 @@ def refused(result: JobResult, kind: str) -> str:
     return str(error["message"])
 
 
-def _spec(operation: str, handle: Handle, access: dict[str, Any]) -> Any:
-    named = {"id": handle["id"], "digest": handle["digest"]}
+def _spec(operation: str, handle: Handle, access: dict[str, Any], **more: Any) -> Any:
+    named = {"id": handle["id"], "digest": handle["digest"], **more}
     return job_spec(operation=operation, table_uri=handle["table_uri"], arguments=named, **access)

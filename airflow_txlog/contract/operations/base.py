@@ -50,6 +50,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether the job evaluates SQL and gets a `JobContext`; otherwise it gets a `LogContext`."""
     changes_rows: ClassVar[bool] = False
     """Whether its commit carries an application transaction. The others are idempotent by nature (soundness B5)."""
+    runs_jobs: ClassVar[bool] = False
+    """Whether its job gets a `LogContext` although it `needs_spark`, and runs other jobs, which may need a Spark."""
     may_wait: ClassVar[bool] = False
     """Whether its change may be staged now and published later, on what other commits have left by then."""
     rows: ClassVar[Mapping[str, str]] = {}

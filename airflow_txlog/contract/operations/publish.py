@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,13 +16,30 @@ _JOBS = "airflow_txlog.jobs.operations"
 
 @register
 class Publish(Operation, frozen=True, kw_only=True, tag="publish"):
-    """Commit the staged change with this id, whose document has this digest, as the work that staged it."""
+    """Commit the staged change with this id, whose document has this digest, as the work that staged it.
+
+    `on_change` "reaudit": if another commit forbids it, make the change again on the newest version, run the audits of
+    it that were recorded, and publish that. "fail": raise the conflict.
+    """
 
     job = f"{_JOBS}.publish:publish"
     changes_rows = True
+    runs_jobs = True
 
     id: ChangeId
     digest: Text
+    on_change: Literal["fail", "reaudit"] = "fail"
+
+    @property
+    def needs_spark(self) -> bool:  # type: ignore[override]
+        return self.on_change == "reaudit"
+
+    @property
+    def may_spare_spark(self) -> bool:
+        return True
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        return True
 
 
 @register
@@ -30,7 +47,8 @@ class Audit(Operation, frozen=True, kw_only=True, tag="audit"):
     """Check the table as the staged change with this id and digest would leave it: the view `staged`.
 
     `checks`: conditions on its rows, or on aggregates of them; each must be true. `no_rows`: queries that must return
-    no row. The view `before` is the version that the change was made on, `base_version`.
+    no row. The view `before` is the version that the change was made on, `base_version`. `app_id` and `app_version`:
+    the work that staged it; with them the job records what it audits, for a publication that audits again.
     """
 
     job = f"{_JOBS}.audit:audit"
@@ -42,6 +60,8 @@ class Audit(Operation, frozen=True, kw_only=True, tag="audit"):
     checks: Queries = msgspec.field(default_factory=dict)
     no_rows: Queries = msgspec.field(default_factory=dict)
     parameters: Parameters | None = None
+    app_id: Text | None = None
+    app_version: int = 0
 
     def check(self) -> None:
         want("arguments.checks", bool(self.checks or self.no_rows), "given, or no_rows is: there is nothing to check")

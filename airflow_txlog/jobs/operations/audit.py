@@ -6,12 +6,14 @@ the staged files. The invariant: a result has names and numbers, and no value of
 
 from __future__ import annotations
 
-from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult
 from airflow_txlog.contract.operations import Audit, FileView, QuerySource, TableView
 from airflow_txlog.contract.operations.fields import StagedView
 from airflow_txlog.contract.wording import plural
+from airflow_txlog.engine.staged_changes import staged_snapshot
 from airflow_txlog.errors import AuditFailed
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.resume.unpublished import record_audit
 from airflow_txlog.jobs.sql.gate import SqlGate, check_none_spare
 
 # The rows of a statement on aggregates are one; null fails.
@@ -22,6 +24,11 @@ _NUM_ROWS = "SELECT COUNT(*) AS failed FROM (\n{0}\n)"
 def audit(context: JobContext) -> JobResult:
     """Run the job of `context.spec`. Raises AuditFailed, StagedChangeGone, and the errors of a source's query."""
     described, gate, uri = context.record(Audit), SqlGate(context), context.spec.table_uri
+    if described.app_id is not None:
+        # Before it is evaluated: what fails now must not pass unseen if the change is made again.
+        work = ApplicationTransaction(app_id=described.app_id, version=described.app_version)
+        staged_snapshot(context.table, described.id, described.digest)
+        record_audit(context, described.id, work)
     views: dict[str, TableView | FileView] = {
         "staged": TableView(table=uri, staged=StagedView(id=described.id, digest=described.digest)),
         "before": TableView(table=uri, version=described.base_version),

@@ -129,6 +129,12 @@ class Memory:
         self.rules = rules
         return holds
 
+    def drop_lost(self, paths: Collection[str]) -> None:
+        """Drop the segments with a file at one of these store paths: such files are gone, and are staged again."""
+        lost = [segment for segment in self.segments if any(file.store_path in paths for file in segment.files)]
+        self.segments = [segment for segment in self.segments if segment not in lost]
+        self._drop(lost)
+
     def forget(self) -> None:
         self.scans.clear()
         self._drop(self.segments)

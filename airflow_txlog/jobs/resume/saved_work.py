@@ -126,7 +126,7 @@ class SavedWork:
             self._context.texts = fix_current_time(self._context.spec, self._context.current_time)
             self._context.is_resumed = True
             self.is_published = True
-            self._saved.append(path)
+            self._is_at(path)
             self._context.log(_resuming(found))
             return found.memory
         self._log_lost()
@@ -181,10 +181,17 @@ class SavedWork:
         except Exception as error:  # the clients of stores raise their own classes
             self._context.log(f"what was staged could not be written down ({text_of(error)}): a retry would start over")
             return
-        earlier, self._saved = self._saved, [f"{self._folder}/{name}"]
+        earlier = self._saved
+        self._is_at(f"{self._folder}/{name}")
         for path in earlier:
             with contextlib.suppress(Exception):
                 self._store.delete(path)
+
+    def _is_at(self, path: str) -> None:
+        """Remember the file that holds the memory now."""
+        source = self._context.saved_inputs.source
+        self._saved = [path]
+        self._context.saved_files = (path, *(file.store_path for file in (source.files if source else ())))
 
     @property
     def _folder(self) -> str:
@@ -258,14 +265,18 @@ class SavedWork:
         )
 
     def _is_usable(self, saved: _Saved) -> bool:
-        """Return whether all files exist, are too young for a VACUUM (A16), and the source's bytes are unchanged."""
+        """Return whether all files are too young for a VACUUM (A16), and the source's bytes are unchanged.
+
+        Segments whose files are gone are dropped: a change that was staged has none of the tiny files that it joined.
+        """
 
         def is_unchanged(file: StagedFile) -> bool:
             return has_digest(self._store, file.store_path, file.size_bytes, file.digest or "")
 
         files, source = saved.memory.staged_files(), saved.inputs.source
-        if may_be_swept(files, self._store.now_ms()) or any(self._store.stat(f.store_path) is None for f in files):
+        if may_be_swept(files, self._store.now_ms()):
             return False
+        saved.memory.drop_lost({file.store_path for file in files if self._store.stat(file.store_path) is None})
         with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
             kept = [*(() if source is None else source.files), *saved.inputs.quarantined]
             return all(pool.map(is_unchanged, kept))

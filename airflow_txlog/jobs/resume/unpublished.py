@@ -1,9 +1,11 @@
 """A job's change that waits: an attempt that ends before its commit, and the job that commits it later.
 
-The change, what was read for it and the files that are staged become one document (`engine.staged_changes`), signed and
-in part encrypted with the key of the work. So only jobs with that key publish it, and they do it as that work: with its
-application transaction, which makes one commit of any number of tries and publishers. The invariant: a file of a
-document is deleted only by the job that has written the fate "discard", or by a VACUUM once the change waits no longer.
+The change, what was read for it, the files that are staged and the description of the job become one document
+(`engine.staged_changes`), signed and in part encrypted with the key of the work. So only jobs with that key publish it,
+and they do it as that work: with its application transaction, which makes one commit of any number of tries and
+publishers. Audits of the change leave their descriptions next to it, signed and encrypted in the same way. The
+invariant: a file of a document is deleted only by the job that has written the fate "discard", by a VACUUM once the
+change waits no longer, or once a change that takes its place is published.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_txlog.contract.job import ApplicationTransaction, Details, JobResult
+from airflow_txlog.contract.job import ApplicationTransaction, Details, JobResult, JobSpec
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.encryption import decrypted, encrypted
 from airflow_txlog.datafiles.staged_files import StagedFile
@@ -25,10 +27,13 @@ from airflow_txlog.engine.staged_changes import (
     LONGEST_WAIT_MS,
     REFUSED,
     StagedChange,
+    beside,
     digest_of,
     fate_of,
+    put_beside,
     put_document,
     read_document,
+    remade_id,
     signed_part,
 )
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
@@ -39,6 +44,25 @@ from airflow_txlog.storage.limits import LOG_FILE
 
 _KIND = "staged change"
 _ID_CHARACTERS = 32
+_AUDIT_KIND, _AUDIT = "audit of a staged change", "staged-audit-"
+# Who audits, by the names of annotations.
+_AUDITOR = ("dag_id", "task_id", "map_index")
+
+
+class _Rest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of a document that only jobs with the key of the work can read. `spec` is that of the work's job."""
+
+    reads: bytes
+    spec: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A change that waits: its content, its reads, and the description of the job that has staged it."""
+
+    change: StagedChange
+    reads: ReadSet
+    spec: JobSpec
 
 
 def seal_to_wait(context: LogContext) -> Seal:
@@ -82,7 +106,7 @@ def staged_before(context: LogContext, seal: Seal, snapshot: Snapshot) -> JobRes
     """
     application = context.spec.application
     assert application is not None
-    id = _id_of(seal, application)
+    id = _id_of(context, seal)
     found = read_document(context.store, id)
     if found is None or not seal.is_signed(_KIND, found.signed, found.signature):
         return None
@@ -92,6 +116,7 @@ def staged_before(context: LogContext, seal: Seal, snapshot: Snapshot) -> JobRes
     if check_staged_for(context.spec, snapshot, found.change.tags, found.change.staged_ms):
         context.log("the arguments have changed since: clear the task to have the change staged by the new ones")
     context.log("an earlier try has staged the change already")
+    context.kept_inputs = frozenset(found.change.inputs)
     return _result(context, id, found.change, found.digest)
 
 
@@ -147,13 +172,13 @@ def prepared(
         files=dict(files),
         tags=context.spec.commit_tags(),
         content=content,
+        inputs=list(context.saved_files),
     )
-    signed = signed_part(change, encrypted(_reading_key(seal), encode_reads(reads)))
+    rest = _Rest(reads=encode_reads(reads), spec=context.spec.replace(result_uri=None).to_json())
+    signed = signed_part(change, encrypted(_reading_key(seal), msgspec.msgpack.encode(rest)))
     # No process would read a larger one.
     LOG_FILE.check(len(signed), "the staged change", context.root)
-    return PreparedChange(
-        id=_id_of(seal, application), change=change, signature=seal.sign(_KIND, signed), signed=signed
-    )
+    return PreparedChange(id=_id_of(context, seal), change=change, signature=seal.sign(_KIND, signed), signed=signed)
 
 
 def stage(context: LogContext, prepared: PreparedChange) -> JobResult | None:
@@ -161,24 +186,61 @@ def stage(context: LogContext, prepared: PreparedChange) -> JobResult | None:
     change = prepared.change
     if not put_document(context.store, prepared.id, prepared.signature, prepared.signed):
         return None
+    context.kept_inputs = frozenset(change.inputs)
     files = plural(len(change.paths(context.root)), "file")
     context.log(f"staged, and not published: {files} wait until {moment_text(change.expires_ms)}")
     return _result(context, prepared.id, change, digest_of(prepared.signed))
 
 
-def opened(context: LogContext, id: str, digest: str) -> tuple[StagedChange, ReadSet]:
-    """Return a change that waits, and its reads. Raises StagedChangeGone."""
+def opened(context: LogContext, id: str, digest: str) -> Opened:
+    """Return a change that waits. Raises StagedChangeGone."""
     seal = seal_to_wait(context)
     found = read_document(context.store, id)
     if found is None or found.digest != digest or not seal.is_signed(_KIND, found.signed, found.signature):
         what = "there is none" if found is None else "the one that is there is another, or was changed"
         raise gone(context, id, f"{what}: it was discarded, or a VACUUM has deleted it")
     _check_waits(context, id, found.change)
-    reads = decrypted(_reading_key(seal), found.reads)
     try:
-        return found.change, decode_reads(reads or b"")
-    except (msgspec.MsgspecError, ValueError) as error:
+        rest = msgspec.msgpack.decode(decrypted(_reading_key(seal), found.rest) or b"", type=_Rest)
+        return Opened(change=found.change, reads=decode_reads(rest.reads), spec=JobSpec.from_json(rest.spec))
+    except (msgspec.MsgspecError, ValueError, InvalidJobSpec) as error:
         raise gone(context, id, "another build of airflow_txlog has written it") from error
+
+
+def record_audit(context: LogContext, id: str, work: ApplicationTransaction) -> None:
+    """Write the description of an audit next to the change that it checks, for a publication that audits again.
+
+    `work` is that which staged the change. The last description of a task counts.
+    """
+    key = context.spec.saved_work_key
+    if key is None:
+        context.log("without the Variable txlog_saved_work_secret a publication cannot run this audit again")
+        return
+    seal = Seal(key, context.root, work)
+    auditor = [str(context.spec.annotations.get(name)) for name in _AUDITOR]
+    name = _AUDIT + seal.sign(_AUDIT_KIND, "\0".join(auditor).encode())[:_ID_CHARACTERS]
+    described = encrypted(_reading_key(seal), context.spec.replace(result_uri=None).to_json().encode())
+    data = seal.sign(_AUDIT_KIND, _audit_part(id, name, described)).encode() + b"\n" + described
+    put_beside(context.store, id, name, data)
+
+
+def recorded_audits(context: LogContext, id: str) -> list[JobSpec]:
+    """Return the descriptions of the audits of a change, one for each task. Others' files are passed over."""
+    seal, found = seal_to_wait(context), []
+    for name, data in beside(context.store, id, _AUDIT).items():
+        signature, _, described = data.partition(b"\n")
+        if not seal.is_signed(_AUDIT_KIND, _audit_part(id, name, described), signature.decode("latin-1")):
+            context.log(f"ignored an audit of the staged change {id} that no task of its DAG has written")
+            continue
+        try:
+            found.append(JobSpec.from_json(decrypted(_reading_key(seal), described) or b""))
+        except InvalidJobSpec as error:
+            raise gone(context, id, "another build of airflow_txlog has written an audit of it") from error
+    return found
+
+
+def _audit_part(id: str, name: str, described: bytes) -> bytes:
+    return f"{id}\n{name}\n".encode() + described
 
 
 def gone(context: LogContext, id: str, why: str) -> StagedChangeGone:
@@ -227,8 +289,12 @@ def _result(context: LogContext, id: str, change: StagedChange, digest: str) -> 
     )
 
 
-def _id_of(seal: Seal, application: ApplicationTransaction) -> str:
+def _id_of(context: LogContext, seal: Seal) -> str:
     """Return the id of the change of this work: another one for a task that was cleared before its publication."""
+    application = context.spec.application
+    assert application is not None
+    if context.spec.remakes is not None:
+        return remade_id(context.spec.remakes)
     return seal.sign(f"{_KIND}'s id", str(application.began_ms or "").encode())[:_ID_CHARACTERS]
 
 

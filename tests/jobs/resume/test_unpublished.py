@@ -415,7 +415,7 @@ def test_a_discard_deletes_no_file_of_the_table(tmp_path: Path) -> None:
     forged = msgspec.structs.replace(
         found.change, content=msgspec.structs.replace(found.change.content, adds=table_to_adds(files, True), removes=[])
     )
-    signed = signed_part(forged, found.reads)
+    signed = signed_part(forged, found.rest)
     assert put_document(table.store, "f" * 32, found.signature, signed)
     discard({**handle, "id": "f" * 32, "digest": digest_of(signed)})
     assert live_files(table) <= files_on_disk(table)

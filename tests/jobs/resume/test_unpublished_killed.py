@@ -6,54 +6,19 @@ A killed process calls the store no more. So does a job here: from its last call
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.staged_changes import staged_in
-from airflow_txlog.storage.local import LocalStore
 from tests.helpers.jobs import application, by_id, committed, files_on_disk, live_files, rows, run
-from tests.helpers.racing import Killed
+from tests.helpers.racing import killed
 from tests.helpers.rows import make_table
 from tests.helpers.staged import discard, publish, stage
 
 SET_NAME = {"set": {"name": "'x'"}, "predicate": "id < 5"}
-_CHANGING = ("put_if_absent", "put", "open_new", "delete", "delete_empty_directory")
-
-
-class Death:
-    """Ends the process at the `at`-th change of a store: before it, or after it."""
-
-    def __init__(self, at: int, *, after: bool) -> None:
-        self._at, self._after, self._calls, self.is_dead = at, after, 0, False
-
-    def call(self, really: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        if self.is_dead:
-            raise Killed
-        self._calls += 1
-        if self._calls < self._at:
-            return really(*args, **more)
-        if self._after:
-            really(*args, **more)
-        self.is_dead = True
-        raise Killed
-
-
-def killed(do: Callable[[], object], at: int, *, after: bool) -> bool:
-    """Do it until it is killed there. Return whether it was."""
-    death = Death(at, after=after)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in _CHANGING:
-            really = getattr(LocalStore, name)
-            patch.setattr(LocalStore, name, lambda *a, really=really, **k: death.call(really, *a, **k))
-        with suppress(Killed):
-            do()
-    return death.is_dead
 
 
 def two_files(folder: Path, properties: dict[str, str]) -> Table:
