@@ -34,9 +34,9 @@ def ring_of(error: BaseException) -> Ring:
     return Ring.NONE
 
 
-_REPLANNED = "planned again on what the other commit left, it may fit"
-_AUTHOR = "the same arguments on the same table fail again"
-_DAMAGED = "the table stays as it is until someone repairs it"
+_REPLANNED = "the operation may succeed with a new plan on top of the other commit"
+_AUTHOR = "the same arguments fail again on the same table"
+_DAMAGED = "the table is damaged until somebody repairs it"
 
 RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.ConcurrentAppend: (Ring.JOB, _REPLANNED),
@@ -44,67 +44,71 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.ConcurrentDeleteDelete: (Ring.JOB, _REPLANNED),
     errors.MetadataChanged: (Ring.JOB, _REPLANNED),
     errors.ProtocolChanged: (Ring.JOB, _REPLANNED),
-    errors.ConcurrentTransaction: (Ring.JOB, "the other commit may be this work's own: the next attempt finds out"),
-    errors.ConcurrentWrite: (Ring.JOB, f"{_REPLANNED}; never where the job must not rebase (`on_conflict`, restore)"),
-    errors.ConcurrentLogCleanup: (Ring.JOB, "the newest version needs none of the commits that are gone"),
-    errors.CommitContention: (Ring.JOB, "nothing is in the way but other writers' speed"),
-    errors.TableAlreadyExists: (Ring.JOB, "the table that another writer made may serve"),
+    errors.ConcurrentTransaction: (Ring.JOB, "the other commit may be the same work; the next attempt finds it"),
+    errors.ConcurrentWrite: (
+        Ring.JOB,
+        f"{_REPLANNED}; not retried if the job must not rebase (`on_conflict`, restore)",
+    ),
+    errors.ConcurrentLogCleanup: (Ring.JOB, "the newest version does not need the deleted commits"),
+    errors.CommitContention: (Ring.JOB, "the commit only lost races against faster writers"),
+    errors.TableAlreadyExists: (Ring.JOB, "the table that another writer created may be suitable"),
     errors.CommitStateUnknown: (
         Ring.POLICY,
-        "the next try finds the application transaction, or not; never for work without one, which could be done twice",
+        "the next try finds the application transaction, or does the work. Work without one is not retried, because it "
+        "could be done twice",
     ),
     errors.JobLost: (
         Ring.POLICY,
-        "a process died; the next try finds the application transaction, or goes on with what was saved. "
+        "a process died. The next try finds the application transaction, or continues from the saved work. "
         'Work without one is left to Airflow with `otherwise="default"`',
     ),
     errors.ClusterLost: (
         Ring.POLICY,
-        "as `JobLost`: the cluster may be back, and the next try finds the transaction, the job that still runs, or "
-        "what was saved",
+        "as `JobLost`: the cluster may be available again, and the next try finds the transaction, the running job, or "
+        "the saved work",
     ),
     errors.ExecutorsLost: (
         Ring.POLICY,
-        "as `JobLost`: other machines may live longer, and the next try goes on with what was saved",
+        "as `JobLost`: other machines may survive, and the next try continues from the saved work",
     ),
     errors.SparkUnavailable: (
         Ring.POLICY,
-        "this try has begun nothing; the cluster or the server may answer again, and a warm one is started anew",
+        "this try has started no work. The cluster or the server may respond again, and a warm server is restarted",
     ),
-    errors.NoExecutors: (Ring.POLICY, "nothing was done, and a busy cluster may have room later"),
+    errors.NoExecutors: (Ring.POLICY, "nothing was done, and a busy cluster may have capacity later"),
     errors.JobError: (
         Ring.AIRFLOW,
-        "Spark or the machine: a full disk, a permission, a store that does not answer, Spark that does not start",
+        "Spark or the machine failed: a full disk, a permission, a store that does not respond, Spark that does not start",
     ),
-    errors.CredentialsUnavailable: (Ring.AIRFLOW, "a secrets backend or a token service may answer again"),
-    errors.UnfitExecutor: (Ring.AIRFLOW, "another machine may have what is missing on this one"),
-    errors.OutOfMemory: (Ring.AIRFLOW, "the next try has no more memory, but may have less beside it"),
-    errors.SourceNotFound: (Ring.AIRFLOW, "the file or the table may arrive"),
+    errors.CredentialsUnavailable: (Ring.AIRFLOW, "a secrets backend or a token service may respond again"),
+    errors.UnfitExecutor: (Ring.AIRFLOW, "another machine may have the missing package"),
+    errors.OutOfMemory: (Ring.AIRFLOW, "the next try has the same memory, but other processes may use less"),
+    errors.SourceNotFound: (Ring.AIRFLOW, "the file or the table may appear later"),
     errors.CommitOverwritten: (Ring.NONE, "the same writer would overwrite the next commit too"),
     errors.OverwritingWriter: (Ring.NONE, "the same writer would overwrite our commits"),
-    errors.TableNotFound: (Ring.NONE, "a wrong name, or a table that another task has to make first"),
-    errors.WatermarkLost: (Ring.NONE, "the table does not show how far its rows go: a person must look"),
-    errors.SourceGap: (Ring.NONE, "the changes of the source are gone, or were never recorded"),
+    errors.TableNotFound: (Ring.NONE, "the name is wrong, or another task must create the table first"),
+    errors.WatermarkLost: (Ring.NONE, "the table does not show which rows it already has. Check this yourself"),
+    errors.SourceGap: (Ring.NONE, "the changes of the source were deleted, or were never recorded"),
     errors.OutsideTable: (
         Ring.NONE,
-        "the log, or a link in the table's folder, leads out of it: remove it, or see `allow_absolute_paths`",
+        "the log or a link leads out of the table's folder. Remove it, or see `allow_absolute_paths`",
     ),
-    errors.FolderChanged: (Ring.POLICY, "the writer of the folder may have finished by then"),
-    errors.TableReplaced: (Ring.NONE, "it is another table now: whether the work is meant for it is not known"),
+    errors.FolderChanged: (Ring.POLICY, "the writer of the folder may have finished by the next try"),
+    errors.TableReplaced: (Ring.NONE, "it is a different table now, and the work may not be meant for it"),
     errors.VersionNotFound: (Ring.NONE, _AUTHOR),
     errors.TimestampOutOfRange: (Ring.NONE, _AUTHOR),
-    errors.FilesMissing: (Ring.NONE, "a vacuum has deleted the files for good"),
-    errors.FolderNotEmpty: (Ring.NONE, "the files of others are still there: choose another folder, or allow them"),
-    errors.CannotVacuumLite: (Ring.NONE, "the log does not come back; a full vacuum can run"),
-    errors.LimitExceeded: (Ring.NONE, "the table stays as large as it is, or a person raises [the limit](#limits)"),
+    errors.FilesMissing: (Ring.NONE, "a vacuum has permanently deleted the files"),
+    errors.FolderNotEmpty: (Ring.NONE, "the folder still contains other files. Choose another folder, or allow them"),
+    errors.CannotVacuumLite: (Ring.NONE, "the deleted commits are not coming back. Run a full vacuum"),
+    errors.LimitExceeded: (Ring.NONE, "the table stays too large unless you raise [the limit](#limits)"),
     errors.CorruptTable: (Ring.NONE, _DAMAGED),
     errors.CorruptCommit: (Ring.NONE, _DAMAGED),
     errors.CorruptCheckpoint: (Ring.NONE, _DAMAGED),
     errors.CorruptDataFile: (Ring.NONE, _DAMAGED),
     errors.CorruptDeletionVector: (Ring.NONE, _DAMAGED),
     errors.LogGap: (Ring.NONE, _DAMAGED),
-    errors.UnsupportedFeature: (Ring.NONE, "the table needs what this release cannot do"),
-    errors.UnsupportedStore: (Ring.NONE, "the store needs what this release cannot do"),
+    errors.UnsupportedFeature: (Ring.NONE, "this release does not support a feature that the table needs"),
+    errors.UnsupportedStore: (Ring.NONE, "this release does not support the store"),
     errors.InvalidInput: (Ring.NONE, _AUTHOR),
     errors.InvalidPredicate: (Ring.NONE, _AUTHOR),
     errors.UnknownColumn: (Ring.NONE, _AUTHOR),
@@ -119,20 +123,23 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.MetadataAbsent: (Ring.NONE, _AUTHOR),
     errors.RowCountMissing: (Ring.NONE, _AUTHOR),
     errors.SetTransactionVersionConflict: (Ring.NONE, _AUTHOR),
-    errors.AppendOnlyViolation: (Ring.NONE, "the table forbids what the operation is for"),
+    errors.AppendOnlyViolation: (Ring.NONE, "the table forbids the operation"),
     errors.ConstraintViolation: (Ring.NONE, "the same rows break the same rule again"),
     errors.AmbiguousMerge: (Ring.NONE, "the same source rows match the same target row again"),
     errors.ExpectationFailed: (Ring.NONE, "the same rows fail the same check again"),
-    errors.MatchNotFound: (Ring.NONE, "what was asked to match is missing again"),
+    errors.MatchNotFound: (Ring.NONE, "the required match is missing again"),
     errors.KeysNotFound: (Ring.NONE, "the same keys are missing again"),
-    errors.IdempotencyKeyReused: (Ring.NONE, "the key belongs to other work, or may: a person must look"),
+    errors.IdempotencyKeyReused: (Ring.NONE, "the key belongs, or may belong, to other work. Check this yourself"),
     errors.AuditFailed: (Ring.NONE, "the same staged rows fail the same audits again"),
-    errors.StagedChangeGone: (Ring.NONE, "the change must be staged again: clear the task that staged it"),
-    errors.TransactionExpired: (Ring.NONE, "the table has forgotten whether the work was done: a person must look"),
+    errors.StagedChangeGone: (Ring.NONE, "the change must be staged again. Clear the task that staged it"),
+    errors.TransactionExpired: (
+        Ring.NONE,
+        "the table no longer records whether the work was done. Check this yourself",
+    ),
 }
 
 
 def markdown() -> str:
-    """The table as documents have it."""
+    """Return the table as Markdown, as docs/errors.md contains it."""
     rows = [f"| `{error.__name__}` | {ring} | {why} |" for error, (ring, why) in RETRIED.items()]
     return "\n".join(["| class | retried by | why |", "|---|---|---|", *rows]) + "\n"
