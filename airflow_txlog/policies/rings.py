@@ -78,7 +78,7 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.NoExecutors: (Ring.POLICY, "nothing was done, and a busy cluster may have capacity later"),
     errors.JobError: (
         Ring.AIRFLOW,
-        "Spark or the machine failed: a full disk, a permission, a store that does not respond, Spark that does not start",
+        "Spark or the machine failed: a full disk, a permission, an unavailable store, a failed start of Spark",
     ),
     errors.CredentialsUnavailable: (Ring.AIRFLOW, "a secrets backend or a token service may respond again"),
     errors.UnfitExecutor: (Ring.AIRFLOW, "another machine may have the missing package"),
