@@ -23,6 +23,7 @@ from airflow_txlog.errors import InvalidInput, InvalidJobSpec
 from airflow_txlog.operators import (
     CheckpointOperator,
     DeltaAlterTableOperator,
+    DeltaApplySnapshotOperator,
     DeltaAuditOperator,
     DeltaCloneOperator,
     DeltaConvertOperator,
@@ -110,6 +111,9 @@ TASKS: dict[str, Callable[[], Any]] = {
             when_not_matched_insert({"a": "s.a"}),
             when_not_matched_by_source_update({"a": "0"}, condition="t.a = 2"),
         ],
+    ),
+    "apply_snapshot": lambda: DeltaApplySnapshotOperator(
+        task_id="t", **LOADING, source=SOURCE, keys=["id"], max_deleted_fraction=0.1
     ),
     "upsert": lambda: DeltaUpsertOperator(task_id="t", **LOADING, source=SOURCE, keys=["id"], columns=["a", "b"]),
     "incremental": lambda: DeltaIncrementalOperator(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from airflow_txlog.contract.operations.base import SourceOperation, register
-from airflow_txlog.contract.operations.fields import SomeColumnNames
+from airflow_txlog.contract.operations.fields import Share, SomeColumnNames
 from airflow_txlog.contract.operations.reading import want
 from airflow_txlog.contract.operations.records import is_in_reach, looks_plain, may_be_read_here
 
@@ -55,3 +57,22 @@ class Upsert(KeyedOperation, frozen=True, kw_only=True, tag="upsert"):
     @property
     def columns_named(self) -> dict[str, tuple[str, ...]]:
         return {"keys": self.keys, "columns": self.columns or ()}
+
+
+@register
+class ApplySnapshot(KeyedOperation, frozen=True, kw_only=True, tag="apply_snapshot"):
+    """Give the table the rows of the source, a whole snapshot: insert new ones, and update those that differ.
+
+    `hard_deletes`: of a row that is not in the snapshot: "delete" it or "ignore" it. `max_deleted_fraction` has no
+    default: half a snapshot must not delete half of the table.
+    """
+
+    job = "airflow_txlog.jobs.operations.changes.apply_snapshot:apply_snapshot"
+    rows = {
+        "numTargetRowsUpdated": "updated",
+        "numTargetRowsDeleted": "deleted",
+        "numTargetRowsInserted": "inserted",
+    }
+
+    max_deleted_fraction: Share
+    hard_deletes: Literal["delete", "ignore"] = "delete"

@@ -60,10 +60,12 @@ def first_row_wanted(context: JobContext, columns: StructType) -> FirstRow | Non
     ordered, root = list(map(_direction_of, operation.deduplicate_order_by or ())), context.root
     keys = check_compared("deduplicate_by", operation.deduplicate_by, columns, root, _NEEDED_TO)
     names = check_compared("deduplicate_order_by", [name for name, _ in ordered], columns, root, _NEEDED_TO)
-    order = list(zip(names, (direction for _, direction in ordered), strict=True))
-    # A key has one value in all rows that share it, and the first mention of a column decides.
-    useful = {name: each for name, each in reversed(order) if name not in keys}
-    return FirstRow(keys=tuple(dict.fromkeys(keys)), order=tuple(reversed(useful.items())))
+    order: dict[str, str] = {}
+    for name, (_, direction) in zip(names, ordered, strict=True):
+        order.setdefault(name, direction)
+    # A key has one value in all rows that share it.
+    useful = tuple((name, direction) for name, direction in order.items() if name not in keys)
+    return FirstRow(keys=tuple(dict.fromkeys(keys)), order=useful)
 
 
 def _direction_of(text: str) -> tuple[str, str]:

@@ -1,1 +1,1 @@
-"""Operators that process the changes of tables, each once."""
+"""Operators that bring to a table what has changed elsewhere: in another table, or in another system."""

@@ -1,1 +1,1 @@
-"""Operations that process the changes of tables, each once."""
+"""Operations that bring to a table what has changed elsewhere: in another table, or in another system."""
