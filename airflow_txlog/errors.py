@@ -361,6 +361,12 @@ class AuditFailed(TxlogError, facts="table id failed"):
     """A staged change does not pass its audits. `failed`: the names of those, with the number of rows where known."""
 
 
+class CannotRollBack(TxlogError, facts="in_the_way"):
+    """Later commits may have built on those to undo. `in_the_way`: their versions by table. Nothing was changed."""
+
+    in_the_way: dict[str, list[int]] | None
+
+
 class StagedChangeGone(TxlogError, facts="table id"):
     """A staged change waits no longer: it was discarded, it has expired, or a conflict was found. Stage it again."""
 

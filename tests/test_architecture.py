@@ -146,7 +146,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "changes",
         "update | upsert | write | upkeep",
         "delete",
-        "alter | audit | merge | optimize | publish | restore | truncate | convert | clone | maintenance",
+        "alter | audit | merge | optimize | publish | restore | rollback | truncate | convert | clone | maintenance",
     ),
 }
 MAX_MODULES_IN_A_FOLDER = 20
@@ -174,6 +174,7 @@ SHARED_NAMES = {
     "footers": "of Parquet files, and their columns to Spark",
     "table_version": "waiting for one: the sensor, and its trigger",
     "sql": "what a text says by itself, and what Spark says of it",
+    "runs": "the record on a run's commits; its operator, and that of a run's versions",
     "staging": "of changed rows, and of the rows that OPTIMIZE moves",
 }
 

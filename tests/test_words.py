@@ -21,7 +21,6 @@ WORDS = {
     "layers?": "file index",
     "mask|masks|masked|masking": "deletion vector, deleted rows",
     "nobody": "no writer, no process, no row; or a passive: is not detected",
-    "pin|pins|pinned|pinning": "materialize, materialized",
     "rounds": "attempts",
     "sameness": "schema compatibility, rule compatibility",
     "sieves?": "row filter",

@@ -1,4 +1,4 @@
-"""The commands of `airflow txlog` that run the job of an operator: alter, convert, clone."""
+"""The commands of `airflow txlog` that run the job of an operator: alter, convert, clone, rollback."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli.alter_arguments import alteration_of, pairs_of
-from airflow_txlog.cli.printing import Answer, confirm
+from airflow_txlog.cli.printing import Answer, ShownColumn, confirm, print_rows, say
 from airflow_txlog.cli.usage import UsageError, moment_of, uri_of
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
+from airflow_txlog.hooks.rollback import RunToUndo, roll_back_here
 from airflow_txlog.hooks.txlog import TxlogHook
 
 if TYPE_CHECKING:
@@ -85,6 +86,35 @@ def clone(table: Table, args: Namespace) -> Answer:
     }
     answer = f"cloned by version {result.version}, {metrics['numCopiedFiles']} files copied"
     return Answer(document, lambda: print(answer if is_new else "a clone of that version already: nothing to do"))
+
+
+def rollback(table: Table, args: Namespace) -> Answer:
+    """`{"tables": [{"table_uri", "action", "undoes", "in_the_way", "status", "version"}], "dry_run"}`."""
+    hook = TxlogHook(args.conn_id or None)
+    places = [table.uri, *(uri_of(hook, each, args) for each in args.others)]
+    run = RunToUndo(dag_id=args.dag_id, run_id=args.run_id)
+    if not args.dry_run:
+        confirm(f"Roll back run {run.run_id} of DAG {run.dag_id}?", args.yes)
+    # The jobs' log is not the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        entries = roll_back_here(hook, places, run, say, dry_run=args.dry_run)
+
+    def show() -> None:
+        names = ("table", "action", "undoes", "status", "in the way")
+        columns = [ShownColumn(name=name, keeps="end" if name == "table" else None) for name in names]
+        cells = [
+            (
+                each["table_uri"],
+                each["action"],
+                ", ".join(map(str, each["undoes"])),
+                each["status"],
+                "; ".join(each["in_the_way"]),
+            )
+            for each in entries
+        ]
+        print_rows(columns, cells)
+
+    return Answer({"tables": entries, "dry_run": args.dry_run}, show)
 
 
 def _job_done(operation: str, table: Table, args: Namespace, arguments: Mapping[str, Any]) -> JobResult:

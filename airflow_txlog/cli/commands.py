@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import printing
-from airflow_txlog.cli.changing import alter, clone, convert
+from airflow_txlog.cli.changing import alter, clone, convert, rollback
 from airflow_txlog.cli.increments import reset_watermark, show_watermarks
 from airflow_txlog.cli.keeping import staged, upkeep
 from airflow_txlog.cli.printing import Answer, ShownColumn, confirm
@@ -229,6 +229,7 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "vacuum": vacuum,
     "checkpoint": checkpoint,
     "restore": restore,
+    "rollback": rollback,
     "alter": alter,
     "upkeep": upkeep,
     "convert": convert,
@@ -249,7 +250,7 @@ def _open(name: str, args: Namespace) -> Table:
         os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     hook = TxlogHook(args.conn_id or None)
     uri = uri_of(hook, args.table, args)
-    if name in ("history", "upkeep", "convert", "clone"):
+    if name in ("history", "upkeep", "convert", "clone", "rollback"):
         # A history can be shown even if this engine cannot read the rows; the others may get a folder.
         return hook.table(uri)
     return hook.open(uri)

@@ -116,6 +116,13 @@ _UPKEEP = (
     _arg("-n", "--dry-run", action="store_true", help="Do nothing, only say what is due"),
     _YES,
 )
+_ROLLBACK = (
+    _arg("others", nargs="*", metavar="TABLE", help="More tables or folders"),
+    _arg("--run-id", required=True, metavar="RUN", help="The run whose commits are undone"),
+    _arg("--dag-id", required=True, metavar="DAG", help="The DAG of the run"),
+    _arg("-n", "--dry-run", action="store_true", help="Change nothing, only print the plan"),
+    _YES,
+)
 
 
 def get_cli_commands() -> list[GroupCommand]:
@@ -172,6 +179,7 @@ def get_cli_commands() -> list[GroupCommand]:
                 _command("staged", "The staged changes that wait for a task to publish them"),
                 _command("restore", "Make an earlier version the latest again", *restore),
                 incremental,
+                _command("rollback", "Undo what a run has committed, on all tables or on none", *_ROLLBACK),
             ),
         )
     ]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, JobResult
 from airflow_txlog.contract.operations import OPERATIONS, REPLACED
 from airflow_txlog.errors import InvalidJobSpec
 
@@ -244,6 +244,15 @@ def event_extra(result: JobResult) -> dict[str, Any]:
         "rows": rows_changed(result),
         "metrics": result.metrics,
     }
+
+
+def commit_text(version: int, operation: str | None, tags: Mapping[str, Any], engine: str | None) -> str:
+    """Return a commit as a message names it: `version 7 (MERGE by task load of DAG orders)`."""
+    by = {name: tags.get(f"{ANNOTATION_TAG_PREFIX}{name}") for name in ("task_id", "dag_id", "run_id")}
+    who = f"{engine or 'an engine without a name'}"
+    if all(by.values()):
+        who = f"task {by['task_id']} of DAG {by['dag_id']}, run {by['run_id']}"
+    return f"version {version} ({operation or 'no operation named'} by {who})"
 
 
 def row_counts(operation: str, metrics: Mapping[str, _Count]) -> dict[str, _Count]:

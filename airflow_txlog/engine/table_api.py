@@ -24,13 +24,13 @@ from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_MS
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.commit_times import Moment, moment_text, parse_moment
 from airflow_txlog.engine.table.snapshot.scan import read_rows
-from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_missing_from
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_missing_from, vacuumed
 from airflow_txlog.engine.upkeep.checks import Finding, check
 from airflow_txlog.engine.upkeep.history import history
 from airflow_txlog.engine.upkeep.restore import restore
 from airflow_txlog.engine.upkeep.vacuum import OnProgress, VacuumResult, vacuum_table
 from airflow_txlog.engine.upkeep.vacuum_plan import InventorySource, VacuumMode, VacuumRequest, milliseconds
-from airflow_txlog.errors import CorruptTable, FilesMissing, InvalidInput, ProtocolChanged, TableAlreadyExists
+from airflow_txlog.errors import CorruptTable, InvalidInput, ProtocolChanged, TableAlreadyExists
 from airflow_txlog.storage import Access
 
 
@@ -63,6 +63,10 @@ class Table(DeltaTable):
     def with_staged(self, id: str, digest: str) -> Table:
         """Return the table as a staged change would leave it, for reading only. Raises StagedChangeGone."""
         return _StagedTable(self, staged_snapshot(self, id, digest))
+
+    def at_version(self, version: int) -> Table:
+        """Return the table as it was at a version, for reading only. Raises the errors of `snapshot`."""
+        return _TableAtVersion(self, self.snapshot(version))
 
     @staticmethod
     def exists(uri: Uri, storage_options: Mapping[str, Any] | None = None) -> bool:
@@ -147,15 +151,7 @@ class Table(DeltaTable):
                 if not is_missing_from(snapshot, error) or is_missing_from(newest, error):
                     raise
                 if version is not None or timestamp is not None:
-                    raise FilesMissing(
-                        f"FilesMissing: version {snapshot.version} of {self.uri} cannot be read any more: {error.path} "
-                        f"is not there. A later version removed it and a VACUUM has deleted it; the latest version is "
-                        f"{newest.version}.",
-                        table=self.uri,
-                        version=snapshot.version,
-                        count=1,
-                        examples=[str(error.path)],
-                    ) from error
+                    raise vacuumed(snapshot, newest, error) from error
                 snapshot = newest
 
     def changes(self, start: int, end: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
@@ -244,6 +240,32 @@ class Table(DeltaTable):
             include_foreign=include_foreign,
         )
         return vacuum_table(self, request, on_progress=on_progress, tags=tags)
+
+
+class _TableAtVersion(Table):
+    """A table whose latest version is one that is named."""
+
+    def __init__(self, table: Table, named: Snapshot) -> None:
+        super().__init__(table.store, clock=table.clock)
+        self._named = named
+
+    def snapshot(self, version: int | None = None, timestamp: Moment | None = None) -> Snapshot:
+        """Return the named version, or another one as it is."""
+        return self._named if version is None and timestamp is None else super().snapshot(version, timestamp)
+
+    def to_arrow(self, *args: Any, **kwargs: Any) -> pa.Table:
+        """Return the rows of the named version. Raises as `Table.to_arrow` does; FilesMissing after a VACUUM."""
+        try:
+            return super().to_arrow(*args, **kwargs)
+        except CorruptTable as error:
+            newest = DeltaTable.snapshot(self)
+            if not is_missing_from(self._named, error) or is_missing_from(newest, error):
+                raise
+            raise vacuumed(self._named, newest, error) from error
+
+    def begin(self, version: int | None = None) -> Transaction:
+        """Raise InvalidInput: a change would be made on the latest version, which is not the one that is read here."""
+        raise InvalidInput(f"{self.uri} was opened at version {self._named.version}, which is for reading only.")
 
 
 class _StagedTable(Table):

@@ -59,7 +59,8 @@ def recorded_work(table: DeltaTable, app_id_end: str) -> list[RecordedWork]:
         snapshot = table.snapshot()
     except TableNotFound:
         return []
-    found = [t for t in snapshot.state.transactions.values() if t.app_id.endswith(app_id_end)]
+    # Work that a rollback has undone has a negative number.
+    found = [t for t in snapshot.state.transactions.values() if t.app_id.endswith(app_id_end) and t.version >= 0]
     work = []
     for transaction in sorted(found, key=lambda t: t.last_updated or 0, reverse=True):
         wanted = ApplicationTransaction(app_id=transaction.app_id, version=transaction.version)
@@ -123,7 +124,11 @@ def earlier_run(store: Store, snapshot: Snapshot, spec: JobSpec) -> str | None:
     """Return the log line that an earlier run of this very task has committed, before the task was cleared."""
     wanted = spec.application
     recorded = None if wanted is None else snapshot.state.transactions.get(wanted.app_id)
-    if wanted is None or recorded is None or wanted.check_digest or recorded.version >= wanted.version:
+    if wanted is None or recorded is None or recorded.version >= wanted.version:
+        return None
+    if recorded.version < 0:
+        return f"a rollback has undone what this task has committed before: this {spec.operation.name} is done again"
+    if wanted.check_digest:
         return None
     earlier = ApplicationTransaction(app_id=wanted.app_id, version=recorded.version)
     commit = _commit_of(store, snapshot.version, earlier, most=_MOST_COMMITS_FOR_A_LINE)

@@ -220,7 +220,8 @@ def application_transaction(
 
 
 def _number_after(recorded: int | None) -> int:
-    return FIRST_VERSION if recorded is None else recorded + 1
+    # A rollback leaves a negative number.
+    return FIRST_VERSION if recorded is None else max(FIRST_VERSION, recorded + 1)
 
 
 def _transaction_of(kept: KeptNumber, *, is_first_try: bool = False) -> ApplicationTransaction:

@@ -172,7 +172,7 @@ class RowWritingHook(BaseHook):
         # Here: it loads the jobs, which a hook that only reads does not need.
         from airflow_txlog.runners.in_process import InProcessRunner
 
-        context = _context_of_task()
+        context = task_context()
         # Counted first: a call that fails must not shift the numbers of those after it.
         spelled = f"{self.txlog_conn_id or ''} {table}"
         call = None if context is None else HookCall.next_in(context, spelled, method, idempotency_key)
@@ -223,7 +223,7 @@ class RowWritingHook(BaseHook):
         return found
 
 
-def _context_of_task() -> Mapping[str, Any] | None:
+def task_context() -> Mapping[str, Any] | None:
     """Return the context of the task that runs in this process; None without one."""
     try:
         context: Mapping[str, Any] = get_current_context()

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import AirflowException, conf
 
@@ -23,8 +23,10 @@ from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.restrictions import only_tunes, unrestricted_names
 from airflow_txlog.contract.wording import handle_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.hooks.identity import annotations_of
+from airflow_txlog.hooks.run_versions import at_run_versions, pinned_version
 from airflow_txlog.hooks.spark_connection import open_spark_connection
-from airflow_txlog.hooks.task_rows import RowWritingHook
+from airflow_txlog.hooks.task_rows import RowWritingHook, task_context
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.locations import Access, is_absolute, shown
 from airflow_txlog.runners import CONNECTION_TYPES, Runner, check_runner, make_runner, run_unless_done
@@ -232,15 +234,21 @@ class TxlogHook(RowWritingHook):
         """Return the connection object itself, or None."""
         return self._connection
 
-    def open(self, table: str, *, staged: Any = None) -> Table:
+    def open(self, table: str, *, staged: Any = None, as_of: Literal["run"] | None = None) -> Table:
         """Return the table, opened for reading or writing through the engine: the same object every time.
 
         `staged`: the output of a task with `publish=False`. Then the table is only for reading, and its latest version
-        is that which the staged change would make.
+        is that which the staged change would make. `as_of="run"`: only for reading, and its latest version is that
+        which a `PinVersionsOperator` before this task has fixed for the DAG run.
 
-        Raises TableNotFound, CorruptTable, UnsupportedFeature, StagedChangeGone.
+        Raises TableNotFound, CorruptTable, UnsupportedFeature, StagedChangeGone; InvalidJobSpec if the run has not
+        pinned the table, VersionNotFound if the pinned version can no longer be rebuilt from the log.
         """
         found = self.table(table)
+        if as_of is not None:
+            if as_of != "run" or staged is not None:
+                raise InvalidJobSpec('as_of must be "run", without staged. Nothing was read.', argument="as_of")
+            return found.at_version(pinned_version(self, self.table_uri(table), task_context()))
         handle = None if staged is None else handle_of("staged", staged)
         if handle is not None:
             return found.with_staged(handle["id"], handle["digest"])
@@ -319,8 +327,13 @@ class TxlogHook(RowWritingHook):
             time_zone=time_zone,
             saved_work_key=None if application is None else saved_work_key(application),
         )
+        context = task_context()
+        if context is not None:
+            # In the commit, by which a rollback finds the work of a run.
+            spec = spec.replace(annotations=annotations_of(context))
+        spec = at_run_versions(self.with_settings(spec, runner), self, context)
         chosen = self.make_runner(runner) if isinstance(runner, str) else runner
-        return run_unless_done(chosen, self.with_settings(spec, runner), log=self.log.info)
+        return run_unless_done(chosen, spec, log=self.log.info)
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether a task could use the connection: its settings, its cluster, and a first look into its base.

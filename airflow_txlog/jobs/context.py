@@ -114,6 +114,8 @@ class LogContext:
     times: StepTimes = field(default_factory=StepTimes)
     tables_read: list[tuple[DeltaTable, Snapshot]] = field(default_factory=list)
     """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
+    versions_read: list[tuple[DeltaTable, Snapshot]] = field(default_factory=list)
+    """The tables that sources read at a version that they name, each with its snapshot."""
     lineage: Lineage = field(default_factory=Lineage)
     """Facts about the data that the job has found."""
     around: Callable[[Plan], Plan] | None = None

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import JobResult, JobSpec, write_document
+from airflow_txlog.contract.operations import TableView
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.engine import DeltaTable
-from airflow_txlog.errors import JobError
+from airflow_txlog.engine.table.snapshot.snapshot import is_missing_from, vacuumed
+from airflow_txlog.errors import CorruptTable, InvalidJobSpec, JobError, TxlogError
 from airflow_txlog.jobs.context import Log, LogContext
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.storage.limits import USUAL, Limits
@@ -61,6 +63,7 @@ def run_job(
         return _job_of(one)(context)
 
     try:
+        _check_versions_are_known(spec)
         table = DeltaTable.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
         table.store.keeps_files = table.store.is_remote
         result = run(spec)
@@ -73,6 +76,16 @@ def run_job(
     return result
 
 
+def _check_versions_are_known(spec: JobSpec) -> None:
+    for place, part in spec.operation.parts():
+        if isinstance(part, TableView) and part.as_of is not None:
+            raise InvalidJobSpec(
+                f"{place} reads {part.table} at the version of a run, which only a task of Airflow knows. Nothing was "
+                "read. Name a version.",
+                argument=f"{place}.as_of",
+            )
+
+
 def _job_of(spec: JobSpec) -> Callable[[Any], JobResult]:
     """Import and return the function that the operation's record names."""
     module, _, name = spec.operation.job_here.partition(":")
@@ -80,8 +93,18 @@ def _job_of(spec: JobSpec) -> Callable[[Any], JobResult]:
     return job
 
 
+def _of_named_version(context: LogContext, error: CorruptTable) -> TxlogError:
+    """Return the error, or one that states that a VACUUM has deleted what a source at a named version needs."""
+    for table, named in context.versions_read:
+        if is_missing_from(named, error) and not is_missing_from(newest := table.snapshot(), error):
+            return vacuumed(named, newest, error)
+    return error
+
+
 def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Log) -> JobResult:
     failure = failure_of(spec, error)
+    if isinstance(failure, CorruptTable) and context is not None:
+        failure = _of_named_version(context, failure)
     if failure is not error and isinstance(failure, JobError):
         # An unforeseen error: the places that it passed help to fix it.
         for line in trace_of(error):

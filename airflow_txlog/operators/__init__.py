@@ -26,6 +26,7 @@ from airflow_txlog.operators.publish import (
     write_audit_publish,
 )
 from airflow_txlog.operators.restore import DeltaRestoreOperator
+from airflow_txlog.operators.runs import DeltaRollbackOperator, PinVersionsOperator
 from airflow_txlog.operators.sources import files, query, table
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
 from airflow_txlog.operators.update import DeltaUpdateOperator
@@ -48,11 +49,13 @@ __all__ = [
     "DeltaOptimizeOperator",
     "DeltaPublishOperator",
     "DeltaRestoreOperator",
+    "DeltaRollbackOperator",
     "DeltaTruncateOperator",
     "DeltaUpdateOperator",
     "DeltaUpkeepOperator",
     "DeltaUpsertOperator",
     "DeltaWriteOperator",
+    "PinVersionsOperator",
     "VacuumOperator",
     "files",
     "query",

@@ -26,6 +26,7 @@ from airflow_txlog.hooks.identity import (
     job_identity,
     keep_success,
 )
+from airflow_txlog.hooks.run_versions import at_run_versions
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.links.pages import links_of
@@ -288,6 +289,7 @@ class TxlogOperator(RenderedOperator):
         spec = hook.with_settings(self._spec(table_uri), hook.runner_or(self.runner)).replace(
             annotations=annotations_of(context, is_sensitive=self.sensitive)
         )
+        spec = at_run_versions(spec, hook, context)
         application = self.application(context, table_uri)
         if application is not None:
             self.log.info("application transaction %s, version %s", application.app_id, application.version)

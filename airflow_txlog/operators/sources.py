@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 from airflow_txlog.operators.arguments.given import has_template, is_output, path_text, text_map
 
@@ -36,13 +36,16 @@ def files(
     }
 
 
-def table(uri: str, version: int | None = None, *, staged: Any = None) -> dict[str, Any]:
+def table(
+    uri: str, version: int | None = None, *, staged: Any = None, as_of: Literal["run"] | None = None
+) -> dict[str, Any]:
     """Return the rows of a Delta table at a version, or at its latest one when the job starts.
 
     `staged`: the output of a task with `publish=False`, to read the table as the staged change would leave it.
+    `as_of="run"`: at the version that a `PinVersionsOperator` before this task has fixed for the DAG run.
     """
-    source = {"table": uri, "version": version}
-    return source if staged is None else {**source, "staged": staged}
+    given = {"staged": staged, "as_of": as_of}
+    return {"table": uri, "version": version, **{name: value for name, value in given.items() if value is not None}}
 
 
 def query(sql: str, **views: Mapping[str, Any]) -> dict[str, Any]:

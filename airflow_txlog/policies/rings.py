@@ -132,6 +132,7 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.IdempotencyKeyReused: (Ring.NONE, "the key belongs, or may belong, to other work. Check this yourself"),
     errors.AuditFailed: (Ring.NONE, "the same staged rows fail the same audits again"),
     errors.StagedChangeGone: (Ring.NONE, "the change must be staged again. Clear the task that staged it"),
+    errors.CannotRollBack: (Ring.NONE, "the later commits are still there. Check this yourself"),
     errors.TransactionExpired: (
         Ring.NONE,
         "the table no longer records whether the work was done. Check this yourself",

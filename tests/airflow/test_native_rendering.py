@@ -34,11 +34,13 @@ from airflow_txlog.operators import (
     DeltaOptimizeOperator,
     DeltaPublishOperator,
     DeltaRestoreOperator,
+    DeltaRollbackOperator,
     DeltaTruncateOperator,
     DeltaUpdateOperator,
     DeltaUpkeepOperator,
     DeltaUpsertOperator,
     DeltaWriteOperator,
+    PinVersionsOperator,
     VacuumOperator,
     files,
     query,
@@ -166,6 +168,13 @@ TASKS: dict[str, Callable[[], Any]] = {
         drop_features=["rowTracking"],
     ),
     "restore": lambda: DeltaRestoreOperator(task_id="t", **ONCE, version="3"),
+    "rollback": lambda: DeltaRollbackOperator(
+        task_id="t", run_id="r", of_dag_id="d", tables=["/lake/a", "/lake/b"], spark_conf=SHARED["spark_conf"]
+    ),
+    "pin": lambda: PinVersionsOperator(task_id="t", tables=["/lake/a", "/lake/b"]),
+    "read at the version of the run": lambda: DeltaUpsertOperator(
+        task_id="t", **LOADING, source=table("/s", as_of="run"), keys=["id"], columns=["a", "b"]
+    ),
     "restore to a time": lambda: DeltaRestoreOperator(task_id="t", **ONCE, timestamp="2024-01-31"),
     "convert": lambda: DeltaConvertOperator(task_id="t", **ONCE, partition_schema="day DATE"),
     "clone": lambda: DeltaCloneOperator(task_id="t", **ONCE, source=table("/s", version=3)),

@@ -46,6 +46,7 @@ from airflow_txlog.contract.operations.records import (
     Vacuum,
     Write,
 )
+from airflow_txlog.contract.operations.runs import Rollback
 
 __all__ = [
     "FORMATS",
@@ -76,6 +77,7 @@ __all__ = [
     "Publish",
     "QuerySource",
     "Restore",
+    "Rollback",
     "RowsInProcess",
     "ScopedOperation",
     "Sees",

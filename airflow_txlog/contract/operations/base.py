@@ -8,7 +8,7 @@ exists is valid, and its JSON reads back as an equal one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -119,6 +119,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         kinds = kinds_of(type(self))
         return type(self)(**{name: read(kind, getattr(self, name), name, change) for name, kind in kinds.items()})
 
+    def with_parts(self: _Record, change: Callable[[Part], Part]) -> _Record:
+        """Return the same operation with each record inside it replaced, the inner ones first."""
+        return type(self)(**{name: _changed(getattr(self, name), change) for name in self.__struct_fields__})
+
     def texts(self) -> list[tuple[str, str, Sees]]:
         """Return the SQL texts, each with the name of its field and the names that it may use."""
         found: list[tuple[str, str, Sees]] = []
@@ -168,6 +172,15 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
         inner = ((f"{place}[{index}]", item) for index, item in enumerate(value))
     for below, item in inner:
         yield from _parts(item, below)
+
+
+def _changed(value: Any, change: Callable[[Part], Part]) -> Any:
+    if isinstance(value, Part):
+        inner = {name: _changed(getattr(value, name), change) for name in value.__struct_fields__}
+        return change(msgspec.structs.replace(value, **inner))
+    if isinstance(value, dict):
+        return {name: _changed(item, change) for name, item in value.items()}
+    return tuple(_changed(item, change) for item in value) if isinstance(value, tuple) else value
 
 
 class ScopedOperation(Operation, frozen=True, kw_only=True):

@@ -112,13 +112,15 @@ class RangeView(Part, frozen=True, kw_only=True):
 class TableView(Part, frozen=True, kw_only=True):
     """A Delta table: at a version, as a staged change would leave it, or at its latest version.
 
-    `range`: some rows of the versions up to `version` instead.
+    `range`: some rows of the versions up to `version` instead. `as_of` "run": the version that the run has pinned; the
+    task replaces it before the job begins.
     """
 
     table: Location
     version: Version | None = None
     staged: StagedView | None = None
     range: RangeView | None = None
+    as_of: Literal["run"] | None = None
 
     @classmethod
     def fits(cls, given: Mapping[str, Any]) -> bool:
@@ -126,13 +128,15 @@ class TableView(Part, frozen=True, kw_only=True):
 
     @property
     def names_version(self) -> bool:
-        """Whether the rows are fixed: by a version or by a staged change."""
-        return self.version is not None or self.staged is not None
+        """Whether the rows are fixed: by a version, by a staged change or by the run."""
+        return any(each is not None for each in (self.version, self.staged, self.as_of))
 
     def check(self, place: str) -> None:
         want(f"{place}.version", None in (self.version, self.staged), "null with a staged change", self.version)
         fits = self.range is None or (self.version is not None and (self.range.after or 0) <= self.version)
         want(f"{place}.version", fits, "the last version of the range", self.version)
+        one = self.as_of is None or (self.version is None and self.staged is None)
+        want(f"{place}.as_of", one, "null with a version or a staged change", self.as_of, is_shown=True)
 
 
 class FileView(Part, frozen=True, kw_only=True):

@@ -232,7 +232,7 @@ def reconcile_metadata(attempt: Attempt, winner: Commit) -> Attempt:
         )
     if attempt.new_metadata is not None or current is None:
         raise conflict(MetadataChanged, attempt, winner, "changed the metadata, as this transaction does")
-    changed = _harmful_changes(current, metadata)
+    changed = harmful_changes(current, metadata)
     if any(add.deletion_vector for add in attempt.adds) and _stops_deletion_vectors(current, metadata, attempt.table):
         changed.append("property delta.enableDeletionVectors")
     if changed:
@@ -245,7 +245,7 @@ def _stops_deletion_vectors(before: Metadata, after: Metadata, table: str) -> bo
     return was and not stays
 
 
-def _harmful_changes(before: Metadata, after: Metadata) -> list[str]:
+def harmful_changes(before: Metadata, after: Metadata) -> list[str]:
     """Return, in words, the differences beyond harmless properties; a property that was removed always counts."""
     found = []
     if before.schema_string != after.schema_string and _schema(before) != _schema(after):

@@ -98,6 +98,20 @@ def restore(
     assert head is not None
     if target.version == head.version:
         return Restored(version=head.version)
+    metrics = fill_restore(tx, target, store, ignore_missing=ignore_missing)
+    asked = {"version": None if timestamp is not None else target.version, "timestamp": timestamp}
+    version = tx.commit("RESTORE", asked, metrics, tags=tags, never_rebases=True)
+    watermarks = rewound(head.state.domains, target.state.domains)
+    return Restored(version=version, metrics=metrics, rewound=rewound_text(watermarks, head.state.domains, store.root))
+
+
+def fill_restore(tx: Transaction, target: Snapshot, store: Store, *, ignore_missing: bool = False) -> dict[str, int]:
+    """Give the content and the metadata of `target` to the transaction; return the metrics of its commit.
+
+    Raises the errors of `restore`, except ConcurrentWrite.
+    """
+    head = tx.snapshot
+    assert head is not None
     metadata = _metadata(head.metadata, target.metadata, store.root)
     _check_features(head, target, metadata, store.root)
     coming = _without(target.state.live, head.state.live, store.root)
@@ -117,12 +131,11 @@ def restore(
         # The metadata of that version holds the rules under which its rows were written.
         tx.set_metadata(metadata, is_checked=True)
     _restore_clustering(tx, head, target)
-    watermarks = rewound(head.state.domains, target.state.domains)
-    for domain in watermarks:
+    for domain in rewound(head.state.domains, target.state.domains):
         tx.set_domain(domain.domain, domain.configuration, removed=domain.removed)
     tx.add(table_to_adds(coming, data_change=True))
     tx.remove(going)
-    metrics = {
+    return {
         "tableSizeAfterRestore": after_bytes,
         "numOfFilesAfterRestore": after_files,
         "numRemovedFiles": going.num_rows,
@@ -130,9 +143,6 @@ def restore(
         "removedFilesSize": _size(going),
         "restoredFilesSize": _size(coming),
     }
-    asked = {"version": None if timestamp is not None else target.version, "timestamp": timestamp}
-    version = tx.commit("RESTORE", asked, metrics, tags=tags, never_rebases=True)
-    return Restored(version=version, metrics=metrics, rewound=rewound_text(watermarks, head.state.domains, store.root))
 
 
 def _restore_clustering(tx: Transaction, head: Snapshot, target: Snapshot) -> None:

@@ -55,7 +55,9 @@ def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | No
         return staged_snapshot(table, view.staged.id, view.staged.digest), False
     if view.version is not None:
         # A version that is named never changes.
-        return table.snapshot(view.version), False
+        named = table.snapshot(view.version)
+        context.versions_read.append((table, named))
+        return named, False
     is_target = _canonical(table.uri) == _canonical(context.root)
     if is_target and target is None:
         raise InvalidJobSpec(f"The source reads {view.table}, which this job is to create.", argument="source.table")

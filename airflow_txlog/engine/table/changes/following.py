@@ -86,7 +86,7 @@ class LogFollower:
     def position_of(self, version: int) -> Position:
         """Return a version of the last look with its mark, None if the log does not hold its commit."""
         file = self._files.get(version)
-        return Position(version=version, commit_mark=None if file is None else _mark(file))
+        return Position(version=version, commit_mark=None if file is None else mark_of(file))
 
     @property
     def earliest(self) -> int:
@@ -102,7 +102,7 @@ class LogFollower:
             return False
         file = self._files.get(position.version)
         return position.version > self._latest or (
-            file is not None and position.commit_mark is not None and _mark(file) != position.commit_mark
+            file is not None and position.commit_mark is not None and mark_of(file) != position.commit_mark
         )
 
     def _look_further(self) -> bool:
@@ -247,7 +247,7 @@ def _values(values: Mapping[str, str | None]) -> PartitionValues:
     return tuple(sorted(values.items()))
 
 
-def _mark(file: FileInfo) -> str:
+def mark_of(file: FileInfo) -> str:
     """Return a short text that distinguishes the file from another of its name."""
     return file.etag.strip('"') if file.etag else f"{file.modified_ms:x}-{file.size_bytes:x}"
 

@@ -37,7 +37,14 @@ from airflow_txlog.engine.table.snapshot.replay import (
     read_checksum,
     replay_newest_first,
 )
-from airflow_txlog.errors import CorruptCheckpoint, CorruptDeletionVector, CorruptTable, LogGap, TableError
+from airflow_txlog.errors import (
+    CorruptCheckpoint,
+    CorruptDeletionVector,
+    CorruptTable,
+    FilesMissing,
+    LogGap,
+    TableError,
+)
 from airflow_txlog.locations import readable
 from airflow_txlog.storage.base import FileInfo, Store, check_may_read
 
@@ -360,3 +367,16 @@ def is_missing_from(snapshot: Snapshot, error: CorruptTable) -> bool:
         return error.path in {vector_file(each.storage_type, each.path_or_inline_dv, root) for each in vectors}
     paths = snapshot.files(columns=["path"]).column("path").to_pylist()
     return any(readable(root, canonical_path(path, root)) == error.path for path in paths)
+
+
+def vacuumed(snapshot: Snapshot, newest: Snapshot, error: CorruptTable) -> FilesMissing:
+    """Return the error of a version of which a VACUUM has deleted the file that `error` is about."""
+    return FilesMissing(
+        f"FilesMissing: version {snapshot.version} of {snapshot.uri} cannot be read any more: {error.path} is not "
+        f"there. A later version removed it and a VACUUM has deleted it; the latest version is {newest.version}. Read "
+        "a later version; if a task has pinned this one for its run, clear that task.",
+        table=snapshot.uri,
+        version=snapshot.version,
+        count=1,
+        examples=[str(error.path)],
+    )

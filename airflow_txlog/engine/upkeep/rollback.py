@@ -1,0 +1,290 @@
+"""The rollback of some commits of a table: what undoes them, and which other commits forbid it.
+
+If no other commit has landed since the first of them, the version before it is restored. If they only appended, and
+later commits have neither touched their files nor read their rows, the files are removed. Anything else is in the way:
+a later commit may have built on the rows.
+
+A commit that undoes others lists their versions in a tag, so that they are not undone again, and sets their application
+transactions back: work that was undone counts as not done. The invariants: the plan belongs to one version, and its
+commit never rebases, so that nothing lands unseen between the two.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.engine.commit.conflicts import harmful_changes
+from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN
+from airflow_txlog.engine.commit.transaction import Transaction
+from airflow_txlog.engine.delta_table import DeltaTable
+from airflow_txlog.engine.log.actions import Add, Commit, Remove, decode_commit, decode_commit_info
+from airflow_txlog.engine.log.columns import FILES
+from airflow_txlog.engine.log.paths import canonical_path
+from airflow_txlog.engine.log.tail import LogTail, list_tail, read_files
+from airflow_txlog.engine.table.snapshot.files import action_keys, file_keys, known_sum, live_row_counts
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.engine.upkeep.restore import fill_restore
+from airflow_txlog.errors import VersionNotFound
+
+UNDOES_TAG = "txlog.undoes"
+"""The tag of a commit that undoes others: a JSON list of their versions."""
+NOT_DONE = -1
+"""The number of an application transaction whose work was undone."""
+
+# A run is rolled back within days. The bound keeps a lookup from reading a log of a million commits.
+MOST_COMMITS_READ = 10_000
+
+# Each row decides its own fate in these, so that they do not depend on the rows of other files.
+_ROW_BY_ROW = frozenset({"DELETE", "UPDATE"})
+
+IsMeant = Callable[[int, Mapping[str, Any]], bool]
+"""Whether a commit is to be undone, by its version and its commitInfo."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InTheWay:
+    """A commit that forbids the rollback."""
+
+    version: int
+    operation: str | None
+    tags: Mapping[str, Any]
+    engine: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackPlan:
+    """The rollback of commits, as the version `head` of the table allows it. Nothing is to be done without `versions`.
+
+    `restores`: the version to restore; None: `removed` are the files to remove. `transactions`: the application ids
+    of the undone commits. `undone`: commits that were meant and are undone already.
+    """
+
+    head: int
+    versions: tuple[int, ...] = ()
+    restores: int | None = None
+    removed: pa.Table = field(default_factory=FILES.empty_table)
+    transactions: tuple[str, ...] = ()
+    in_the_way: tuple[InTheWay, ...] = ()
+    undone: tuple[int, ...] = ()
+
+
+def of_run(tags: Mapping[str, str]) -> IsMeant:
+    """Return whether a commit has these tags, and undoes no others."""
+    return lambda version, info: not _undoes(info) and tags.items() <= tags_of(info).items()
+
+
+def plan_rollback(table: DeltaTable, snapshot: Snapshot, is_meant: IsMeant) -> RollbackPlan:
+    """Return what undoes the commits that are meant, up to the snapshot's version; it reads the log alone.
+
+    Raises CorruptCommit, LogGap; VersionNotFound if the log does not hold the commits before the first of them.
+    """
+    tail = list_tail(table.store, 0, complete_after=snapshot.version)
+    meant, undone = _meant(table, tail, snapshot.version, is_meant)
+    done = tuple(sorted(undone & meant))
+    ours = meant - undone
+    while ours:
+        first = min(ours)
+        commits = list(_commits(table, tail, first, snapshot.version))
+        changing = {each.version for each in commits if each.version in ours and _changes_something(each)}
+        if changing == ours:
+            break
+        # A commit that only moves rows, or records something, needs no undoing.
+        ours = changing
+    if not ours:
+        return RollbackPlan(head=snapshot.version, undone=done)
+    _check_held(table, tail, first, snapshot.version)
+    others = _without_undone([each for each in commits if each.version not in meant - undone])
+    own = [each for each in commits if each.version in ours]
+    found = RollbackPlan(
+        head=snapshot.version,
+        versions=tuple(sorted(ours)),
+        transactions=tuple(sorted({each.app_id for commit in own for each in commit.transactions})),
+        undone=done,
+    )
+    if not others and first > 0:
+        return replace(found, restores=first - 1)
+    removed = snapshot.files() if not others else _untouched(table, snapshot, own)
+    if removed is None:
+        return replace(found, in_the_way=tuple(map(_in_the_way, _blocking(table, own, others, first))))
+    blocking = [each for each in others if _may_build_on(each, first)]
+    return replace(found, removed=removed, in_the_way=tuple(map(_in_the_way, blocking)))
+
+
+def fill_rollback(tx: Transaction, table: DeltaTable, plan: RollbackPlan) -> tuple[str, dict[str, Any], dict[str, int]]:
+    """Give what undoes the commits to the transaction, which is on the version `plan.head`.
+
+    Return the operation, its parameters and its metrics, as the commit has them. Raises the errors of `fill_restore`.
+    """
+    assert tx.read_version == plan.head
+    target = None if plan.restores is None else table.snapshot(plan.restores)
+    for app_id in plan.transactions:
+        before = None if target is None else target.application_version(app_id)
+        tx.set_application(app_id, NOT_DONE if before is None else before)
+    if target is not None:
+        metrics = fill_restore(tx, target, table.store)
+        return "RESTORE", {"version": target.version, "timestamp": None}, metrics
+    tx.remove(plan.removed)
+    sizes = plan.removed.column("size").to_pylist()
+    metrics = {"numRemovedFiles": plan.removed.num_rows, "numRemovedBytes": sum(sizes)}
+    deleted = known_sum(live_row_counts(plan.removed))
+    if deleted is not None:
+        metrics["numDeletedRows"] = deleted
+    return "ROLLBACK", {"versions": list(plan.versions)}, metrics
+
+
+def undoes_tag(plan: RollbackPlan) -> dict[str, str]:
+    """Return the tag of the commit."""
+    return {UNDOES_TAG: json.dumps(list(plan.versions))}
+
+
+def check_rollback(table: DeltaTable, plan: RollbackPlan) -> None:
+    """Raise the error with which the rollback would be refused now: a missing file, a rule of the table."""
+    tx = table.begin(plan.head)
+    operation, _, _ = fill_rollback(tx, table, plan)
+    tx.check(operation, (), FILES.empty_table())
+
+
+# --- which commits? -------------------------------------------------------------------------------------------------
+
+
+def _meant(table: DeltaTable, tail: LogTail, head: int, is_meant: IsMeant) -> tuple[set[int], set[int]]:
+    """Return the versions that are meant, and those that a later commit has undone."""
+    meant, undone = set[int](), set[int]()
+    versions = [each for each in sorted(tail.commits, reverse=True) if each <= head][:MOST_COMMITS_READ]
+    files = [tail.commits[each] for each in versions]
+    contents = zip(versions, files, read_files(table.store, files), strict=True)
+    # The oldest commits may be cleaned from the log at this moment.
+    with suppress(FileNotFoundError):
+        for version, file, data in contents:
+            info = decode_commit_info(data, file.path)
+            # Newest first: an undoing that was itself undone does not count.
+            if version not in undone:
+                undone |= _undoes(info)
+            if is_meant(version, info):
+                meant.add(version)
+    return meant, undone
+
+
+def _undoes(info: Mapping[str, Any] | None) -> set[int]:
+    """Return the versions that a commit undoes, by its commitInfo."""
+    text = tags_of(info).get(UNDOES_TAG)
+    try:
+        found = json.loads(text) if isinstance(text, str) else []
+    except (ValueError, RecursionError):
+        found = []
+    return {each for each in found if type(each) is int} if isinstance(found, list) else set()
+
+
+def tags_of(info: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the tags of a commitInfo; none if it has none, or something else in their place."""
+    tags = (info or {}).get("tags")
+    return tags if isinstance(tags, Mapping) else {}
+
+
+def _commits(table: DeltaTable, tail: LogTail, start: int, end: int) -> Iterator[Commit]:
+    files = tail.after(start - 1)[: end + 1 - start]
+    for version, file, data in zip(range(start, end + 1), files, read_files(table.store, files), strict=True):
+        yield decode_commit(version, data, file.path)
+
+
+def _check_held(table: DeltaTable, tail: LogTail, first: int, head: int) -> None:
+    """Raise VersionNotFound if the log has lost the commit before the first one: it may have been meant too."""
+    if first > 0 and first - 1 not in tail.commits:
+        raise VersionNotFound(
+            f"{table.uri}: version {first} is to be undone, and the log does not hold the commits before it, which may "
+            "be of the same run. Nothing was changed.",
+            table=table.uri,
+            version=first - 1,
+            earliest=first,
+            latest=head,
+        )
+
+
+def _files(commit: Commit) -> list[Add | Remove]:
+    return [*commit.adds, *commit.removes]
+
+
+def _changes_something(commit: Commit) -> bool:
+    """Return whether the commit changes rows, metadata or a domain; moving rows and recording something do not."""
+    moves_rows = [each for each in _files(commit) if each.data_change]
+    domains = [each for each in commit.domains if each.domain != ROW_TRACKING_DOMAIN]
+    return bool(moves_rows or commit.cdc or commit.metadata or commit.protocol or domains)
+
+
+def _without_undone(commits: Sequence[Commit]) -> list[Commit]:
+    """Return the commits without those that record nothing, and without pairs of which one undoes the other."""
+    versions = {each.version for each in commits}
+    gone = set[int]()
+    for commit in reversed(commits):
+        undoes = _undoes(commit.info)
+        if undoes and undoes <= versions and commit.version not in gone:
+            gone |= undoes | {commit.version}
+    records = (each for each in commits if _changes_something(each) or each.adds or each.removes)
+    return [each for each in records if each.version not in gone]
+
+
+# --- may they be undone? --------------------------------------------------------------------------------------------
+
+
+def _untouched(table: DeltaTable, snapshot: Snapshot, own: Sequence[Commit]) -> pa.Table | None:
+    """Return the live files that the commits have added; None if they did more, or a file is not live as it was."""
+    if not all(_only_appends(commit, table) for commit in own):
+        return None
+    adds = [add for commit in own for add in commit.adds]
+    live = snapshot.state.files.at_paths({canonical_path(add.path, table.uri) for add in adds})
+    wanted = pa.array(action_keys(adds, table.uri), pa.string())
+    live = live.filter(pc.is_in(file_keys(live, table.uri), value_set=wanted)) if live.num_rows else live
+    return live if live.num_rows == len(adds) else None
+
+
+def _only_appends(commit: Commit, table: DeltaTable) -> bool:
+    if commit.removes or commit.cdc or not all(add.data_change for add in commit.adds):
+        return False
+    if commit.version == 0:
+        return True
+    metadata = commit.metadata
+    # An append may move the marks of identity columns.
+    changed = metadata and harmful_changes(table.snapshot(commit.version - 1).metadata, metadata)
+    domains = [each for each in commit.domains if each.domain != ROW_TRACKING_DOMAIN]
+    return not (changed or commit.protocol or domains)
+
+
+def _may_build_on(commit: Commit, first: int) -> bool:
+    """Return whether a later commit may depend on rows of files that it left as they are."""
+    info = commit.info or {}
+    changes_rows = any(each.data_change for each in _files(commit))
+    if not changes_rows or _undoes(info) or info.get("operation") in _ROW_BY_ROW:
+        return False
+    is_append = info.get("isBlindAppend") is True and not commit.removes
+    read = info.get("readVersion")
+    return not (is_append or (type(read) is int and read < first))
+
+
+def _blocking(table: DeltaTable, own: Sequence[Commit], others: Sequence[Commit], first: int) -> list[Commit]:
+    """Return the commits that have touched files of ours; all of them if ours did more than append."""
+    ours = {canonical_path(add.path, table.uri) for commit in own for add in commit.adds}
+    touched = [
+        each
+        for each in others
+        if any(canonical_path(action.path, table.uri) in ours for action in _files(each)) or _may_build_on(each, first)
+    ]
+    is_append = not any(commit.removes or commit.metadata for commit in own if commit.version)
+    return touched if is_append and touched else list(others)
+
+
+def _in_the_way(commit: Commit) -> InTheWay:
+    info = commit.info or {}
+    operation, engine = info.get("operation"), info.get("engineInfo")
+    return InTheWay(
+        version=commit.version,
+        operation=operation if isinstance(operation, str) else None,
+        tags=tags_of(info),
+        engine=engine if isinstance(engine, str) else None,
+    )

@@ -1,0 +1,172 @@
+"""The rollback of a run on many tables: all are looked at before the first is changed.
+
+Each table is rolled back by a job, in one commit. No commit covers several tables, so readers may see the first one
+rolled back and the next one not yet. The invariants: nothing is changed if a commit is in the way on any table; if one
+lands after that was checked, the tables that were rolled back before it are put back. A killed rollback that runs again
+completes the rest, because what is undone is not undone again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, JobResult, JobSpec
+from airflow_txlog.contract.operations import Rollback
+from airflow_txlog.contract.wording import commit_text, plural
+from airflow_txlog.errors import CannotRollBack, CommitConflict, TxlogError
+from airflow_txlog.hooks.upkeep import find_tables
+from airflow_txlog.runners import run_unless_done
+
+if TYPE_CHECKING:
+    from airflow_txlog.engine.upkeep.rollback import RollbackPlan
+    from airflow_txlog.hooks.txlog import TxlogHook
+
+RunJob = Callable[[str, Rollback], JobResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunToUndo:
+    """A DAG run, as its commits name it."""
+
+    dag_id: str
+    run_id: str
+
+    def record(self, commit: int | None = None) -> Rollback:
+        """Return the description of the job, or of one that undoes a rollback's `commit`."""
+        return Rollback(run_id=self.run_id, of_dag_id=self.dag_id, commit=commit)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return {f"{ANNOTATION_TAG_PREFIX}dag_id": self.dag_id, f"{ANNOTATION_TAG_PREFIX}run_id": self.run_id}
+
+
+def roll_back(
+    hook: TxlogHook,
+    places: Sequence[str],
+    run: RunToUndo,
+    run_job: RunJob,
+    log: Callable[[str], None],
+    *,
+    dry_run: bool,
+) -> list[dict[str, Any]]:
+    """Roll back what the run has committed to the tables at these places; return an entry for each that it changed.
+
+    An entry is `{"table_uri", "action", "undoes", "in_the_way", "status", "version"}`. `action` is "restore" (with
+    `to_version`), "remove" (with `files`), "blocked" or "none". `run_job` runs the job of a record on a table. With
+    `dry_run` nothing is changed.
+
+    Raises CannotRollBack before a table is changed if commits are in the way; the errors of the jobs.
+    """
+    # Two spellings of one table are one table.
+    tables = list({hook.table(each).uri: each for each in reversed(find_tables(hook, places))}.values())[::-1]
+    plans = {table: _plan(hook, table, run) for table in tables}
+    entries = {table: _entry(table, plan) for table, plan in plans.items() if plan.versions or plan.undone}
+    if not entries:
+        log(f"no commit of run {run.run_id} of DAG {run.dag_id} is in the log of {plural(len(tables), 'table')}")
+    for entry in entries.values():
+        log(_line(entry))
+    if not dry_run:
+        _check(plans)
+        _run_all(entries, run, run_job, log)
+    return list(entries.values())
+
+
+def _plan(hook: TxlogHook, table_uri: str, run: RunToUndo) -> RollbackPlan:
+    # Here: a DAG is parsed without the engine.
+    from airflow_txlog.engine.upkeep.rollback import check_rollback, of_run, plan_rollback
+
+    table = hook.table(table_uri)
+    plan = plan_rollback(table, table.snapshot(), of_run(run.tags))
+    if plan.versions and not plan.in_the_way:
+        check_rollback(table, plan)
+    return plan
+
+
+def _entry(table: str, plan: RollbackPlan) -> dict[str, Any]:
+    entry: dict[str, Any] = {"table_uri": table, "action": "none", "undoes": list(plan.versions)}
+    if plan.in_the_way:
+        entry["action"] = "blocked"
+    elif plan.restores is not None:
+        entry |= {"action": "restore", "to_version": plan.restores}
+    elif plan.versions:
+        entry |= {"action": "remove", "files": plan.removed.num_rows}
+    entry["in_the_way"] = [
+        commit_text(each.version, each.operation, each.tags, each.engine) for each in plan.in_the_way
+    ]
+    return entry | {"status": "planned" if plan.versions else "already_done", "version": plan.head}
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    versions = ", ".join(map(str, entry["undoes"]))
+    if entry["in_the_way"]:
+        return f"{entry['table_uri']}: versions {versions} cannot be undone: {'; '.join(entry['in_the_way'])}"
+    if entry["action"] == "none":
+        return f"{entry['table_uri']}: rolled back already"
+    if entry["action"] == "restore":
+        return f"{entry['table_uri']}: version {entry['to_version']} is restored, which undoes {versions}"
+    return f"{entry['table_uri']}: {plural(entry['files'], 'file')} removed, which undoes {versions}"
+
+
+def _check(plans: Mapping[str, RollbackPlan]) -> None:
+    blocked = {table: plan for table, plan in plans.items() if plan.in_the_way}
+    if not blocked:
+        return
+    named = "; ".join(
+        f"{table}: {commit_text(each.version, each.operation, each.tags, each.engine)}"
+        for table, plan in blocked.items()
+        for each in plan.in_the_way
+    )
+    raise CannotRollBack(
+        f"The run cannot be rolled back, because later commits are in the way: {named}. They may have built on its "
+        "rows. No table was changed. Undo these commits first, or roll back the other tables alone.",
+        in_the_way={table: [each.version for each in plan.in_the_way] for table, plan in blocked.items()},
+    )
+
+
+def _run_all(
+    entries: Mapping[str, dict[str, Any]], run: RunToUndo, run_job: RunJob, log: Callable[[str], None]
+) -> None:
+    done: dict[str, int] = {}
+    for table, entry in entries.items():
+        if entry["action"] == "none":
+            continue
+        try:
+            result = run_job(table, run.record())
+        except (CannotRollBack, CommitConflict) as error:
+            raise _put_back(error, done, run, run_job, log) from error
+        entry |= {"status": result.status, "version": result.version}
+        if result.status == "committed" and result.version is not None:
+            done[table] = result.version
+
+
+def _put_back(
+    error: TxlogError, done: Mapping[str, int], run: RunToUndo, run_job: RunJob, log: Callable[[str], None]
+) -> TxlogError:
+    """Undo the rollbacks that are done, the last one first; return the error with what became of them."""
+    left = []
+    for table, version in reversed(list(done.items())):
+        log(f"{table}: its rollback, version {version}, is undone, because the run cannot be rolled back as a whole")
+        try:
+            run_job(table, run.record(version))
+        except TxlogError as another:
+            log(f"{table}: {another}")
+            left.append(table)
+    what = "The tables before it were put back." if done and not left else ""
+    if left:
+        what = f"These tables are rolled back all the same, because commits have landed there too: {', '.join(left)}."
+    return type(error)(f"{error.message} {what}".rstrip(), **(error.facts | {"retryable": False}))
+
+
+def roll_back_here(
+    hook: TxlogHook, places: Sequence[str], run: RunToUndo, log: Callable[[str], None], *, dry_run: bool
+) -> list[dict[str, Any]]:
+    """Return the result of `roll_back` by the runner of the connection."""
+    name = hook.runner_or(None)
+
+    def run_job(table: str, record: Rollback) -> JobResult:
+        runner = hook.make_runner(name) if isinstance(name, str) else name
+        return run_unless_done(runner, hook.with_settings(JobSpec(operation=record, table_uri=table), name), log=log)
+
+    return roll_back(hook, places, run, run_job, log, dry_run=dry_run)

@@ -1,0 +1,209 @@
+"""The operators on a whole DAG run: the versions that it reads, and the rollback of its commits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import Operation, Rollback, read_operation
+from airflow_txlog.contract.wording import summary_lines
+from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError
+from airflow_txlog.hooks.asset_events import fill_asset_events
+from airflow_txlog.hooks.identity import annotations_of, job_identity
+from airflow_txlog.hooks.rollback import RunToUndo, roll_back
+from airflow_txlog.hooks.run_versions import pin
+from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.hooks.upkeep import find_tables
+from airflow_txlog.hooks.work_key import saved_work_key
+from airflow_txlog.operators.arguments.given import text_map
+from airflow_txlog.operators.arguments.rendering import RenderedOperator
+from airflow_txlog.operators.base import TxlogOperator
+from airflow_txlog.operators.progress import report_result
+from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
+from airflow_txlog.runners import DurableRunner, run_unless_done
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+
+class PinVersionsOperator(RenderedOperator):
+    """Fix one version of each table for the DAG run: tasks downstream read it with `as_of="run"`.
+
+    :param tables: tables, or folders: then every table below. Paths, URIs, or names under the base of the connection.
+        (templated)
+    :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
+    :param storage_conn_id: the connection whose credentials open the tables' stores, as in the other operators.
+
+    The latest version of each table counts, by one listing of its log: no row is read, and no process is started. The
+    readers are `table(uri, as_of="run")` as a source of any operator, and `TxlogHook().open(uri, as_of="run")`. They
+    find the versions without the name of this task, which must be upstream of them. Clearing this task pins again. The
+    XCom is `{"tables": [{"table_uri", "version", "commit_mark"}]}`.
+    """
+
+    pins_versions = True
+    template_fields: Sequence[str] = ("tables",)
+    ui_color = "#e4f2f7"
+
+    def __init__(
+        self,
+        *,
+        tables: str | Sequence[str],
+        txlog_conn_id: str | None = None,
+        storage_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tables = tables
+        self.txlog_conn_id = txlog_conn_id
+        self.storage_conn_id = storage_conn_id
+        # A name that is no table is not worth another try.
+        if HAS_RETRY_POLICY and self.retry_policy is None:
+            self.retry_policy = TxlogRetryPolicy(otherwise="default")
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the versions, for the tasks downstream."""
+        hook = TxlogHook(self.txlog_conn_id, self.storage_conn_id)
+        try:
+            pinned = pin(hook, find_tables(hook, named_places(self.tables)))
+        except TxlogError as error:
+            raise_for_airflow(error)
+        for each in pinned:
+            self.log.info("pinned version %s of %s", each["version"], each["table_uri"])
+        return {"tables": pinned}
+
+
+class DeltaRollbackOperator(TxlogOperator):
+    """Undo what the tasks of a DAG run have committed, on all tables or on none, without Spark.
+
+    :param run_id: the run. (templated)
+    :param tables: tables, or folders: then every table below. Paths, URIs, or names under the base of the connection.
+        (templated)
+    :param of_dag_id: the DAG of the run; None: the DAG of this task. (templated)
+    :param dry_run: report what would be done, and change nothing.
+
+    The commits of the run are found by their tags, in the logs of the tables. If no other commit has landed on a table
+    since the first of them, the version before it is restored. If the run only appended to a table, and later commits
+    neither touched its files nor read their rows, the files are removed. Any other commit is in the way: the task fails
+    with CannotRollBack, which names it, and no table is changed. All tables are checked before the first one is
+    changed. A rolled-back task that is cleared writes again. The XCom is
+    `{"tables": [{"table_uri", "action", "undoes", "in_the_way", "status", "version"}], "dry_run"}`.
+
+    Example: `DeltaRollbackOperator(task_id="undo", run_id="{{ params.run_id }}", tables="/lake")`. Other arguments:
+    `TxlogOperator`, except `table_uri`.
+    """
+
+    operation: ClassVar[type[Operation]] = Rollback
+    template_fields: Sequence[str] = ("run_id", "tables", "of_dag_id", "spark_conf")
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        tables: str | Sequence[str],
+        of_dag_id: str | None = None,
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        # Its tables are known when it runs.
+        super().__init__(table_uri="/", **kwargs)
+        self.run_id = run_id
+        self.tables = tables
+        self.of_dag_id = of_dag_id
+        # Not `self.dry_run`, which is a method of every Airflow operator.
+        self.is_dry_run = dry_run
+        self._is_stopped = False
+        self._done: list[tuple[JobSpec, JobResult]] = []
+        if self.deferrable:
+            raise InvalidJobSpec("A rollback runs several jobs, and is not deferrable.", argument="deferrable")
+        self.check_literals()
+
+    def job_arguments(self) -> dict[str, Any]:
+        """Return the fields of the record."""
+        of_dag_id = self.of_dag_id
+        if of_dag_id is None:
+            of_dag_id = self.dag_id
+        return {"run_id": self.run_id, "of_dag_id": of_dag_id}
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run a job for each table that the run has changed, once all are known to allow it."""
+        self.has_begun = True
+        try:
+            described = read_operation(Rollback, self.job_arguments())
+            run = RunToUndo(dag_id=described.of_dag_id, run_id=described.run_id)
+            entries = roll_back(
+                self.hook,
+                named_places(self.tables),
+                run,
+                lambda table, record: self._run(context, table, record),
+                self.log.info,
+                dry_run=self.is_dry_run,
+            )
+        except TxlogError as error:
+            raise_for_airflow(error)
+        # After the last: a DAG that an event starts finds all of them.
+        fill_asset_events(
+            self,
+            context,
+            [result for _, result in self._done],
+            without_change=self.emit_without_change,
+            by_partition=self.emit_partitions,
+        )
+        return {"tables": entries, "dry_run": self.is_dry_run}
+
+    def on_kill(self) -> None:
+        """Stop the job that runs, and begin no other."""
+        self._is_stopped = True
+        super().on_kill()
+
+    def _run(self, context: Mapping[str, Any], table: str, record: Rollback) -> JobResult:
+        spec = JobSpec(
+            operation=record,
+            table_uri=table,
+            spark_conf=text_map("spark_conf", self.spark_conf),
+            unrestricted=self.unrestricted,
+            conflict_deadline_s=self.conflict_deadline_s,
+        )
+        spec = self.hook.with_settings(spec, self.hook.runner_or(self.runner)).replace(
+            annotations=annotations_of(context)
+        )
+        self._running = runner = self._make_runner()
+        try:
+            if self._is_stopped:
+                raise JobError("The task was stopped. Run it again: nothing is undone twice.", retryable=True)
+            if isinstance(runner, DurableRunner):
+                # Each table's job has a name of its own, by which a retry finds it.
+                identity = job_identity(context)
+                identity = dataclasses.replace(identity, app_id=f"{identity.app_id}/{table}/{record.commit}")
+                spec = spec.replace(saved_work_key=saved_work_key(identity))
+            result = run_unless_done(runner, spec, log=self.log.info)
+        finally:
+            self._running = None
+        for line in summary_lines(result, result.seconds):
+            self.log.info("%s", line)
+        report_result(context, result, result.seconds)
+        self._done.append((spec, result))
+        return result
+
+    def _lineage(self, result: JobResult | None) -> OperatorLineage[Any, Any]:
+        # Here: only a process in which the listener runs is certain to have its provider.
+        from airflow.providers.openlineage.extractors import OperatorLineage
+
+        outputs = []
+        for spec, done in self._done:
+            self._spec_of_work = spec
+            outputs += super()._lineage(done).outputs
+        return OperatorLineage(outputs=outputs)
+
+
+def named_places(tables: Any) -> list[str]:
+    """Return the tables or folders of an argument, which may be one text. Raises InvalidJobSpec."""
+    places = [tables] if isinstance(tables, str) else tables
+    if not isinstance(places, Sequence) or not places or not all(isinstance(each, str) for each in places):
+        raise InvalidJobSpec(
+            f"tables must be a name or a list of names; found {type(tables).__name__}. Nothing was read.",
+            argument="tables",
+        )
+    return list(places)

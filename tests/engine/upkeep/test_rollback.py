@@ -1,0 +1,238 @@
+"""The rollback of a run's commits: restored, removed, or refused by the commits in the way; and never undone twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.upkeep.rollback import (
+    NOT_DONE,
+    RollbackPlan,
+    check_rollback,
+    fill_rollback,
+    of_run,
+    plan_rollback,
+    undoes_tag,
+)
+from airflow_txlog.errors import AppendOnlyViolation, FilesMissing, VersionNotFound
+from tests.helpers.jobs import ids, live_files, rows
+from tests.helpers.rows import append, make_table, stage
+
+RUN = {"airflow.dag_id": "orders", "airflow.run_id": "r1", "airflow.task_id": "load"}
+OTHER = {**RUN, "airflow.run_id": "r2"}
+APP = ("airflow_txlog/x/orders/load/r1/-1", 1)
+
+
+def plan(table: Table, run: dict[str, str] = RUN) -> RollbackPlan:
+    wanted = {name: run[name] for name in ("airflow.dag_id", "airflow.run_id")}
+    return plan_rollback(table, table.snapshot(), of_run(wanted))
+
+
+def undo(table: Table, run: dict[str, str] = RUN, tags: dict[str, str] | None = None) -> int:
+    found = plan(table, run)
+    assert found.in_the_way == (), found
+    check_rollback(table, found)
+    tx = table.begin(found.head)
+    operation, parameters, metrics = fill_rollback(tx, table, found)
+    tags = {**(tags or {}), **undoes_tag(found)}
+    return tx.commit(operation, parameters, metrics, tags=tags, never_rebases=True, record_empty=True)
+
+
+def delete_all_but(table: Table, kept: pa.Table, **tags: dict[str, str]) -> int:
+    """Rewrite the table as these rows alone, as a commit that copies rows does."""
+    tx = table.begin()
+    tx.remove(tx.read_whole_table())
+    tx.add(stage(table, kept))
+    return tx.commit("MERGE", {}, **tags)
+
+
+def remove_file(table: Table, path: str, operation: str = "DELETE") -> int:
+    tx = table.begin()
+    tx.read_whole_table()
+    tx.remove(path)
+    return tx.commit(operation, {})
+
+
+def test_a_run_alone_is_undone_by_restoring_the_version_before_it(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), application=APP, tags=RUN)
+    delete_all_but(table, rows(1), tags=RUN)
+    assert (plan(table).versions, plan(table).restores) == ((2, 3), 1)
+    undo(table)
+    assert ids(table) == list(range(5))
+    assert table.history(1)[0]["operation"] == "RESTORE"
+    assert (plan(table).versions, plan(table).undone) == ((), (2, 3))
+
+
+def test_the_appends_of_a_run_are_removed_around_those_of_others_and_the_change_feed_shows_it(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", rows(0).schema, properties={"delta.enableChangeDataFeed": "true"})
+    append(table, rows(5), tags=OTHER)
+    append(table, rows(2, start=10), application=APP, tags=RUN)
+    append(table, rows(2, start=20), tags=OTHER)
+    append(table, rows(2, start=30), tags=RUN)
+    found = plan(table)
+    assert (found.versions, found.restores, found.removed.num_rows) == ((2, 4), None, 2)
+    version = undo(table)
+    assert ids(table) == [*range(5), 20, 21]
+    changed = table.changes(version)
+    assert sorted(zip(changed.column("_change_type").to_pylist(), changed.column("id").to_pylist(), strict=True)) == [
+        ("delete", each) for each in (10, 11, 30, 31)
+    ]
+    entry = table.history(1)[0]
+    assert (entry["operation"], entry["operationMetrics"]["numDeletedRows"]) == ("ROLLBACK", "4")
+
+
+def test_the_table_that_a_run_created_is_left_empty(tmp_path: Path) -> None:
+    table = Table.at(tmp_path / "t", Table.open(make_table(tmp_path / "u", rows(1)).uri).store.access)
+    tx = table.begin_create(rows(0).schema)
+    tx.commit("CREATE TABLE", {}, tags=RUN)
+    append(table, rows(3), tags=RUN)
+    delete_all_but(table, rows(2), tags=RUN)
+    undo(table)
+    assert ids(table) == []
+    append(table, rows(1), tags=RUN)
+    assert plan(table).versions == (4,)
+
+
+IN_THE_WAY: dict[str, Callable[[Table, str], int]] = {
+    "removed its file": remove_file,
+    "compacted its file": lambda table, path: remove_file(table, path, "OPTIMIZE"),
+    "read its rows": lambda table, path: delete_all_but(table, rows(3)),
+}
+
+
+@pytest.mark.parametrize("what", IN_THE_WAY)
+def test_a_later_commit_that_may_have_built_on_the_rows_is_named(tmp_path: Path, what: str) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    before = live_files(table)
+    append(table, rows(5, start=10), tags=RUN)
+    append(table, rows(5, start=20), tags=OTHER)
+    (path,) = live_files(Table.open(table.uri).at_version(2)) - before
+    version = IN_THE_WAY[what](table, path)
+    assert [each.version for each in plan(table).in_the_way] == [version]
+
+
+def test_a_merge_that_left_the_rows_of_the_run_as_they_are_may_have_read_them(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), tags=RUN)
+    tx = table.begin()
+    tx.read_whole_table()
+    tx.add(stage(table, rows(1, start=99)))
+    tx.commit("MERGE", {}, tags=OTHER)
+    assert [(each.version, each.operation) for each in plan(table).in_the_way] == [(3, "MERGE")]
+
+
+def test_commits_that_cannot_depend_on_the_rows_are_not_in_the_way(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5), rows(5, start=50))
+    (path, _) = sorted(live_files(table))
+    begun = table.begin()
+    begun.read("id < 5")
+    append(table, rows(5, start=10), tags=RUN)
+    # It has read an earlier version, and is rebased over the run.
+    begun.add(stage(table, rows(1, start=99)))
+    begun.commit("WRITE", {})
+    remove_file(table, path)
+    table.vacuum(check_retention=False)
+    assert plan(table).in_the_way == ()
+    undo(table)
+    assert not set(range(10, 15)) & set(ids(table))
+
+
+def test_what_is_no_append_is_restored_or_refused(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    delete_all_but(table, rows(2), tags=RUN)
+    append(table, rows(1, start=99), tags=OTHER)
+    assert [each.version for each in plan(table).in_the_way] == [3]
+
+
+def test_two_runs_are_undone_one_after_the_other_in_any_order(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), tags=RUN)
+    append(table, rows(5, start=20), tags=OTHER)
+    undo(table)
+    undo(table, OTHER)
+    assert ids(table) == list(range(5))
+    append(table, rows(5, start=10), tags=RUN)
+    append(table, rows(5, start=20), tags=OTHER)
+    # The second run is restored away, and the first one then stands alone.
+    undo(table, OTHER)
+    assert plan(table).restores is not None
+    undo(table)
+    assert ids(table) == list(range(5))
+
+
+def test_a_run_that_writes_again_is_undone_again_and_only_what_is_new(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), application=APP, tags=RUN)
+    # The task that rolls back may belong to the run itself.
+    undo(table, tags=RUN)
+    append(table, rows(5, start=10), application=APP, tags=RUN)
+    assert plan(table).versions == (4,)
+    undo(table, tags=RUN)
+    assert ids(table) == list(range(5))
+
+
+def test_undone_work_counts_as_not_done_also_for_other_readers(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), application=APP, tags=RUN)
+    append(table, rows(5, start=20), tags=OTHER)
+    undo(table)
+    assert table.snapshot().application_version(APP[0]) == NOT_DONE
+    table.checkpoint()
+    assert Table.open(table.uri).snapshot().application_version(APP[0]) == NOT_DONE
+
+
+def test_a_rollback_that_was_undone_can_be_made_again(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), application=APP, tags=RUN)
+    version = undo(table)
+    again = plan_rollback(table, table.snapshot(), lambda each, info: each == version)
+    tx = table.begin()
+    operation, parameters, metrics = fill_rollback(tx, table, again)
+    tx.commit(operation, parameters, metrics, tags=undoes_tag(again), never_rebases=True)
+    assert ids(table) == [*range(5), *range(10, 15)]
+    assert table.snapshot().application_version(APP[0]) == 1
+    undo(table)
+    assert ids(table) == list(range(5))
+
+
+def test_what_only_moves_rows_or_records_something_needs_no_undoing(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5), rows(5, start=10))
+    tx = table.begin()
+    tx.remove(tx.read_whole_table(), data_change=False)
+    tx.add([msgspec.structs.replace(each, data_change=False) for each in stage(table, rows(10))])
+    tx.commit("OPTIMIZE", {}, tags=RUN)
+    assert plan(table).versions == ()
+
+
+def test_a_rollback_that_the_table_forbids_is_refused_before_it_begins(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", rows(0).schema, properties={"delta.appendOnly": "true"})
+    append(table, rows(5), tags=OTHER)
+    append(table, rows(5, start=10), tags=RUN)
+    with pytest.raises(AppendOnlyViolation):
+        check_rollback(table, plan(table))
+
+
+def test_a_version_that_a_vacuum_has_removed_is_refused_before_it_begins(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    (path,) = live_files(table)
+    delete_all_but(table, rows(2), tags=RUN)
+    (tmp_path / "t" / path).unlink()
+    with pytest.raises(FilesMissing, match="version 1 "):
+        check_rollback(table, plan(table))
+
+
+def test_a_run_whose_first_commits_the_log_may_have_lost_is_refused(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), tags=RUN)
+    append(table, rows(5, start=20), tags=RUN)
+    table.checkpoint(2)
+    for version in range(3):
+        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(VersionNotFound, match="version 3 is to be undone"):
+        plan(Table.open(table.uri))
