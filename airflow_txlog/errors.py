@@ -42,15 +42,15 @@ class TxlogError(Exception):
         return (from_dict, (self.to_dict(),))
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"type", "message", "retryable", "facts"}`: what a JobResult carries."""
+        """Return `{"type", "message", "retryable", "facts"}`, the form in which a JobResult carries the error."""
         facts = dict(self.facts)
         return {"type": type(self).__name__, "message": self.message, "retryable": self.retryable, "facts": facts}
 
 
 def from_dict(data: dict[str, Any]) -> TxlogError:
-    """The error that `to_dict` described.
+    """Return the error that `to_dict` has described.
 
-    A class name that this version does not know becomes a plain `JobError` that keeps the text and `retryable`.
+    If this version does not know the class name, return a plain `JobError` with the same text and `retryable`.
     """
     facts = dict(data.get("facts") or {})
     cls = _classes().get(data.get("type", ""))
@@ -69,7 +69,7 @@ def _classes(root: type[TxlogError] = TxlogError) -> dict[str, type[TxlogError]]
 
 
 class CommitConflict(TxlogError, facts="table read_version winning_version winning_operation partition path"):
-    """A commit that landed first forbids the rebase. This transaction changed nothing."""
+    """Another commit came first, and a conflict with it prevents the rebase. This transaction changed nothing."""
 
     retryable = True
 
@@ -82,7 +82,7 @@ class CommitConflict(TxlogError, facts="table read_version winning_version winni
 
 
 class ConcurrentAppend(CommitConflict):
-    """The winner added a file that may hold rows that this transaction would have read."""
+    """The winner added a file that may contain rows that this transaction would have read."""
 
 
 class ConcurrentDeleteRead(CommitConflict):
@@ -102,24 +102,24 @@ class ProtocolChanged(CommitConflict):
 
 
 class ConcurrentTransaction(CommitConflict, facts="app_id domain"):
-    """The winner carries the application transaction (or the domain) that this one carries.
+    """The winner carries the same application transaction (or the same domain) as this commit.
 
-    Most often the answer is "already done": read the application transaction again before repeating anything.
+    In most cases the work is already done. Read the application transaction again before you repeat anything.
     """
 
 
 class ConcurrentWrite(CommitConflict):
-    """Another commit landed, and this operation never rebases."""
+    """Another commit came first, and this operation never rebases."""
 
 
 class ConcurrentLogCleanup(CommitConflict):
-    """Commits since the read version were cleaned from the log, unchecked. A plan on the newest version needs none."""
+    """Commits since the read version were cleaned from the log unchecked. Plan again on the newest version."""
 
 
 class CommitStateUnknown(TxlogError, facts="table version has_application_transaction"):
-    """The put was not answered, and the log could not be read back: the outcome is still unknown.
+    """The put got no response, and the log could not be read back, so the outcome is still unknown.
 
-    Retryable exactly when the commit carries an application transaction, because then a repeated run finds out.
+    Retryable only if the commit carries an application transaction, because a repeated run can then find the commit.
     Every staged file is kept.
     """
 
@@ -131,27 +131,28 @@ class CommitContention(TxlogError, facts="table read_version attempts"):
 
 
 class CommitOverwritten(TxlogError, facts="table version engine_info"):
-    """A commit that the store acknowledged is no longer in the log: another writer's put is not conditional.
+    """A commit that the store acknowledged is no longer in the log, because another writer's put is not conditional.
 
-    Not retryable: the same writers would do it again. `engine_info` is the other writer's, if its commit has one.
+    Not retryable, because the same writer would do it again. `engine_info` belongs to the other writer's commit, if it
+    has one.
     """
 
 
 class OverwritingWriter(TxlogError, facts="table engine_info"):
-    """An engine that wrote the table lately replaces commits of others on this store, and the caller is strict."""
+    """An engine that recently wrote the table may replace other commits on this store, and `strict_writers` is set."""
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
 
 
 class TableError(TxlogError, facts="table"):
-    """The table is not what the operation needs."""
+    """The table is not in the state that the operation needs."""
 
     table: str | None
 
 
 class TableNotFound(TableError):
-    """No Delta table at this URI."""
+    """There is no Delta table at this URI."""
 
 
 class TableAlreadyExists(TableError):
@@ -161,7 +162,7 @@ class TableAlreadyExists(TableError):
 
 
 class FolderNotEmpty(TableError, facts="examples"):
-    """The folder of a table to create or vacuum holds other files; `examples` are some of them."""
+    """The folder of a table to create or vacuum contains other files; `examples` are some of them."""
 
 
 class FolderChanged(TableError, facts="path"):
@@ -183,7 +184,7 @@ class TimestampOutOfRange(TableError, facts="timestamp_ms earliest_ms latest_ms"
 
 
 class FilesMissing(TableError, facts="version count examples"):
-    """Files of an earlier version are gone: the version cannot be fully read or restored, or its changes not read."""
+    """Files of an earlier version are missing, so the version or its changes cannot be fully read or restored."""
 
 
 class CannotVacuumLite(TableError, facts="needed earliest"):
@@ -205,7 +206,7 @@ class SourceGap(TableError, facts="version"):
 
 
 class OutsideTable(TableError, facts="path link"):
-    """The log, or a symbolic link inside the table, leads out of the table's folder. The target was not touched."""
+    """The log, or a symbolic link inside the table, points outside of the table's folder. The target was not opened."""
 
 
 class LimitExceeded(TableError, facts="path found allowed setting"):
@@ -213,7 +214,7 @@ class LimitExceeded(TableError, facts="path found allowed setting"):
 
 
 class CorruptTable(TableError, facts="path"):
-    """The log or a data file breaks the protocol; `is_missing`: the file does not exist. Nothing was changed."""
+    """The log or a data file violates the protocol. `is_missing`: the file does not exist. Nothing was changed."""
 
     path: str | None
     is_missing: bool = False
@@ -242,14 +243,14 @@ class CorruptDeletionVector(CorruptTable, facts="vector"):
 
 
 class LogGap(CorruptTable, facts="version"):
-    """A version of the log is missing between two that exist, or the log was cut before a usable checkpoint."""
+    """The log lacks a version between two existing ones, or was truncated before a usable checkpoint."""
 
 
 # --- what we refuse -------------------------------------------------------------------------------------------------
 
 
 class UnsupportedFeature(TxlogError, facts="table feature needed_to"):
-    """The table needs a feature that this engine cannot honour. Nothing was read or staged."""
+    """The table needs a feature that this engine does not support. Nothing was read or staged."""
 
 
 class UnsupportedStore(TxlogError, facts="uri filesystem"):
@@ -276,13 +277,11 @@ class UnsupportedPredicate(InvalidPredicate, facts="construct"):
 
 
 class SchemaMismatch(InvalidInput, facts="table columns"):
-    """Rows do not fit the table's schema."""
+    """Rows do not match the table's schema."""
 
 
 class PartitionMismatch(InvalidInput, facts="table partition"):
-    """Rows or files lie outside the partitions that they may belong to, or a table has other partition columns or
-    clustering columns than a job names.
-    """
+    """Rows or files are outside of the allowed partitions, or a job names other partition or clustering columns."""
 
 
 class RetentionTooShort(InvalidInput, facts="table asked_ms required_ms"):
@@ -304,7 +303,7 @@ class InvalidCommit(InvalidInput, facts="table"):
 
 
 class DuplicateActions(InvalidCommit, facts="path winning_version"):
-    """One commit names a file (path and deletion vector) twice, or adds one that is live (by `winning_version`)."""
+    """One commit contains a file (path and deletion vector) twice, or adds a live file (by `winning_version`)."""
 
 
 class RowCountMissing(InvalidCommit, facts="path"):
@@ -312,7 +311,7 @@ class RowCountMissing(InvalidCommit, facts="path"):
 
 
 class MetadataAbsent(InvalidCommit):
-    """The first commit of a table holds no metadata."""
+    """The first commit of a table contains no metadata."""
 
 
 class SetTransactionVersionConflict(InvalidCommit, facts="app_id"):
@@ -328,14 +327,14 @@ class ConstraintViolation(InvalidInput, facts="table constraint column"):
 
 
 class AmbiguousMerge(InvalidInput, facts="table path row"):
-    """A target row is matched by more than one row of a merge's source, or two rows of an upsert's have one key."""
+    """More than one source row of a merge matches a target row, or two source rows of an upsert have the same key."""
 
 
 class ExpectationFailed(InvalidInput, facts="table name found allowed expectations"):
     """Rows fail an expectation, or an operation changes more or fewer rows or files than its limits allow.
 
-    `name` is that of the limit, with both numbers; `expectations` has {"passed", "failed"} by the name of each
-    expectation that failed. Nothing was committed.
+    `name` is the name of the limit, and `found` and `allowed` are its numbers. `expectations` has {"passed", "failed"}
+    for each failed expectation by its name. Nothing was committed.
     """
 
     table: str | None
@@ -346,19 +345,19 @@ class MatchNotFound(InvalidInput, facts="table given matched"):
 
 
 class KeysNotFound(MatchNotFound, facts="column"):
-    """A key that a delete must find (`require_match`) is in no row. `given` and `matched` count the keys."""
+    """No row has a key that a delete must find (`require_match`). `given` and `matched` count the keys."""
 
 
 class IdempotencyKeyReused(InvalidInput, facts="table app_id version"):
-    """The idempotency key names work that was already done, and it is not this work."""
+    """The idempotency key identifies different work that was already done."""
 
 
 class TransactionExpired(InvalidInput, facts="table app_id version first_tried_ms retention_ms"):
-    """The first try is so old that the table may have forgotten a completed run of this work. Nothing was changed."""
+    """The first try is so old that the table may no longer record a completed run of this work. Nothing was changed."""
 
 
 class AuditFailed(TxlogError, facts="table id failed"):
-    """A staged change does not pass its audits. `failed`: the names of those, with the number of rows where known."""
+    """A staged change does not pass its audits. `failed`: their names, with the number of rows if known."""
 
 
 class CannotRollBack(TxlogError, facts="in_the_way"):
@@ -368,7 +367,7 @@ class CannotRollBack(TxlogError, facts="in_the_way"):
 
 
 class StagedChangeGone(TxlogError, facts="table id"):
-    """A staged change waits no longer: it was discarded, it has expired, or a conflict was found. Stage it again."""
+    """A staged change can no longer be published: it was discarded, has expired, or had a conflict. Stage it again."""
 
 
 # --- possibly transient ---------------------------------------------------------------------------------------------
@@ -389,9 +388,9 @@ class CredentialsUnavailable(JobError, PermissionError, facts="connection"):
 
 
 class JobLost(JobError, facts="exit_code has_application_transaction"):
-    """The job ended without an answer: its process, its JVM or a Python worker died. Its commit was not found.
+    """The job ended without a result because its process, its JVM or a Python worker died. Its commit was not found.
 
-    Retryable exactly when the work carries an application transaction: a repeated run then finds what has landed.
+    Retryable only if the work carries an application transaction, because a repeated run can then find the commit.
     """
 
 
@@ -400,7 +399,7 @@ class OutOfMemory(JobError):
 
 
 class SparkUnavailable(JobError, facts="master"):
-    """The job's Spark does not answer, or refuses the job. This try has started no work."""
+    """The job's Spark does not respond, or refuses the job. This try has started no work."""
 
     retryable = True
 
@@ -415,7 +414,7 @@ class NoExecutors(JobError, facts="master waited_s"):
 
 
 class UnfitExecutor(JobError, facts="host missing"):
-    """An executor cannot run the job's tasks: Python or a package is missing there, or is of the wrong version."""
+    """An executor cannot run the job's tasks: Python or a package is missing, or has the wrong version."""
 
 
 class ClusterLost(JobLost):
@@ -423,4 +422,4 @@ class ClusterLost(JobLost):
 
 
 class ExecutorsLost(JobLost):
-    """Executors died more often than Spark allows, such as for want of memory. The job's commit was not found."""
+    """Executors died more often than Spark allows, often because memory ran out. The commit was not found."""

@@ -18,26 +18,28 @@ _ARGUMENTS = (
 class DeltaAlterTableOperator(ExactlyOnceOperator):
     """Alter a Delta table in one commit, without Spark unless a new rule needs it.
 
-    The arguments apply in this order, and each finds the columns as the ones before it leave them. A column is named by
-    its path, such as `address.city` or `items.element.price`. All are templated but `allow_reader_upgrade`.
+    The arguments apply in the following order, and each works on the result of the previous ones. A column is
+    identified by its path, such as `address.city` or `items.element.price`. All arguments except `allow_reader_upgrade`
+    are templated.
 
     :param drop_constraints: the names of CHECK constraints to drop.
     :param unset_properties: the names of table properties to remove.
     :param set_properties: table properties by name; `comment` is the table's comment.
     :param add_features: table features to add and to switch on, with everything that the protocol requires.
-    :param drop_columns: columns and members to drop; the table maps columns by name from then on.
-    :param rename_columns: new names by column; the table maps columns by name from then on.
+    :param drop_columns: columns and members to drop. The table then uses column mapping by name.
+    :param rename_columns: new names by column. The table then uses column mapping by name.
     :param add_columns: types by new column, such as `{"price": "DECIMAL(10, 2)"}`, or mappings with `type`, `comment`
-        and `default`. Rows that exist have null there.
+        and `default`. Existing rows have null in these columns.
     :param change_types: wider types by column.
-    :param set_comments: comments by column; None takes a comment away.
+    :param set_comments: comments by column. None removes a comment.
     :param drop_not_null: columns that may be null again.
     :param set_not_null: columns that must not be null. All rows are verified before the commit.
     :param add_constraints: SQL by the name of a CHECK constraint. All rows are verified before the commit.
     :param sync_identity: identity columns whose next value must lie beyond those of all rows.
-    :param cluster_by: the clustering columns; an empty list ends the clustering, None leaves it as it is.
+    :param cluster_by: the clustering columns. An empty list ends the clustering, and None does not change it.
     :param drop_features: table features to drop.
-    :param allow_reader_upgrade: allow a change that older engines cannot read; the log names those that can.
+    :param allow_reader_upgrade: allow a change that older engines cannot read. The log lists the engines that can read
+        it.
 
     Example: `DeltaAlterTableOperator(task_id="evolve", table_uri="/lake/orders", add_columns={"note": "STRING"},
     add_constraints={"positive": "amount > 0"})`. Other arguments: `ExactlyOnceOperator` and `TxlogOperator`.

@@ -69,32 +69,34 @@ class TxlogOperator(RenderedOperator):
 
     :param table_uri: the table: an absolute path, a URI, or a name under the base folder of the connection. (templated)
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
-    :param storage_conn_id: a connection of type `aws`, `google_cloud_platform`, `wasb` or `adls`, whose credentials
-        open the table's store; None takes the one in the extra of `txlog_conn_id`, else each process uses its own
-        identity. It is read when the task runs (docs/credentials.md).
-    :param spark_conn_id: the connection of the cluster, for a runner that has one; None takes the one in the extra of
-        `txlog_conn_id`.
+    :param storage_conn_id: a connection of type `aws`, `google_cloud_platform`, `wasb` or `adls` whose credentials open
+        the table's store. With None, the connection in the extra of `txlog_conn_id` is used, or each process uses its
+        own identity. The connection is read when the task runs (docs/credentials.md).
+    :param spark_conn_id: the connection of the cluster, for a runner that uses a cluster. With None, the connection in
+        the extra of `txlog_conn_id` is used.
     :param runner: "child" (a child process of the task), "in_process" (a Spark session that the process shares), "warm"
         (a Spark that the tasks of this machine share), "connect" (a Spark Connect server; needs a `spark_conn_id` of
-        type `spark_connect`), "submit" (a cluster by `spark-submit`; needs one of type `spark`; docs/runners.md), or a
-        `Runner`; None takes the connection's, else `[txlog] runner` of the configuration, else "child".
-    :param spark_conf: Spark settings of this job, over those of the connection. No secrets: the UI shows them. They may
-        tune by numbers, sizes, times and true or false; any other setting needs `unrestricted`. (templated)
-    :param unrestricted: the texts that are entirely yours, with no template that puts another person's text into them.
-        They may load code: "spark_conf"; "query", the SQL of a source, which may then also run programs and read any
-        file or catalog; "options", those of file sources.
+        type `spark_connect`), "submit" (a cluster through `spark-submit`; needs a `spark_conn_id` of type `spark`;
+        docs/runners.md), or a `Runner`. With None, the runner of the connection is used, or `[txlog] runner` in the
+        configuration, or "child".
+    :param spark_conf: Spark settings of this job, which override the connection's settings. Do not put secrets here,
+        because the UI shows them. Settings that tune with numbers, sizes, times, true or false are allowed. Any other
+        setting needs `unrestricted`. (templated)
+    :param unrestricted: arguments whose text is entirely your own, without a template that inserts another person's
+        text. They may load code: "spark_conf"; "query" (the SQL of a source, which may then also run programs and read
+        any file or catalog); "options" (the options of file sources).
     :param time_zone: the time zone of the SQL texts.
-    :param deferrable: wait for the job in the triggerer, without holding a worker. Only for a cluster that runs the
-        job's driver itself (`submit` in cluster mode); refused elsewhere.
-    :param conflict_deadline_s: how long, in seconds, the job itself keeps trying after its first conflict with another
-        commit, before it leaves the conflict to Airflow's retries. It keeps the staged work that is still valid.
+    :param deferrable: wait for the job in the triggerer, without occupying a worker slot. Only for a cluster that runs
+        the job's driver (`submit` in cluster mode). Otherwise refused.
+    :param conflict_deadline_s: the number of seconds that the job keeps trying after its first conflict with another
+        commit, before it leaves the conflict to Airflow's retries. It reuses staged work that is still valid.
     :param emit_without_change: emit the asset events of `outlets` even if no row changed (docs/waiting.md).
-    :param emit_partitions: emit one asset event for each partition that changed, for DAGs that are scheduled by
-        partitions (Airflow 3.3); a DAG that is scheduled by the asset as a whole gets none of them.
+    :param emit_partitions: emit one asset event for each changed partition, for DAGs that are scheduled by partitions
+        (Airflow 3.3). These events do not start a DAG that is scheduled by the asset as a whole.
 
-    A template that renders to None or to an undefined name fails the task in every argument. Literals are checked when
-    the DAG is parsed. A task that changes no row succeeds and emits no asset event. `TxlogRetryPolicy` retries a failed
-    task only if another try can succeed (set `retries`); give `retry_policy=` to replace it.
+    If a template in any argument renders to None or to an undefined name, the task fails. Literals are checked when the
+    DAG is parsed. A task that changes no row succeeds and emits no asset event. `TxlogRetryPolicy` retries a failed
+    task only if another try can succeed (set `retries`). Pass `retry_policy=` to replace it.
     """
 
     operation: ClassVar[type[Operation]]
@@ -360,9 +362,10 @@ class TxlogOperator(RenderedOperator):
 class ExactlyOnceOperator(TxlogOperator):
     """Base of the operators whose commit changes rows, exactly once per task instance.
 
-    :param idempotency_key: a name for this piece of work, instead of the task instance's own identity: a task that runs
-        it again under the same key finds it done. It must differ from one piece of work to the next, for example by
-        `{{ run_id }}`; the same key with other arguments fails. Clearing the task does not repeat the work. (templated)
+    :param idempotency_key: a name for this piece of work, instead of the task instance's own identity. A task that runs
+        with the same key again finds its work done. Use a different key for each piece of work, for example with
+        `{{ run_id }}`. The same key with different arguments fails. Clearing the task does not repeat the work.
+        (templated)
     """
 
     template_fields: Sequence[str] = (*TxlogOperator.template_fields, "idempotency_key")
@@ -411,17 +414,19 @@ def _forget_saved_work(context: Any) -> None:
 class DataChangingOperator(ExactlyOnceOperator):
     """Base of the operators that change rows by SQL texts.
 
-    :param partition_predicate: what the operation may read and write, as SQL over partition columns with `:name` for
-        values; a row outside it is an error, and work in other partitions never conflicts. (templated)
+    :param partition_predicate: a SQL condition on partition columns, with `:name` for values, that limits the rows
+        which the operation reads and writes. Any other row is an error, and work in other partitions never conflicts.
+        (templated)
     :param parameters: the values of `:name` in every SQL text of the operation, bound and never pasted: texts, numbers,
         dates, datetimes, Decimals, bytes, or lists of them. (templated)
-    :param nullable_parameters: the names of parameters that may be null. Any other that is None, or whose template
-        renders to None, fails the task: a comparison with null is true for no row.
-    :param publish: False stages the change and commits nothing: the XCom has a handle (`staged`), with which a
-        `DeltaPublishOperator` publishes the change and a `DeltaDiscardOperator` deletes it (docs/staged-changes.md).
-    :param sensitive: the values of `parameters` are personal data. Airflow's Rendered Templates, and with them its
-        database, show asterisks; so does the task's log for the texts among them (the first hundred, of five characters
-        and more). Every try renders them anew. Airflow still keeps literals of a DAG file and XComs of other tasks.
+    :param nullable_parameters: the names of parameters that may be null. If any other parameter is None, or its
+        template renders to None, the task fails, because a comparison with null is true for no row.
+    :param publish: False stages the change and commits nothing. The XCom contains a handle (`staged`) with which a
+        `DeltaPublishOperator` publishes the change or a `DeltaDiscardOperator` deletes it (docs/staged-changes.md).
+    :param sensitive: whether the values of `parameters` are personal data. If so, Airflow's Rendered Templates and its
+        database contain asterisks. So does the task's log for the strings among them (the first hundred, if they have
+        at least five characters). Every try renders the values again. Airflow still keeps literals of a DAG file and
+        XComs of other tasks.
     """
 
     template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "partition_predicate", "parameters")

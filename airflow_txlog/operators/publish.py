@@ -260,8 +260,8 @@ def _statement(name: str, given: Any) -> Any:
 class DeltaDiscardOperator(StagedChangesOperator):
     """Delete staged changes with their files, without a trace in the table. A published change stays as it is.
 
-    Use it as a teardown, so that it runs however the tasks before it ended. If a publication has begun and its end is
-    not known, the files stay until the change expires, and a VACUUM deletes them.
+    Use it as a teardown, so that it always runs after the previous tasks. If a publication has started and its outcome
+    is unknown, the files stay until the change expires, and then a VACUUM deletes them.
 
     Example: `DeltaDiscardOperator(task_id="discard", staged=[load.output]).as_teardown(setups=load)`. Other arguments:
     `StagedChangesOperator` and `TxlogOperator`, except `table_uri`.

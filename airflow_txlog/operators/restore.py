@@ -12,16 +12,18 @@ from airflow_txlog.operators.base import ExactlyOnceOperator
 
 
 class DeltaRestoreOperator(ExactlyOnceOperator):
-    """Make the content and the metadata of an earlier version the latest again, by a new commit, without Spark.
+    """Restore the content and the metadata of an earlier version with a new commit, without Spark.
 
-    :param version: the version to go back to, as a number or, from a template, its text. (templated)
-    :param timestamp: or the moment: a datetime or ISO-8601, in UTC if it names no zone; selects the last version
-        committed at or before it. Exactly one of the two. (templated)
-    :param ignore_missing: leave out files that a vacuum has deleted, and lose their rows; otherwise FilesMissing.
+    :param version: the version to restore, as a number or, from a template, as a string. (templated)
+    :param timestamp: restore the last version that was committed at or before this time: a datetime or ISO-8601, in UTC
+        if it has no zone. Pass exactly one of `version` and `timestamp`. (templated)
+    :param ignore_missing: leave out files that a vacuum has deleted, and lose their rows. Otherwise missing files raise
+        FilesMissing.
 
-    Any commit that lands while it runs is a ConcurrentWrite, which is not retried: the next try would undo that commit.
-    Example: `DeltaRestoreOperator(task_id="undo", table_uri="/lake/orders", version="{{ params.good }}")`. Other
-    arguments: `ExactlyOnceOperator` and `TxlogOperator`.
+    If another commit is made while the restore runs, it fails with ConcurrentWrite and is not retried, because the next
+    try would undo that commit. Example:
+    `DeltaRestoreOperator(task_id="undo", table_uri="/lake/orders", version="{{ params.good }}")`. Other arguments:
+    `ExactlyOnceOperator` and `TxlogOperator`.
     """
 
     operation: ClassVar[type[Operation]] = Restore

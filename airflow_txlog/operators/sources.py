@@ -1,7 +1,7 @@
 """The sources of a write or a merge, as plain dicts.
 
-`contract.operations.fields` reads them; you may also write such a dict by hand. The operator templates the texts
-inside.
+`contract.operations.fields` reads them. You may also write such a dict by hand. The operator renders the templates in
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def files(
     `path` is absolute, or a URI: a file, a folder, a glob, or a list of them. Files in an object store need no jars;
     docs/operators.md describes how each is read.
 
-    `schema` is a DDL text such as "id BIGINT, day DATE"; without it Spark infers the schema.
+    `schema` is a DDL string such as "id BIGINT, day DATE". Without it, the schema is inferred as by Spark.
     """
     paths = path if isinstance(path, str | PurePath) or is_output(path) else [path_text(item) for item in path]
     return {

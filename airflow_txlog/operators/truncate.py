@@ -9,12 +9,12 @@ from airflow_txlog.operators.base import ExactlyOnceOperator
 
 
 class DeltaTruncateOperator(ExactlyOnceOperator):
-    """Remove every row of a Delta table in one commit, without reading any, and without Spark.
+    """Remove every row of a Delta table in one commit, without reading rows and without Spark.
 
     The files stay for readers of older versions until a vacuum removes them. Use `DeltaDeleteOperator` to remove a part
-    of a table; it reads no file either if its predicate names partition columns only.
+    of a table. It reads no file either if its predicate uses only partition columns.
 
-    :param publish: as in `DataChangingOperator`. Any other commit on the table then prevents the publication.
+    :param publish: as in `DataChangingOperator`. Any other commit to the table then prevents the publication.
 
     Example: `DeltaTruncateOperator(task_id="empty", table_uri="/lake/staging")`. Other arguments: `ExactlyOnceOperator`
     and `TxlogOperator`.

@@ -10,11 +10,11 @@ from airflow_txlog.operators.checked import CheckedOperator
 
 
 class DeltaUpdateOperator(CheckedOperator):
-    """Give the rows for which a predicate is true new values in some columns, in one commit.
+    """Assign new values to columns of the rows for which a predicate is true, in one commit.
 
-    :param set: SQL expressions by column; each sees the row as it was. (templated)
-    :param predicate: one boolean Spark SQL expression over the table's columns, with `:name` for values; None for every
-        row. A row for which it is null stays as it is. (templated)
+    :param set: SQL expressions by column. Each uses the values of the row before the update. (templated)
+    :param predicate: one boolean Spark SQL expression over the table's columns, with `:name` for values, or None for
+        all rows. A row for which it is null is not updated. (templated)
     :param target_alias: the name of the table in the SQL texts.
     :param require_match: fail with MatchNotFound, changing nothing, if the predicate is true for no row.
 

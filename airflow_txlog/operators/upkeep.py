@@ -25,23 +25,25 @@ if TYPE_CHECKING:
 class DeltaUpkeepOperator(TxlogOperator):
     """Compact, purge, checkpoint, clean and vacuum the tables that need it, one after another.
 
-    :param tables: tables, or folders: then every table below. Paths, URIs, or names under the base of the connection;
-        None: the base itself. (templated)
-    :param compact: join small files, and rewrite those with many deleted rows, if a partition has more than two.
-    :param purge_above: the share of a table's rows that deletion vectors delete, from 0 to 1, above which all files
-        with a vector are rewritten; 0 purges each night, None never.
+    :param tables: tables, or folders with tables at any depth: paths, URIs, or names below the base folder of the
+        connection. None is the base folder itself. (templated)
+    :param compact: combine small files, and rewrite files with many deleted rows, if a partition has more than two of
+        them.
+    :param purge_above: the fraction of a table's rows that deletion vectors delete, from 0 to 1, above which all files
+        with a vector are rewritten. 0 purges on every run, None never.
     :param checkpoint: write a checkpoint if more commits than `delta.checkpointInterval` follow the newest one, and
-        delete the log that is past its retention.
-    :param vacuum: "lite" deletes files that the log has removed, without listing the table, and becomes a full vacuum
-        if the log does not reach back to the last one; "full" also finds files that killed tasks left; None: none.
-    :param retention_hours: how long a vacuum keeps removed files; None takes each table's own, and no less is allowed.
-    :param target_bytes: the target size of files; None takes each table's `delta.targetFileSize`, else 256 MiB.
-    :param max_bytes: how much may be rewritten in all tables together; the rest is left for the next run.
-    :param max_minutes: when no further step begins; a step that runs ends after its commit.
-    :param dry_run: only report what is due.
+        delete log files that are past their retention.
+    :param vacuum: "lite" deletes files that the log has removed, without listing the table. It becomes a full vacuum if
+        the log does not reach back to the last one. "full" also finds files of killed tasks. None skips the vacuum.
+    :param retention_hours: how long a vacuum keeps removed files. None uses each table's own retention, and a shorter
+        one is not allowed.
+    :param target_bytes: the target size of files. None uses each table's `delta.targetFileSize`, or 256 MiB.
+    :param max_bytes: the number of bytes that may be rewritten in all tables together. The next run continues.
+    :param max_minutes: the time after which no further step starts. A running step ends after its commit.
+    :param dry_run: only report the steps that are due.
 
-    The failure of one table does not stop the others; the task fails at its end and names it. A retry does what is
-    still due. The XCom is the report: `{"tables": [...], "failed": [...], "left": [...]}`, also of a task that fails.
+    If one table fails, the task continues with the others, then fails and names the table. A retry runs the steps that
+    are still due. The XCom is the report: `{"tables": [...], "failed": [...], "left": [...]}`, also for a failed task.
     Spark starts only for a table that needs it. Other arguments: `TxlogOperator`, except `table_uri`.
     """
 

@@ -10,15 +10,16 @@ from airflow_txlog.operators.checked import SourceOperator
 
 
 class DeltaUpsertOperator(SourceOperator):
-    """Bring the rows of a source into a Delta table by their keys, in one commit: a merge without its SQL.
+    """Update or insert the rows of a source in a Delta table by their keys, in one commit: a merge without SQL.
 
-    A source row updates the table row with equal key columns, and is inserted if there is none. Two source rows of one
-    key fail the task with AmbiguousMerge, and a NULL in a key column fails it with SchemaMismatch.
+    A source row updates the table row with the same key, and is inserted if there is no such row. If two source rows
+    have the same key, the task fails with AmbiguousMerge. If a key column contains NULL, it fails with SchemaMismatch.
 
     :param source: the rows: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
     :param keys: the columns, of the table and of the source, that together identify a row. (templated)
-    :param columns: the columns that an update changes; None: all of them. An insert writes every column. (templated)
-    :param schema_evolution: add columns of the source that the table lacks, and widen types, as in DeltaMergeOperator
+    :param columns: the columns that an update changes, or None for all columns. An insert writes every column.
+        (templated)
+    :param schema_evolution: add source columns that are missing in the table, and widen types, as in DeltaMergeOperator
         with `"*"`.
 
     Example: `DeltaUpsertOperator(task_id="upsert", table_uri="/lake/users", source=files("/in/users"),

@@ -10,23 +10,23 @@ from airflow_txlog.operators.base import TxlogOperator
 
 
 class VacuumOperator(TxlogOperator):
-    """Delete files that the table no longer names: removed longer ago than the retention, or never committed.
+    """Delete files that the table no longer references: removed longer ago than the retention, or never committed.
 
-    :param retention_hours: how long removed files are kept, for readers and time travel; None takes the table's own
+    :param retention_hours: how long removed files are kept for readers and time travel. None uses the table's own
         `delta.deletedFileRetentionDuration` (one week by default).
-    :param dry_run: only report what would be deleted.
-    :param check_retention: refuse a retention below the table's own (RetentionTooShort). With False, time travel to the
-        versions that lose files ends.
-    :param mode: "full" lists every file of the table; "lite" lists none and deletes what the log removed since the last
-        vacuum, which is fast but never finds files of killed tasks. CannotVacuumLite if the log no longer reaches back
-        to that vacuum.
-    :param inventory: a Parquet or CSV file (path or URI, templated) of path, modificationTime, size and isDir that
-        replaces the listing; its files are looked up before they are deleted.
-    :param include_foreign: in a table that was created in a folder with other files (`allow_non_empty`), delete those
-        too. Without it a full vacuum of such a table is FolderNotEmpty.
-    :param parallelism: how many files are deleted at once.
+    :param dry_run: only report the files that would be deleted.
+    :param check_retention: refuse a retention below the table's own (RetentionTooShort). With False, such a vacuum
+        makes time travel to the affected versions impossible.
+    :param mode: "full" lists every file of the table. "lite" lists no files and deletes the files that the log has
+        removed since the last vacuum. This is fast, but never finds files of killed tasks. It raises CannotVacuumLite
+        if the log no longer reaches back to that vacuum.
+    :param inventory: a Parquet or CSV file (path or URI, templated) with path, modificationTime, size and isDir that
+        replaces the listing. Its files are checked before they are deleted.
+    :param include_foreign: also delete unrelated files if the table was created in a folder with other files
+        (`allow_non_empty`). Without it a full vacuum of such a table raises FolderNotEmpty.
+    :param parallelism: the number of files that are deleted at once.
 
-    It carries no application transaction: a second run finds less to do. Other arguments: `TxlogOperator`.
+    A vacuum carries no application transaction. A second run simply finds less to do. Other arguments: `TxlogOperator`.
     """
 
     operation: ClassVar[type[Operation]] = Vacuum

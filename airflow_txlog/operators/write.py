@@ -13,25 +13,27 @@ class DeltaWriteOperator(SourceOperator):
     """Write the rows of a source into a Delta table, in one commit.
 
     :param source: the rows: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
-    :param mode: "append"; "overwrite": replace the table's rows, or with `partition_predicate` those of the partitions
-        it names; "overwrite_partitions": replace only the partitions that occur in the source.
-    :param replace_where: one boolean SQL expression with `:name` for values: an overwrite replaces the rows for which
-        it is true, and a new row for which it is not is an error. (templated)
-    :param replace_using: columns: an overwrite replaces the rows whose values in all of them occur in a row of the
-        source, and adds every row of the source. Null equals nothing: a row with a null there is added and replaces
-        none. If all are partition columns, whole partitions leave. (templated)
-    :param on_conflict: what an overwrite does after a conflict, such as rows that landed in its scope while it ran:
-        "replan" replaces them too, "fail" fails the task for good. Under "fail" no row is replaced that landed after
-        the first try began.
+    :param mode: "append" adds the rows. "overwrite" replaces the table's rows, or with `partition_predicate` the rows
+        of the selected partitions. "overwrite_partitions" replaces only the partitions that occur in the source.
+    :param replace_where: one boolean SQL expression with `:name` for values. An overwrite replaces the rows for which
+        it is true. Every new row must satisfy it too, or the task fails. (templated)
+    :param replace_using: columns. An overwrite replaces the rows whose values in all these columns occur in a row of
+        the source, and adds every row of the source. Null equals nothing, so a row with a null in these columns is
+        added and replaces no row. If all of them are partition columns, whole partitions are replaced. (templated)
+    :param on_conflict: the reaction of an overwrite to a conflict, such as rows that another commit adds to its scope.
+        "replan" replaces these rows too. "fail" fails the task permanently, so that it never replaces a row that was
+        committed after the first try started.
     :param create: create a missing table; False raises TableNotFound instead.
     :param partition_by: partition columns of a table that is created here.
-    :param cluster_by: clustering columns of a table that is created here, in place of partition columns: at most four,
-        `a` or `a.b` for a member of a struct. Appended rows are not clustered; `DeltaOptimizeOperator` clusters them.
-    :param allow_non_empty: create the table also in a folder that holds files of no table. By default that is
+    :param cluster_by: clustering columns of a table that is created here, instead of partition columns: at most four,
+        `a` or `a.b` for a member of a struct. Appended rows are not clustered until `DeltaOptimizeOperator` clusters
+        them.
+    :param allow_non_empty: create the table even in a folder with files that belong to no table. By default this raises
         FolderNotEmpty, because a VACUUM of the table would delete them.
-    :param properties: table properties of a table that is created here; `delta.constraints.<name>` is a CHECK.
-    :param schema_evolution: add what the source has more of than the table, in the same commit: new columns, new
-        members of structs, and wider types if the table allows type widening. Without it, an error.
+    :param properties: table properties of a table that is created here. `delta.constraints.<name>` is a CHECK
+        constraint.
+    :param schema_evolution: adapt the table's schema to the source in the same commit: add new columns and new members
+        of structs, and widen types if the table allows type widening. Without it, such differences are an error.
 
     Example: `DeltaWriteOperator(task_id="load", table_uri="/lake/flights", source=files("/in/{{ ds }}"),
     partition_by=["flight_date"])`. Other arguments: `DataChangingOperator` and `TxlogOperator`.
