@@ -26,7 +26,6 @@ WORDS = {
     "sieves?": "row filter",
     "(?:speaks?|spoken|speaking) of": "names, refers to, is about",
     "told|tells?": "returned, reported, logged, shown; distinguished; known",
-    "verdicts?": "match, matches; or the outcome, the judgement",
     "whoever": "the caller, any process; or a passive",
 }
 

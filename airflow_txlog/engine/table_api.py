@@ -6,7 +6,7 @@ Each method puts parts of the engine together and decides nothing. Jobs use `Del
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
@@ -17,6 +17,8 @@ from airflow_txlog.engine.checkpointing import LogCleanup, clean_log
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable, Uri
+from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
 from airflow_txlog.engine.many_files import PARALLELISM
 from airflow_txlog.engine.staged_changes import staged_snapshot
 from airflow_txlog.engine.table.changes.versions import change_rows
@@ -170,6 +172,15 @@ class Table(DeltaTable):
     def check(self) -> list[Finding]:
         """Return the findings about the table's health, each with advice; see `upkeep.checks`."""
         return check(self.store, self.snapshot())
+
+    def find_traces(self, column: str, values: Sequence[Any]) -> Iterator[ObjectVerdict]:
+        """Yield a verdict on every object below the table: does it hold one of these values of a column, in any form?
+
+        `column` may be a member of a struct, as `customer.email`. Opens each object, also files that no version names;
+        needs the right to list and to read alone. See `erasure.object_verdicts`. Raises UnknownColumn; InvalidInput
+        without values, and for one that the column cannot hold.
+        """
+        return verify(self.store, Forms.of(self.snapshot(), column, values))
 
     # --- upkeep -----------------------------------------------------------------------------------------------------
 

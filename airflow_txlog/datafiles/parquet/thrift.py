@@ -60,6 +60,15 @@ class Compact:
         value = self._unsigned()
         return (value >> 1) ^ -(value & 1)
 
+    def binary(self) -> bytes:
+        """Return the bytes of a text or of a binary value. Raises ValueError if they are not all there."""
+        length = self._unsigned()
+        found = self._data[self._at : self._at + length]
+        if len(found) < length:
+            raise ValueError("its footer ends within a field")
+        self._at += length
+        return found
+
     @property
     def position(self) -> int:
         """The number of bytes read."""
@@ -163,13 +172,18 @@ Fields: TypeAlias = dict[int, tuple[int, bytes]]
 
 def fields_of(data: bytes) -> Fields:
     """Return the fields of a struct. Raises ValueError or IndexError for bytes that are none."""
+    return fields_and_length_of(data)[0]
+
+
+def fields_and_length_of(data: bytes) -> tuple[Fields, int]:
+    """Return the fields of the struct with which the bytes begin, and its length. Raises as `fields_of` does."""
     reader = Compact(data)
     found = {}
     for number, kind in reader.fields():
         start = reader.position
         reader.skip(kind)
         found[number] = kind, data[start : reader.position]
-    return found
+    return found, reader.position
 
 
 def structs_of(fields: Fields, number: int) -> list[bytes]:
@@ -184,6 +198,25 @@ def structs_of(fields: Fields, number: int) -> list[bytes]:
         reader.skip(item)
         found.append(data[start : reader.position])
     return found
+
+
+def binary_of(fields: Fields, number: int) -> bytes | None:
+    """Return the bytes in a field; None without the field. Raises ValueError for another type."""
+    if number not in fields:
+        return None
+    kind, data = fields[number]
+    if kind != BINARY:
+        raise of_another_type()
+    return Compact(data).binary()
+
+
+def binaries_of(fields: Fields, number: int) -> list[bytes]:
+    """Return the items of a list of bytes; none without the field. Raises ValueError for another type."""
+    if number not in fields:
+        return []
+    kind, data = fields[number]
+    reader = Compact(data)
+    return [reader.binary() for _ in reader.items(kind, BINARY)]
 
 
 def integer_of(fields: Fields, number: int) -> int | None:

@@ -1,0 +1,1 @@
+"""Erasure: find every trace of some subjects in the objects of a table."""

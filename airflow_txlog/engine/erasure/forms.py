@@ -1,0 +1,366 @@
+"""The forms in which bytes may hold the values that identify subjects.
+
+The values are those of one column, the key. A file may hold one as a value of a Parquet column, as the bytes of such a
+value in a dictionary or a bound, as a text in JSON, or as a part of a longer text. The invariant: every form of a value
+counts as the value, and a bound that may be a shortened value counts too. In longer texts, numbers, dates and tiny
+texts stand by chance: there they count as whole words of a text that names the column.
+Source: parquet.thrift, Statistics; Parquet, "Plain" encoding; delta-spark, truncation of string statistics.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import uuid
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self, TypeVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
+from airflow_txlog.engine.table.schema.schema import to_arrow
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.errors import InvalidInput, UnknownColumn
+
+_SHORTEST_PREFIX = 8
+"""A shortened bound of fewer characters identifies no subject, unless it is more than half of the value."""
+_SHORTEST_RARE = 5
+# What writers append to a shortened upper bound, so that it stays above all values.
+_TIE_BREAKERS = "\U0010ffff\ufffd\x7f"
+_FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
+_INTEGER_BYTES = {"INT32": 4, "INT64": 8}
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The values of some subjects in the key column of a table.
+
+    `values`: distinct and not null, of the column's Arrow type. `paths`: the paths of the column in data files and
+    statistics, with dots: of its logical and of its physical names.
+    """
+
+    values: pa.Array
+    paths: Collection[str]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, column: str, values: Sequence[Any]) -> Self:
+        """Return the forms of values of a column, or of a member of a struct (`customer.email`), of a table.
+
+        Raises UnknownColumn; InvalidInput without values, and for one that the column cannot hold.
+        """
+        uri, names = snapshot.uri, snapshot.delta_schema.names
+        found = snapshot.delta_schema.find_path((column,)) or snapshot.delta_schema.find_path(tuple(column.split(".")))
+        if found is None:
+            raise UnknownColumn(
+                f"{uri} has no column {column!r}.{did_you_mean(column, names)} It has: {shown_names(names)}.",
+                column=column,
+                columns=names,
+            )
+        if not isinstance(found[-1].type, Primitive | DecimalType):
+            raise InvalidInput(
+                f"{uri}: the column {column!r} is {found[-1].type}. Subjects are found by a column of single values. "
+                "Name such a column, or a member of the struct as `struct.member`."
+            )
+        kind = to_arrow(StructType(found[-1:])).field(0).type
+        try:
+            given = pa.array(values).cast(kind) if values else pa.array([], kind)
+        except (pa.ArrowException, TypeError, OverflowError):
+            # Arrow's message has the value in it.
+            raise InvalidInput(
+                f"{uri}: a value of a subject is no {found[-1].type}, as the column {column!r} is. Give values of that "
+                "type."
+            ) from None
+        known = given.drop_null().unique()
+        if not len(known):
+            raise InvalidInput(f"{uri}: no subject was given. Give one value of {column!r} or more.")
+        logical, physical = (".".join(getattr(each, by) for each in found) for by in ("name", "physical_name"))
+        return cls(known, (logical, physical))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names by which texts call the column, in lower case."""
+        return frozenset(path.rpartition(".")[2].lower() for path in self.paths)
+
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """Every spelling of a value as a whole text."""
+        found = {text for value in self.values for text in _spellings(value)}
+        return frozenset(found)
+
+    @cached_property
+    def are_numbers(self) -> bool:
+        """Whether the values are numbers, whose digits stand in many texts by chance."""
+        kind, types = self.values.type, pa.types
+        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+    def is_key(self, path: str) -> bool:
+        """Return whether a leaf column is the key, or its statistics or partition values in a checkpoint."""
+        return path in self.paths or (is_of_statistics(path) and path.endswith(tuple(f".{own}" for own in self.paths)))
+
+    # --- values of columns ------------------------------------------------------------------------------------------
+
+    def searches(self, kind: pa.DataType, path: str) -> bool:
+        """Return whether a leaf column may hold a value: the key, and every column of texts or bytes."""
+        return self.is_key(path) or _is_text(kind) or (_is_bytes(kind) and not self.are_numbers)
+
+    def in_column(self, leaf: pa.Array, path: str) -> int:
+        """Return how many rows of a leaf column have one of the values."""
+        wanted = self._of_type(leaf.type, is_key=self.is_key(path))
+        if not len(wanted) or not len(leaf):
+            return 0
+        values = leaf.dictionary_decode() if pa.types.is_dictionary(leaf.type) else leaf
+        return pc.sum(pc.is_in(values, value_set=wanted)).as_py() or 0
+
+    def _of_type(self, kind: pa.DataType, *, is_key: bool) -> pa.Array:
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if _is_text(kind):
+            return pa.array(sorted(self.texts), pa.string()).cast(kind)
+        if _is_bytes(kind):
+            return _fitting(sorted(self._bytes), kind)
+        if not is_key:
+            return pa.array([], kind)
+        return _cast_each(self.values, kind)
+
+    @cached_property
+    def _bytes(self) -> frozenset[bytes]:
+        """Every form as a whole value of bytes."""
+        found = {text.encode() for text in self.texts}
+        for value in self.values.to_pylist():
+            if isinstance(value, bytes):
+                found.add(value)
+        for text in self.texts:
+            identifier = _identifier(text)
+            if identifier is not None:
+                found.add(identifier.bytes)
+        return frozenset(found)
+
+    # --- bytes of columns -------------------------------------------------------------------------------------------
+
+    def plain(self, physical: str, kind: pa.DataType, path: str) -> Plain:
+        """Return the bytes of the values in a leaf column, as dictionaries, bounds and Bloom filters have them.
+
+        `physical` is Parquet's name of its type, `kind` its Arrow type.
+        """
+        if physical == "BYTE_ARRAY" and not pa.types.is_decimal(kind):
+            return self._plain_bytes
+        if not self.is_key(path):
+            return self._plain_bytes if physical == "FIXED_LEN_BYTE_ARRAY" and not self.are_numbers else Plain()
+        return Plain(frozenset(plain_values(self._of_type(kind, is_key=True), physical)))
+
+    @cached_property
+    def _plain_bytes(self) -> Plain:
+        return Plain(self._bytes)
+
+    # --- texts ------------------------------------------------------------------------------------------------------
+
+    def may_be_shortened(self, text: str) -> bool:
+        """Return whether a bound in a text may be a value that was shortened."""
+        start = text.rstrip(_TIE_BREAKERS)
+        # An upper bound may be raised: its last character is one above that of the value.
+        raised = text[:-1] + chr(max(0, ord(text[-1]) - 1)) if text else ""
+        return any(_is_long_prefix(each, _with_prefix(self._rare, each)) for each in (start, raised) if each)
+
+    def in_text(self, text: str, key: str = "") -> bool:
+        """Return whether a text holds a value. `key`: the name of the member of JSON or of the folder that it is."""
+        if any(form in text for form in self._rare):
+            return True
+        # The groups of an identifier, such as a table's, are no numbers.
+        if not self._common or _identifier(text) is not None:
+            return False
+        words = set(_WORDS.findall(text))
+        if key.lower() not in self.names and self.names.isdisjoint(word.lower() for word in words):
+            return False
+        return not words.isdisjoint(self._common) or any(form in text for form in self._phrases)
+
+    @cached_property
+    def _common(self) -> frozenset[str]:
+        """The texts that stand in many others by chance: they count where the column is named, as whole words."""
+        kind = self.values.type
+        are_texts = _is_text(kind) or _is_bytes(kind)
+        return frozenset(text for text in self.texts if not are_texts or len(text) < _SHORTEST_RARE)
+
+    @cached_property
+    def _phrases(self) -> list[str]:
+        """The common texts that are no single word, such as dates."""
+        return sorted(text for text in self._common if not _WORDS.fullmatch(text))
+
+    @cached_property
+    def _rare(self) -> list[str]:
+        return sorted(self.texts - self._common)
+
+    def in_bytes(self, data: bytes) -> bool:
+        """Return whether bytes hold one of the values that no text holds by chance, in UTF-8 or UTF-16."""
+        return any(form in data for form in self._encoded)
+
+    @cached_property
+    def _encoded(self) -> list[bytes]:
+        ways = ("utf-8", "utf-16-le", "utf-16-be")
+        found = {text.encode(way) for text in self._rare for way in ways}
+        return sorted(found | {each for each in self._bytes if len(each) >= _SHORTEST_RARE and not self._common})
+
+    def in_path(self, path: str) -> bool:
+        """Return whether the name of a file or of one of its folders holds a value."""
+        return any(map(self._in_segment, path.split("/"))) or self.in_text(unquote(path))
+
+    def without_values(self, path: str) -> str:
+        """Return a path with a mark for each segment that holds a value."""
+        return "/".join(MARK if self._in_segment(segment) else segment for segment in path.split("/"))
+
+    def _in_segment(self, segment: str) -> bool:
+        name, equals, value = (unquote(part) for part in segment.partition("="))
+        whole = unquote(segment)
+        return (bool(equals) and self.in_text(value, name)) or self.in_text(whole) or self.in_text(unquote(whole))
+
+
+MARK = "(a subject)"
+"""Stands for a value in what people read."""
+_PARSED = frozenset(("minValues", "maxValues", "partitionValues_parsed"))
+
+
+def is_of_statistics(path: str) -> bool:
+    """Return whether a column of a checkpoint, or a member of JSON, is below statistics or partition values."""
+    return not _PARSED.isdisjoint(path.split("."))
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Values as the bytes that dictionaries, bounds and Bloom filters have."""
+
+    values: frozenset[bytes] = frozenset()
+
+    @cached_property
+    def _ordered(self) -> list[bytes]:
+        return sorted(self.values)
+
+    def in_bound(self, bound: bytes) -> bool:
+        """Return whether a lower or upper bound is one of the values, or may be one that was shortened."""
+        if bound in self.values:
+            return True
+        whole = _with_prefix(self._ordered, bound) if bound else None
+        raised = bound[:-1] + bytes([max(0, bound[-1] - 1)]) if bound else b""
+        cut = _with_prefix(self._ordered, raised) if raised else None
+        return any(
+            found is not None and (len(start) >= _SHORTEST_PREFIX or 2 * len(start) > len(found))
+            for start, found in ((bound, whole), (raised, cut))
+        )
+
+
+_WORDS = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)|\w+")
+
+
+def plain_values(values: pa.Array, physical: str) -> Iterator[bytes]:
+    """Yield the bytes of each value by the plain encoding, without the length of a text.
+
+    `physical` is Parquet's name of the type; values that it cannot hold are left out.
+    """
+    for value in values:
+        data = _plain(value, physical) if value.is_valid else None
+        if data is not None:
+            yield data
+
+
+def _spellings(value: pa.Scalar) -> Iterable[str]:
+    plain = value.as_py()
+    if isinstance(plain, bytes):
+        if len(plain) == 16:
+            yield str(uuid.UUID(bytes=plain))
+        try:
+            text = plain.decode()
+        except UnicodeDecodeError:
+            return
+        # An empty or tiny value would stand in every file.
+        if text:
+            yield text
+        return
+    text = plain if isinstance(plain, str) else str(value.cast(pa.string()).as_py())
+    if text:
+        yield text
+    identifier = _identifier(text)
+    if identifier is not None:
+        yield from (str(identifier), identifier.hex)
+
+
+def _identifier(text: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(text) if len(text) in (32, 36) else None
+    except ValueError:
+        return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def _fitting(values: Iterable[bytes], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_fixed_size_binary(kind):
+        values = [value for value in values if len(value) == kind.byte_width]
+    return pa.array(values, kind)
+
+
+def _cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values that the type holds exactly."""
+    try:
+        return values.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        found = []
+        for value in values:
+            try:
+                found.append(value.cast(kind).as_py())
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                continue
+        return pa.array(found, kind)
+
+
+def _plain(value: pa.Scalar, physical: str) -> bytes | None:
+    plain = value.as_py() if _is_text(value.type) or _is_bytes(value.type) else None
+    if plain is not None:
+        return plain.encode() if isinstance(plain, str) else bytes(plain)
+    if physical in _FLOATS:
+        return _FLOATS[physical].pack(value.as_py())
+    try:
+        number = _integer(value)
+        if physical in _INTEGER_BYTES:
+            return number.to_bytes(_INTEGER_BYTES[physical], "little", signed=True)
+        if physical == "BOOLEAN":
+            return bytes([number])
+    except (OverflowError, TypeError):
+        return None
+    return None
+
+
+def _integer(value: Any) -> int:
+    """Return the number by which Parquet stores a value."""
+    kind, types = value.type, pa.types
+    if types.is_decimal(kind):
+        return int(value.as_py().scaleb(kind.scale))
+    if types.is_date(kind):
+        return int(value.cast(pa.date32()).value)
+    if types.is_timestamp(kind) or types.is_time(kind):
+        return int(value.value)
+    return int(value.as_py())
+
+
+_Ordered = TypeVar("_Ordered", str, bytes)
+
+
+def _with_prefix(ordered: Sequence[_Ordered], start: _Ordered) -> _Ordered | None:
+    """Return the shortest of some ordered values that a value begins, and is not; None if there is none."""
+    at = bisect_right(ordered, start)
+    found = ordered[at] if at < len(ordered) else None
+    return found if found is not None and found.startswith(start) else None
+
+
+def _is_long_prefix(start: str, whole: str | None) -> bool:
+    return whole is not None and (len(start) >= _SHORTEST_PREFIX or 2 * len(start) > len(whole))

@@ -1,0 +1,165 @@
+"""Verification: a verdict on every object below a table, by opening each one.
+
+The invariants: an object that was not read to its end is `not readable`, never `absent`; an object of a format that is
+not known here is not readable, because bytes that are packed hide values; and an object that appears meanwhile gets a
+verdict too. Nothing that is returned holds a value: paths and places are marked where they hold one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.parquet.reading import DataFile
+from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.parquet_traces import traces_in_parquet
+from airflow_txlog.engine.erasure.text_traces import decompressed, traces_in_text
+from airflow_txlog.engine.erasure.traces import Trace
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.storage.base import FileInfo, Store
+
+Verdict = Literal["absent", "found", "statistic only", "deleted", "not readable"]
+Method = Literal["decoded", "text", "bytes", "name"]
+
+_PARQUET = (b"PAR1", b"PARE")
+# Formats that hold no value: positions of rows, and Hadoop's sums of a local file's bytes.
+_WITHOUT_VALUES = re.compile(r"(^|/)(deletion_vector_[0-9a-f-]{36}\.bin|\.[^/]+\.crc)$")
+_COPIED_BYTES = 8 * 1024 * 1024
+_MOST_TEXT_BYTES = 2 * 1024 * 1024 * 1024
+_LISTINGS = 5
+# What reading a damaged object raises, beside our own errors.
+_UNREADABLE = (TxlogError, OSError, pa.ArrowException, ValueError, LookupError, RecursionError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectVerdict:
+    """What was found in one object."""
+
+    path: str
+    """Relative to the table; a segment that holds a value is marked."""
+    size_bytes: int
+    digest: str | None
+    """The SHA-256 of the content; None if it could not be read."""
+    method: Method
+    verdict: Verdict
+    traces: tuple[Trace, ...] = ()
+    reason: str | None = None
+    """Why it is not readable."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the object is known to hold no value."""
+        return self.verdict in ("absent", "deleted")
+
+
+def verify(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
+    """Yield a verdict on every object below the table. Needs the right to list and to read alone."""
+    seen: set[tuple[str, int, int, str | None]] = set()
+    for number in range(_LISTINGS):
+        unreadable: list[str] = []
+        new = [info for info in store.walk(unreadable.append) if _identity(info) not in seen]
+        if number == 0:
+            yield from (_unreadable(path, "a folder that this user may not read", forms) for path in unreadable)
+            yield from (_unreadable(path, "a link, which may lead anywhere", forms) for path in store.links())
+        if not new:
+            return
+        for info in new:
+            seen.add(_identity(info))
+            yield verdict_on(store, info, forms)
+    yield _unreadable("", "objects appear faster than they are read", forms)
+
+
+def verdict_on(store: Store, info: FileInfo, forms: Forms) -> ObjectVerdict:
+    """Return the verdict on one object."""
+    method: Method = "name"
+    found: list[Trace] = []
+    if forms.in_path(info.path):
+        found.append(Trace("path", "value"))
+    digest = reason = None
+    try:
+        with store.open_input(info.path) as source:
+            head = source.read(4)
+        if head in _PARQUET or info.path.endswith(".parquet"):
+            method = "decoded"
+            found += traces_in_parquet(DataFile(store=store, path=info.path, size_bytes=info.size_bytes), forms)
+            digest = _digest(store, info.path)
+        else:
+            data = _content(store, info.path)
+            digest = hashlib.sha256(data).hexdigest()
+            content = decompressed(data)
+            method = _method(info.path, content)
+            found += traces_in_text(content, forms)
+    except FileNotFoundError:
+        return _verdict(info, forms, method, "deleted", found=[])
+    except _UNREADABLE as error:
+        reason = type(error).__name__
+    if any(trace.kind == "value" for trace in found):
+        verdict: Verdict = "found"
+    elif reason is not None:
+        verdict = "not readable"
+    else:
+        verdict = "statistic only" if found else "absent"
+    return _verdict(info, forms, method, verdict, found=found, digest=digest, reason=reason)
+
+
+def _verdict(
+    info: FileInfo,
+    forms: Forms,
+    method: Method,
+    verdict: Verdict,
+    *,
+    found: list[Trace],
+    digest: str | None = None,
+    reason: str | None = None,
+) -> ObjectVerdict:
+    return ObjectVerdict(
+        path=forms.without_values(info.path),
+        size_bytes=info.size_bytes,
+        digest=digest,
+        method=method,
+        verdict=verdict,
+        traces=tuple(found),
+        reason=reason,
+    )
+
+
+def _unreadable(path: str, reason: str, forms: Forms) -> ObjectVerdict:
+    shown = forms.without_values(path)
+    return ObjectVerdict(path=shown, size_bytes=0, digest=None, method="name", verdict="not readable", reason=reason)
+
+
+def _identity(info: FileInfo) -> tuple[str, int, int, str | None]:
+    return info.path, info.size_bytes, info.modified_ms, info.etag
+
+
+def _method(path: str, data: bytes) -> Method:
+    """Return how an object is searched. Raises ValueError for a format that may hide values."""
+    if _WITHOUT_VALUES.search(path):
+        return "bytes"
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "text"
+    data.decode()
+    if "\0" in data.decode():
+        raise ValueError("bytes of a format that is not known here")
+    return "text"
+
+
+def _content(store: Store, path: str) -> bytes:
+    with store.open_input(path) as source:
+        if source.size() > _MOST_TEXT_BYTES:
+            raise ValueError("a text of more than two gigabytes")
+        data: bytes = source.read()
+        return data
+
+
+def _digest(store: Store, path: str) -> str:
+    total = hashlib.sha256()
+    with store.open_input(path) as source:
+        while data := source.read(_COPIED_BYTES):
+            total.update(data)
+    return total.hexdigest()

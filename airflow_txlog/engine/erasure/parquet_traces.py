@@ -1,0 +1,284 @@
+"""Traces in a Parquet file: in its rows, and in what a writer has kept of rows beside them.
+
+Of every leaf column that may hold a value, the rows are decoded, and the dictionaries, the bounds of row groups and
+pages, the index of pages and the Bloom filters are compared with the values' bytes. A dictionary or a bound may outlive
+its rows in a file whose writer copied pages. The footer is searched as a whole. The invariant: what cannot be decoded
+raises, and is never taken for a file without traces.
+Source: parquet.thrift, ColumnMetaData, Statistics, PageHeader, ColumnIndex, BloomFilterHeader; Parquet, "Bloom Filter".
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.parquet.conversion import leaves
+from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
+from airflow_txlog.datafiles.parquet.footers import footer_of
+from airflow_txlog.datafiles.parquet.physical import columns_of_leaf, inner_fields
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches
+from airflow_txlog.datafiles.parquet.thrift import (
+    Fields,
+    binaries_of,
+    binary_of,
+    fields_and_length_of,
+    fields_of,
+    integer_of,
+    structs_of,
+)
+from airflow_txlog.engine.erasure.bloom import BloomFilter
+from airflow_txlog.engine.erasure.forms import Forms, Plain, is_of_statistics, plain_values
+from airflow_txlog.engine.erasure.text_traces import kind_of_text
+from airflow_txlog.engine.erasure.traces import Kind, Trace
+from airflow_txlog.engine.log.names import LOG_DIRECTORY
+
+# Numbers of fields in parquet.thrift: of the file, a row group, a column chunk and its metadata.
+_ROW_GROUPS, _COLUMNS, _META_DATA, _INDEX_OFFSET, _INDEX_LENGTH = 4, 1, 3, 6, 7
+_STATISTICS, _BLOOM_OFFSET, _BLOOM_LENGTH = 12, 14, 15
+_BOUNDS = (1, 2, 5, 6)
+"""Of statistics: the upper and the lower bound, the deprecated ones first."""
+_INDEX_BOUNDS = (2, 3)
+# Of a page's header, and of the headers of its kinds.
+_SIZE, _STORED_SIZE, _DATA_PAGE, _DICTIONARY, _DATA_PAGE_V2 = 2, 3, 5, 7, 8
+_STATISTICS_OF = {_DATA_PAGE: 5, _DATA_PAGE_V2: 8}
+_COUNT = 1
+_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4": "lz4_raw"}
+_HADOOP_LZ4_PREFIX = 8
+_LENGTH = struct.Struct("<I")
+_WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": 12}
+_MOST_HEADER_BYTES = 1024 * 1024
+_USUAL_BLOOM_HEADER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A leaf column of a file that may hold a value. `plain`: the bytes of the values in it."""
+
+    number: int
+    path: str
+    kind: pa.DataType
+    plain: Plain
+
+
+def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
+    """Yield the traces in a Parquet file.
+
+    Raises CorruptDataFile, UnsupportedFeature, ValueError, LookupError and the errors of pyarrow for a file of which
+    not all can be decoded.
+    """
+    with open_data_file(file) as parquet:
+        searched = list(_searched(parquet, forms))
+        yield from _in_rows(file, parquet, searched, forms)
+        raw = footer_of(parquet.source)
+        yield from _in_footer(raw, parquet, forms)
+        footer = fields_of(raw)
+        for number, group in enumerate(structs_of(footer, _ROW_GROUPS)):
+            chunks = structs_of(fields_of(group), _COLUMNS)
+            for leaf in searched:
+                if leaf.plain.values:
+                    yield from _in_chunk(parquet, number, leaf, fields_of(chunks[leaf.number]))
+
+
+def _searched(parquet: OpenParquet, forms: Forms) -> Iterator[_Leaf]:
+    kinds = [kind for field in parquet.schema_arrow for kind in _leaf_types(field.type)]
+    if len(kinds) != len(parquet.schema):
+        raise ValueError("the columns of the file and of its Arrow schema differ")
+    for number, kind in enumerate(kinds):
+        column = parquet.schema.column(number)
+        if forms.searches(kind, column.path):
+            yield _Leaf(number, column.path, kind, forms.plain(column.physical_type, kind, column.path))
+
+
+def _leaf_types(kind: pa.DataType) -> list[pa.DataType]:
+    if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _leaf_types(kind.value_type)
+    inner = inner_fields(kind)
+    return [leaf for field in inner for leaf in _leaf_types(field.type)] if inner else [kind]
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def _in_rows(file: DataFile, parquet: OpenParquet, searched: Iterable[_Leaf], forms: Forms) -> Iterator[Trace]:
+    by_number = {leaf.number: leaf for leaf in searched}
+    wanted = _top_level(parquet, (leaf.path for leaf in by_number.values()))
+    found: dict[tuple[str, Kind], int] = {}
+    numbers = _leaf_numbers(parquet)
+    is_log = file.path.startswith(f"{LOG_DIRECTORY}/")
+    batches = read_batches(file, parquet, [parquet.schema_arrow.field(name) for name in wanted]) if wanted else ()
+    for _, batch in batches:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            for number, values in zip(numbers[name], leaves(column), strict=True):
+                if number not in by_number:
+                    continue
+                path = by_number[number].path
+                for kind, count in _in_values(values, path, forms, is_log=is_log):
+                    found[path, kind] = found.get((path, kind), 0) + count
+    for (path, kind), count in found.items():
+        yield Trace(f"rows, column {path!r}", kind, count)
+
+
+def _in_values(values: pa.Array, path: str, forms: Forms, *, is_log: bool) -> Iterator[tuple[Kind, int]]:
+    if count := forms.in_column(values, path):
+        yield "statistic" if is_log and is_of_statistics(path) else "value", count
+    # The texts of a checkpoint are JSON, paths and bounds, which hold a value as a part.
+    elif is_log and pa.types.is_string(values.type):
+        for text in pc.unique(values.drop_null()).to_pylist():
+            kind = kind_of_text(text, path, forms)
+            if kind is not None:
+                yield kind, 1
+
+
+def _top_level(parquet: OpenParquet, paths: Iterable[str]) -> list[str]:
+    names = {name for path in paths for name in columns_of_leaf(path)}
+    return [name for name in parquet.schema_arrow.names if name in names]
+
+
+def _leaf_numbers(parquet: OpenParquet) -> dict[str, list[int]]:
+    """Return the numbers of the leaves of each top-level column."""
+    found, at = {}, 0
+    for field in parquet.schema_arrow:
+        count = len(_leaf_types(field.type))
+        found[field.name] = list(range(at, at + count))
+        at += count
+    return found
+
+
+# --- beside the rows --------------------------------------------------------------------------------------------------
+
+
+def _in_footer(raw: bytes, parquet: OpenParquet, forms: Forms) -> Iterator[Trace]:
+    """Search the footer's texts: names, and key-values, in base 64 too."""
+    key_values = parquet.metadata.metadata or {}
+    packed = [raw]
+    for value in key_values.values():
+        with suppress(ValueError):
+            packed.append(base64.b64decode(value, validate=True))
+    texts = (value.decode(errors="replace") for value in key_values.values())
+    if any(map(forms.in_bytes, packed)) or any(kind_of_text(text, "", forms) for text in texts):
+        yield Trace("footer", "value")
+
+
+def _in_chunk(parquet: OpenParquet, group: int, leaf: _Leaf, chunk: Fields) -> Iterator[Trace]:
+    metadata = fields_of(chunk[_META_DATA][1])
+    where = f"column {leaf.path!r}, row group {group}"
+    if _in_statistics(metadata, _STATISTICS, leaf):
+        yield Trace(f"statistics of {where}", "statistic")
+    if _in_index(parquet.source, chunk, leaf):
+        yield Trace(f"page index of {where}", "statistic")
+    if _in_bloom_filter(parquet, group, leaf, metadata):
+        yield Trace(f"Bloom filter of {where}", "statistic")
+    found = parquet.metadata.row_group(group).column(leaf.number)
+    in_dictionary = in_pages = False
+    for header, body in _pages(parquet.source, found):
+        if _DICTIONARY in header:
+            in_dictionary |= not leaf.plain.values.isdisjoint(_dictionary(header, body, found, parquet, leaf))
+        for kind, statistics in _STATISTICS_OF.items():
+            if kind in header:
+                in_pages |= _in_statistics(fields_of(header[kind][1]), statistics, leaf)
+    if in_dictionary:
+        yield Trace(f"dictionary of {where}", "value")
+    if in_pages:
+        yield Trace(f"statistics of pages of {where}", "statistic")
+
+
+def _in_statistics(fields: Fields, number: int, leaf: _Leaf) -> bool:
+    if number not in fields:
+        return False
+    statistics = fields_of(fields[number][1])
+    bounds = (binary_of(statistics, bound) for bound in _BOUNDS)
+    return any(bound is not None and leaf.plain.in_bound(bound) for bound in bounds)
+
+
+def _in_index(source: Any, chunk: Fields, leaf: _Leaf) -> bool:
+    start, length = integer_of(chunk, _INDEX_OFFSET), integer_of(chunk, _INDEX_LENGTH)
+    if not start or not length:
+        return False
+    index = fields_of(_read(source, start, length))
+    return any(leaf.plain.in_bound(bound) for number in _INDEX_BOUNDS for bound in binaries_of(index, number))
+
+
+def _in_bloom_filter(parquet: OpenParquet, group: int, leaf: _Leaf, metadata: Fields) -> bool:
+    """Return whether the filter claims a value that no row of the row group explains."""
+    start = integer_of(metadata, _BLOOM_OFFSET)
+    if not start:
+        return False
+    length = integer_of(metadata, _BLOOM_LENGTH)
+    size = parquet.source.size()
+    found = BloomFilter.of(_read(parquet.source, start, min(length or size, size - start)))
+    claimed = {value for value in leaf.plain.values if found.may_hold(value)}
+    if not claimed:
+        return False
+    # Other values may have set the same bits, which is what such a filter allows.
+    return not found.is_explained(claimed, _plain_values(parquet, group, leaf))
+
+
+def _plain_values(parquet: OpenParquet, group: int, leaf: _Leaf) -> Iterator[bytes]:
+    """Yield the bytes of the values of a leaf column in a row group."""
+    (top,) = _top_level(parquet, [leaf.path])
+    at = _leaf_numbers(parquet)[top].index(leaf.number)
+    for batch in parquet.iter_batches(row_groups=[group], columns=[top]):
+        values = pc.unique(leaves(batch.column(0))[at].drop_null())
+        yield from plain_values(values, parquet.schema.column(leaf.number).physical_type)
+
+
+def _pages(source: Any, chunk: Any) -> Iterator[tuple[Fields, bytes]]:
+    """Yield the header and the stored body of each page of a column chunk (`ColumnChunkMetaData`)."""
+    starts = [start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start]
+    data = _read(source, min(starts), chunk.total_compressed_size)
+    at = 0
+    while at < len(data):
+        header, length = fields_and_length_of(data[at : at + _MOST_HEADER_BYTES])
+        size = integer_of(header, _STORED_SIZE)
+        if size is None or size < 0 or at + length + size > len(data):
+            raise ValueError("a page is longer than its column chunk")
+        yield header, data[at + length : at + length + size]
+        at += length + size
+
+
+def _dictionary(header: Fields, body: bytes, chunk: Any, parquet: OpenParquet, leaf: _Leaf) -> set[bytes]:
+    """Return the values of a dictionary page as bytes."""
+    data = _decompressed(body, chunk.compression, integer_of(header, _SIZE) or 0)
+    count = integer_of(fields_of(header[_DICTIONARY][1]), _COUNT) or 0
+    physical = chunk.physical_type
+    if physical != "BYTE_ARRAY":
+        width = _WIDTHS.get(physical) or parquet.schema.column(leaf.number).length
+        if len(data) < count * width:
+            raise ValueError("a dictionary ends within a value")
+        return {data[at : at + width] for at in range(0, count * width, width)}
+    found, at = set(), 0
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += 4
+        found.add(data[at : at + length])
+        at += length
+    if at > len(data):
+        raise ValueError("a dictionary ends within a value")
+    return found
+
+
+def _decompressed(body: bytes, codec: str, size: int) -> bytes:
+    if codec == "UNCOMPRESSED":
+        return body
+    if codec == "LZ4":
+        # Arrow has one name for two forms; the older one precedes the block with two lengths.
+        with suppress(OSError, pa.ArrowException):
+            return bytes(pa.decompress(body, size, codec="lz4_raw"))
+        body = body[_HADOOP_LZ4_PREFIX:]
+    return bytes(pa.decompress(body, size, codec=_CODECS[codec]))
+
+
+def _read(source: Any, start: int, length: int) -> bytes:
+    source.seek(start)
+    data: bytes = source.read(length)
+    source.seek(0)
+    if len(data) < length:
+        raise ValueError("the footer names bytes beyond the end of the file")
+    return data

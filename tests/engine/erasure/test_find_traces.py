@@ -1,0 +1,452 @@
+"""Alone in showing that every place of a table that holds a subject's value is found, and named without the value."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure.bloom import BloomFilter, xxh64
+from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict
+from airflow_txlog.errors import InvalidInput, UnknownColumn
+from tests.helpers.jobs import committed, run
+from tests.helpers.rows import append
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SUBJECT = "zoë.canary@example.org"
+OTHER = "bob.other@example.org"
+# As many bytes, so that a file can be changed in place.
+CHANGED = "zoë.CANARY@example.org"
+SCHEMA = pa.schema([("email", pa.string()), ("number", pa.int64()), ("day", pa.string())])
+LOG = "_delta_log"
+
+
+def rows(*emails: str | None) -> pa.Table:
+    columns = [list(emails), list(range(len(emails))), ["monday"] * len(emails)]
+    return pa.table(dict(zip(SCHEMA.names, columns, strict=True)), schema=SCHEMA)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """A table that has never met the subject."""
+    table = Table.create(tmp_path / "t", SCHEMA, ["day"])
+    append(table, rows(OTHER, None, "carol@example.org"))
+    return table
+
+
+def folder_of(table: Table) -> Path:
+    return Path(table.uri.removeprefix("file://"))
+
+
+def found_in(table: Table, values: Sequence[Any] = (SUBJECT,), column: str = "email") -> dict[str, ObjectVerdict]:
+    """The objects that do not pass, after a look at what is said of them."""
+    verdicts = list(table.find_traces(column, values))
+    files = {
+        path.relative_to(folder_of(table))
+        for path in folder_of(table).rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    }
+    assert len(verdicts) == len(files)
+    shown = repr(verdicts)
+    assert not any(str(value) in shown or quote(str(value)) in shown for value in values if len(str(value)) > 4)
+    return {verdict.path: verdict for verdict in verdicts if not verdict.passes}
+
+
+def only(found: dict[str, ObjectVerdict]) -> ObjectVerdict:
+    (verdict,) = found.values()
+    return verdict
+
+
+def places(verdict: ObjectVerdict) -> set[str]:
+    return {trace.place for trace in verdict.traces}
+
+
+def test_a_table_without_the_subject_passes_and_each_object_has_its_digest(table: Table) -> None:
+    table.checkpoint()
+    verdicts = list(table.find_traces("email", [SUBJECT]))
+    assert {verdict.verdict for verdict in verdicts} == {"absent"}
+    assert all(verdict.digest is not None and len(verdict.digest) == 64 for verdict in verdicts)
+    assert {verdict.method for verdict in verdicts} == {"decoded", "text"}
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_live_hidden_and_old_files_are_found(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, ["day"], properties={"delta.enableDeletionVectors": "true"})
+    append(table, rows(SUBJECT, OTHER, SUBJECT))
+    (verdict,) = (each for path, each in found_in(table).items() if path.endswith(".parquet"))
+    assert next(trace for trace in verdict.traces if trace.place == "rows, column 'email'").count == 2
+    committed(run(None, "delete", table, predicate="email <> 'bob.other@example.org'"))
+    assert table.to_arrow(columns=["email"]).column(0).to_pylist() == [OTHER]
+    # Hidden by a deletion vector, then in a file that no version needs.
+    assert any(path.endswith(".parquet") for path in found_in(table))
+    committed(run(None, "optimize", table))
+    assert any(path.endswith(".parquet") for path in found_in(table))
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_files_of_every_codec_are_decoded(table: Table, codec: str, version: str) -> None:
+    place = folder_of(table) / "stray.parquet"
+    pq.write_table(rows(OTHER, SUBJECT), place, compression=codec, data_page_version=version)
+    assert {"rows, column 'email'", "dictionary of column 'email', row group 0"} <= places(only(found_in(table)))
+
+
+def test_other_columns_of_texts_and_members_of_structs_and_lists_are_searched(table: Table) -> None:
+    nested = pa.table(
+        {"a": [[{"b": SUBJECT.encode()}]], "m": pa.array([[("k", SUBJECT)]], pa.map_("string", "string"))}
+    )
+    pq.write_table(nested, folder_of(table) / "stray.parquet", use_dictionary=False, write_statistics=False)
+    assert {place for place in places(only(found_in(table))) if place.startswith("rows")} == {
+        "rows, column 'a.list.element.b'",
+        "rows, column 'm.key_value.value'",
+    }
+
+
+def test_change_files_are_searched(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, properties={"delta.enableChangeDataFeed": "true"})
+    append(table, rows(SUBJECT, OTHER))
+    committed(run(None, "delete", table, predicate="number = 0"))
+    assert any(path.startswith("_change_data/") for path in found_in(table))
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_a_mapped_and_nested_key_is_found_under_its_physical_name(tmp_path: Path, mode: str) -> None:
+    schema = pa.schema([("person", pa.struct([("number", pa.int64())])), ("other", pa.int64())])
+    table = Table.create(tmp_path / "t", schema, properties={"delta.columnMapping.mode": mode})
+    given = [{"person": {"number": 4711}, "other": 1}, {"person": {"number": 5}, "other": 0}]
+    append(table, given)
+    data = {path for path in found_in(table, [4711], "person.number") if path.endswith(".parquet")}
+    assert len(data) == 1
+    # The same number in another column is another fact.
+    assert found_in(table, [1], "person.number") == {}
+
+
+def test_an_identifier_is_found_as_bytes_and_as_a_text(table: Table) -> None:
+    subject = uuid.uuid4()
+    stray = pa.table({"raw": pa.array([subject.bytes], pa.binary(16)), "hex": [subject.hex], "long": [str(subject)]})
+    pq.write_table(stray, folder_of(table) / "stray.parquet")
+    found = {place for place in places(only(found_in(table, [str(subject)]))) if place.startswith("rows")}
+    assert found == {f"rows, column {name!r}" for name in ("raw", "hex", "long")}
+
+
+# --- beside the rows --------------------------------------------------------------------------------------------------
+
+
+def with_changed_copies(path: Path, kept: int) -> None:
+    """Change all but one of the copies of the subject in a file that is not compressed."""
+    data, subject = path.read_bytes(), SUBJECT.encode()
+    parts = data.split(subject)
+    assert kept < len(parts) - 1, "the file has fewer copies"
+    joints = [subject if number == kept else CHANGED.encode() for number in range(len(parts) - 1)]
+    path.write_bytes(b"".join(part + joint for part, joint in zip(parts, [*joints, b""], strict=True)))
+
+
+def copies(path: Path) -> int:
+    return path.read_bytes().count(SUBJECT.encode())
+
+
+@pytest.mark.parametrize("with_dictionary", [True, False])
+def test_each_copy_in_a_parquet_file_is_found_alone(table: Table, with_dictionary: bool) -> None:
+    place = folder_of(table) / "stray.parquet"
+
+    def write() -> None:
+        stray = pa.table({"email": [OTHER, SUBJECT, SUBJECT], "n": [1, 2, 3]})
+        options = {"use_dictionary": with_dictionary, "compression": "none", "write_page_index": True}
+        pq.write_table(stray, place, store_schema=False, write_page_checksum=False, **options)
+
+    write()
+    kinds = set()
+    for kept in range(copies(place)):
+        write()
+        with_changed_copies(place, kept)
+        verdict = only(found_in(table))
+        assert verdict.verdict in ("found", "statistic only")
+        kinds |= {trace.place.split(" of ")[0] for trace in verdict.traces}
+    assert {"statistics", "page index", "footer"} <= kinds
+    assert ("dictionary" in kinds) == with_dictionary
+
+
+def test_a_dictionary_with_a_value_of_no_row_is_found(table: Table) -> None:
+    values = pa.DictionaryArray.from_arrays([0, 0], [OTHER, SUBJECT])
+    pq.write_table(pa.table({"email": values}), folder_of(table) / "stray.parquet", store_schema=False)
+    assert "dictionary of column 'email', row group 0" in places(only(found_in(table)))
+    assert "rows, column 'email'" not in places(only(found_in(table)))
+
+
+def test_key_values_of_a_footer_are_found(table: Table) -> None:
+    stray = pa.table({"n": [1]})
+    with pq.ParquetWriter(folder_of(table) / "stray.parquet", stray.schema, store_schema=False) as writer:
+        writer.write_table(stray)
+        writer.add_key_value_metadata({"note": json.dumps({"who": SUBJECT})})
+    assert places(only(found_in(table))) == {"footer"}
+
+
+def test_the_schema_of_arrow_is_found_in_base_64(table: Table) -> None:
+    field = pa.field("n", pa.int64(), metadata={"who": SUBJECT})
+    pq.write_table(pa.table([pa.array([1])], schema=pa.schema([field])), folder_of(table) / "stray.parquet")
+    assert places(only(found_in(table))) == {"footer"}
+
+
+def bloomed(path: Path, emails: Sequence[str]) -> None:
+    pq.write_table(
+        pa.table({"email": emails}),
+        path,
+        compression="none",
+        write_statistics=False,
+        bloom_filter_options={"email": {"ndv": 100, "fpp": 0.01}},
+    )
+
+
+def test_a_bloom_filter_with_a_value_of_no_row_is_found(table: Table) -> None:
+    place = folder_of(table) / "stray.parquet"
+    bloomed(place, [OTHER] * 3)
+    assert found_in(table) == {}
+    bloomed(place, [OTHER, SUBJECT])
+    assert "rows, column 'email'" in places(only(found_in(table)))
+    # The rows change, and the filter stays.
+    place.write_bytes(place.read_bytes().replace(SUBJECT.encode(), CHANGED.encode()))
+    assert places(only(found_in(table))) == {"Bloom filter of column 'email', row group 0"}
+
+
+def test_bits_that_other_values_explain_are_no_trace(table: Table) -> None:
+    subject, emails = b"x", [b"%d" % number for number in range(60)]
+    bits = bytearray(32)
+    for email in emails:
+        for word, mask in enumerate(BloomFilter(bytes(32))._place(email)[1]):
+            bits[4 * word : 4 * word + 4] = (int.from_bytes(bits[4 * word : 4 * word + 4], "little") | mask).to_bytes(
+                4, "little"
+            )
+    full = BloomFilter(bytes(bits))
+    claimed = {value for value in (b"s%d" % number for number in range(400)) if full.may_hold(value)}
+    assert claimed
+    assert subject not in emails
+    assert full.is_explained(claimed, emails)
+    assert not full.is_explained(claimed, emails[:5])
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0xEF46DB3751D8E999),
+        (b"abc", 0x44BC2CF5AD770999),
+        (b"Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1),
+    ],
+)
+def test_the_hash_is_that_of_the_specification(data: bytes, expected: int) -> None:
+    assert xxh64(data) == expected
+
+
+# --- the log --------------------------------------------------------------------------------------------------------
+
+
+def with_line(table: Table, line: dict[str, Any], name: str | None = None) -> None:
+    """Put an action into the newest commit, or into another file of the log."""
+    place = folder_of(table) / LOG / (name or f"{table.latest_version():020}.json")
+    text = place.read_text() if place.exists() else ""
+    place.write_text(text + json.dumps(line) + "\n")
+
+
+STATISTICS = json.dumps({"numRecords": 1, "maxValues": {"email": SUBJECT}})
+SHORTENED = json.dumps({"maxValues": {"email": SUBJECT[:12]}})
+RAISED = json.dumps({"maxValues": {"email": SUBJECT[:11] + chr(ord(SUBJECT[11]) + 1)}})
+ADD = {"path": "x.parquet", "size": 1, "modificationTime": 1, "dataChange": True, "partitionValues": {}}
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "place"),
+    [
+        ({"remove": {"path": "x", "stats": STATISTICS}}, "statistic only", "remove.stats.maxValues.email"),
+        ({"remove": {"path": "x", "stats": SHORTENED}}, "statistic only", "remove.stats.maxValues.email"),
+        ({"remove": {"path": "x", "stats": RAISED}}, "statistic only", "remove.stats.maxValues.email"),
+        ({"remove": {"path": "x", "partitionValues": {"email": SUBJECT}}}, "found", "remove.partitionValues.email"),
+        ({"remove": {"path": f"email={quote(SUBJECT)}/x"}}, "found", "remove.path"),
+        ({"remove": {"path": "x", "tags": {SUBJECT: "1"}}}, "found", "remove.tags.(a subject)"),
+        (
+            {"commitInfo": {"operationParameters": {"predicate": f"[\"email = '{SUBJECT}'\"]"}}},
+            "found",
+            "commitInfo.operationParameters.predicate",
+        ),
+        ({"commitInfo": {"userMetadata": f"asked by {SUBJECT}"}}, "found", "commitInfo.userMetadata"),
+        (
+            {"domainMetadata": {"domain": "d", "configuration": json.dumps({"who": SUBJECT}), "removed": False}},
+            "found",
+            "domainMetadata.configuration.who",
+        ),
+        ({"txn": {"appId": f"load of {SUBJECT}", "version": 1}}, "found", "txn.appId"),
+    ],
+)
+def test_each_place_of_a_commit_is_named(table: Table, line: dict[str, Any], verdict: str, place: str) -> None:
+    # A commit that no reader looks at: the objects count, not what a table makes of them.
+    with_line(table, line, "00000000000000000000.00000000000000000001.compacted.json")
+    found = only(found_in(table))
+    assert (found.verdict, places(found)) == (verdict, {place})
+
+
+@pytest.mark.parametrize("kind", ["classic", "v2"])
+@pytest.mark.parametrize("as_struct", ["true", "false"])
+def test_checkpoints_are_searched_with_their_statistics_of_both_kinds(
+    tmp_path: Path, kind: str, as_struct: str
+) -> None:
+    properties = {"delta.checkpoint.writeStatsAsStruct": as_struct}
+    if kind == "v2":
+        properties["delta.checkpointPolicy"] = "v2"
+    table = Table.create(tmp_path / "t", SCHEMA, ["email"], properties=properties)
+    append(table, rows(SUBJECT))
+    table.checkpoint()
+    found = found_in(table)
+    assert any(".checkpoint." in path or "_sidecars" in path for path in found)
+    long = Table.create(tmp_path / "long", SCHEMA, properties=properties)
+    append(long, rows(f"{SUBJECT}{'x' * 40}"))
+    long.checkpoint()
+    found = found_in(long, [f"{SUBJECT}{'x' * 40}"])
+    checkpoint = next(each for path, each in found.items() if ".checkpoint." in path or "_sidecars" in path)
+    assert checkpoint.verdict in ("statistic only", "found")
+
+
+def test_numbers_count_where_the_column_is_named(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("size", pa.int64())]))
+    append(table, [{"id": 7, "size": 3}, {"id": 9, "size": 12}])
+    assert set(found_in(table, [3, 1], "id")) == set()
+    found = found_in(table, [9], "id")
+    assert {verdict.verdict for verdict in found.values()} == {"found", "statistic only"}
+    with_line(table, {"commitInfo": {"operationParameters": {"predicate": '["(id = 12345)"]'}}}, "a.compacted.json")
+    assert places(only(found_in(table, [12345], "id"))) == {"commitInfo.operationParameters.predicate"}
+    assert found_in(table, [1234], "id") == {}
+    # The groups of an identifier are no numbers, whatever it identifies.
+    with_line(table, {"metaData": {"id": "00001234-1234-1234-1234-123456789012"}}, "b.compacted.json")
+    assert found_in(table, [1234], "id") == {}
+
+
+# --- names, and other objects -----------------------------------------------------------------------------------------
+
+
+def test_folders_and_files_that_are_named_by_a_value_are_marked(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, ["email"])
+    append(table, rows(SUBJECT, OTHER))
+    found = [verdict for path, verdict in found_in(table).items() if path.endswith(".parquet")]
+    assert len(found) == 1
+    assert found[0].path.startswith("(a subject)/part-")
+    assert "path" in places(found[0])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        SUBJECT.encode(),
+        b"\xff\xfe" + f"who: {SUBJECT}".encode("utf-16-le"),
+        gzip.compress(f"who: {SUBJECT}".encode()),
+        json.dumps({"who": SUBJECT}).encode(),
+    ],
+    ids=["utf-8", "utf-16", "gzip", "escaped json"],
+)
+def test_other_files_are_searched_as_texts(table: Table, data: bytes) -> None:
+    (folder_of(table) / "notes").write_bytes(data)
+    assert only(found_in(table)).verdict == "found"
+
+
+def _truncated(folder: Path) -> None:
+    pq.write_table(rows(OTHER), folder / "stray.parquet")
+    (folder / "stray.parquet").write_bytes((folder / "stray.parquet").read_bytes()[:-20])
+
+
+def _encrypted(folder: Path) -> None:
+    (folder / "stray.parquet").write_bytes(b"PARE" + bytes(20) + b"PARE")
+
+
+def _packed(folder: Path) -> None:
+    (folder / "stray.zip").write_bytes(b"PK\x03\x04" + os.urandom(200))
+
+
+def _damaged_page(folder: Path) -> None:
+    place = folder / "stray.parquet"
+    pq.write_table(pa.table({"email": [OTHER] * 3}), place, use_dictionary=False)
+    data = bytearray(place.read_bytes())
+    data[4:12] = b"\xff" * 8
+    place.write_bytes(data)
+
+
+def _linked(folder: Path) -> None:
+    (folder / "stray").symlink_to(folder.parent)
+
+
+def _damaged_gzip(folder: Path) -> None:
+    (folder / "stray.gz").write_bytes(gzip.compress(b"x" * 100)[:-9])
+
+
+@pytest.mark.parametrize("harm", [_truncated, _encrypted, _packed, _damaged_page, _linked, _damaged_gzip])
+def test_an_object_that_cannot_be_read_does_not_pass(table: Table, harm: Callable[[Path], None]) -> None:
+    harm(folder_of(table))
+    verdict = only(found_in(table))
+    assert (verdict.verdict, verdict.path.startswith("stray")) == ("not readable", True)
+    assert verdict.reason
+
+
+def test_objects_that_come_meanwhile_get_a_verdict_and_those_that_go_are_deleted(table: Table) -> None:
+    append(table, rows("dan@example.org"))
+    verdicts = []
+    for number, verdict in enumerate(table.find_traces("email", [SUBJECT])):
+        verdicts.append(verdict)
+        if number == 0:
+            append(table, rows(SUBJECT))
+            for path in folder_of(table).glob(f"{LOG}/*.json"):
+                if path.name == "00000000000000000001.json":
+                    path.unlink()
+    by_verdict = [verdict.verdict for verdict in verdicts]
+    assert "found" in by_verdict
+    assert by_verdict.count("deleted") <= 1
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "kind"),
+    [("mail", [SUBJECT], UnknownColumn), ("email", [], InvalidInput), ("number", ["x y"], InvalidInput)],
+)
+def test_wrong_input_is_refused_without_a_value(
+    table: Table, column: str, values: list[Any], kind: type[Exception]
+) -> None:
+    with pytest.raises(kind) as caught:
+        list(table.find_traces(column, values))
+    assert not values or str(values[0]) not in str(caught.value)
+
+
+def test_a_column_of_many_values_is_no_key(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("tags", pa.list_(pa.string()))]))
+    with pytest.raises(InvalidInput, match="single values"):
+        table.find_traces("tags", ["a"])
+
+
+def test_a_verdict_is_plain_data(table: Table) -> None:
+    verdict = next(table.find_traces("email", [SUBJECT]))
+    assert json.loads(json.dumps(dataclasses.asdict(verdict)))["verdict"] == "absent"
+
+
+@pytest.mark.spark
+@pytest.mark.long("Spark writes the files")
+def test_filters_and_indexes_of_spark_are_read(table: Table, spark: SparkSession) -> None:
+    stray = folder_of(table) / "stray"
+    emails = [OTHER, SUBJECT, *(f"user{number}@example.org" for number in range(500))]
+    frame = spark.createDataFrame([(email,) for email in emails], "email STRING").coalesce(1)
+    frame.write.option("parquet.bloom.filter.enabled#email", "true").option("compression", "none").parquet(str(stray))
+    (found,) = (verdict for path, verdict in found_in(table).items() if path.endswith(".parquet"))
+    assert {trace.place.split(",")[0].split(" of ")[0] for trace in found.traces} >= {
+        "rows",
+        "Bloom filter",
+        "page index",
+    }
+    assert {verdict.verdict for verdict in found_in(table, ["user1@example.org"]).values()} == {"found"}
+    # Of four hundred who were never there the filter claims some, and other rows explain each.
+    assert found_in(table, [f"nobody{number}@example.org" for number in range(400)]) == {}
