@@ -34,16 +34,17 @@ class RowWritingHook(BaseHook):
     """The methods of `TxlogHook` that write rows.
 
     `rows` are an Arrow table, record batch or reader, a pandas or polars DataFrame, or any object with
-    `__arrow_c_stream__`, such as a relation of DuckDB. A stream is written as it comes. Columns are found by name and
-    take the table's types if no value changes; others are a SchemaMismatch, as with the operators.
+    `__arrow_c_stream__`, such as a relation of DuckDB. A stream is written while it is read. Columns match by name and
+    are converted to the table's types if no value changes. Otherwise the call raises SchemaMismatch, like the
+    operators.
 
-    In a task each call is done exactly once. A retry finds the calls of an earlier try by their order among those of
-    one method on one table, so a task must make them in the same order each time. A cleared task is new work. Outside
-    of a task, and if the order may change, give an `idempotency_key`, as for `run`.
+    In a task each call is done exactly once. A retry identifies the calls of an earlier try by their order among the
+    calls of one method on one table, so a task must make them in the same order each time. A cleared task is new work.
+    Outside of a task, or if the order may change, pass an `idempotency_key`, as for `run`.
 
-    All of them return the result of the job, and raise its typed error, or the error of the stream itself.
-    `partition_predicate` and `parameters` are those of the operators, in UTC. `conflict_deadline_s`, the limits and the
-    expectations too.
+    All methods return the result of the job, and raise its typed error, or the error of the stream itself.
+    `partition_predicate`, `parameters` (in UTC), `conflict_deadline_s`, the limits and the expectations have the same
+    meaning as in the operators.
     """
 
     if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class RowWritingHook(BaseHook):
         schema_evolution: bool = False,
         **others: Any,
     ) -> JobResult:
-        """Replace the table's rows or a part of them, as `DeltaWriteOperator` does.
+        """Replace the table's rows or some of them, as `DeltaWriteOperator` does.
 
         `others`: partition_predicate, parameters, idempotency_key, conflict_deadline_s, and the checks of the operator
         (`expect`, `expect_or_fail`, `max_deleted_rows`, …).

@@ -41,13 +41,13 @@ _NAME_A_TABLE = 'an absolute path ("/lake/orders") or a URI ("file:///lake/order
 class TxlogHook(RowWritingHook):
     """Delta tables of one connection, or of none.
 
-    :param txlog_conn_id: a connection of type `txlog`, or None: then every table is named by its full URI. A connection
-        that does not exist is an error when it is first needed.
+    :param txlog_conn_id: a connection of type `txlog`. With None, every table is identified by its full URI. A missing
+        connection raises an error when it is first needed.
     :param storage_conn_id: the connection of the cloud (type aws, google_cloud_platform, wasb or adls) whose
         credentials open the tables' store, instead of the one in the extra of `txlog_conn_id`. Without either, each
         process uses its own identity.
-    :param spark_conn_id: the connection of the cluster, for a runner that has one (docs/operators.md), instead of the
-        one in the extra of `txlog_conn_id`.
+    :param spark_conn_id: the connection of the cluster, for a runner that uses a cluster (docs/operators.md), instead
+        of the one in the extra of `txlog_conn_id`.
     """
 
     conn_name_attr = "txlog_conn_id"
@@ -237,9 +237,9 @@ class TxlogHook(RowWritingHook):
     def open(self, table: str, *, staged: Any = None, as_of: Literal["run"] | None = None) -> Table:
         """Return the table, opened for reading or writing through the engine: the same object every time.
 
-        `staged`: the output of a task with `publish=False`. Then the table is only for reading, and its latest version
-        is that which the staged change would make. `as_of="run"`: only for reading, and its latest version is that
-        which a `PinVersionsOperator` before this task has fixed for the DAG run.
+        `staged`: the output of a task with `publish=False`. The returned table is read-only, and its latest version is
+        the one that the staged change would create. `as_of="run"`: the table is read-only, and its latest version is
+        the one that a `PinVersionsOperator` before this task has fixed for the DAG run.
 
         Raises TableNotFound, CorruptTable, UnsupportedFeature, StagedChangeGone; InvalidJobSpec if the run has not
         pinned the table, VersionNotFound if the pinned version can no longer be rebuilt from the log.
@@ -307,12 +307,12 @@ class TxlogHook(RowWritingHook):
     ) -> JobResult:
         """Run one job that changes rows from Python code, exactly once per key.
 
-        `arguments` are the fields of the operation's record. The key names this one piece of work for ever, in every
-        run and every task: put the run id and a word for the write into it. A task that writes twice needs two keys, so
-        there is no default. The same key with other arguments raises IdempotencyKeyReused.
+        `arguments` are the fields of the operation's record. The key permanently identifies this one piece of work, in
+        every run and every task. Build it from the run id and a name for the write. A task that writes twice needs two
+        keys, so there is no default. The same key with different arguments raises IdempotencyKeyReused.
 
-        Raises the job's typed error. It is unknown here whether another call with the key follows, so the saved work of
-        a failed job stays next to the table until a VACUUM.
+        Raises the job's typed error. The hook does not know whether another call with the key follows, so the saved
+        work of a failed job stays next to the table until a VACUUM.
         """
         application = None
         if not arguments.get("dry_run"):
@@ -336,9 +336,9 @@ class TxlogHook(RowWritingHook):
         return run_unless_done(chosen, spec, log=self.log.info)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Return whether a task could use the connection: its settings, its cluster, and a first look into its base.
+        """Return whether a task could use the connection: check its settings, its cluster, and read access to its base.
 
-        Nothing is written, so whether a table can be written there remains open.
+        Nothing is written, so this does not prove that a table can be written there.
         """
         try:
             runner = self.runner_or(None)

@@ -13,13 +13,13 @@ from airflow_txlog.operators.base import DataChangingOperator
 class LimitedOperator(DataChangingOperator):
     """Base of the operators that remove rows.
 
-    A violated limit fails the task with ExpectationFailed on its first try, makes no commit and leaves no file.
-    A fraction from 0 to 1 is one of the live rows in the partitions of `partition_predicate`; without it, of the whole
-    table (docs/checks.md).
+    If a limit is violated, the task fails with ExpectationFailed on its first try, makes no commit and leaves no file.
+    A fraction is a number from 0 to 1. It refers to the live rows in the partitions of `partition_predicate`, or in the
+    whole table without it (docs/checks.md).
 
-    :param max_deleted_rows: the most rows that may be deleted, or replaced by an overwrite.
+    :param max_deleted_rows: the maximum number of rows that may be deleted, or replaced by an overwrite.
     :param max_deleted_fraction: the same, as a fraction.
-    :param max_files_rewritten: the most data files that may leave the table or get a deletion vector.
+    :param max_files_rewritten: the maximum number of data files that may leave the table or get a deletion vector.
     :param dry_run: report the change by partition in the XCom and the log, and neither write nor commit anything.
     """
 
@@ -54,14 +54,14 @@ class CheckedOperator(LimitedOperator):
     table's columns, with `:name` for values. The counts are in the task's XCom, its log and the commit.
 
     :param expect: count the new rows that fail, and keep them. (templated)
-    :param expect_or_fail: fail the task with ExpectationFailed, on its first try, if a new row fails. There is no
-        commit, and no file stays. (templated)
-    :param unique: columns whose values no two rows of the operation's scope may share after the operation; a row with
+    :param expect_or_fail: fail the task with ExpectationFailed on its first try if a new row fails. The task makes no
+        commit and leaves no file. (templated)
+    :param unique: columns whose values no two rows in the operation's scope may share after the operation. A row with
         NULL in one of them equals no row. Otherwise the task fails with ExpectationFailed. (templated)
-    :param max_updated_rows: the most rows that may be updated.
+    :param max_updated_rows: the maximum number of rows that may be updated.
     :param max_updated_fraction: the same, as a fraction.
-    :param min_inserted_rows: the fewest rows that must be inserted, or written.
-    :param max_inserted_rows: the most rows that may be.
+    :param min_inserted_rows: the minimum number of rows that must be inserted or written.
+    :param max_inserted_rows: the maximum number of rows that may be inserted or written.
     """
 
     template_fields: Sequence[str] = (*LimitedOperator.template_fields, "expect", "expect_or_fail", "unique")
@@ -91,14 +91,14 @@ class CheckedOperator(LimitedOperator):
 class SourceOperator(CheckedOperator):
     """Base of the operators that write the rows of a source.
 
-    :param expect_or_drop: conditions on the rows of the source: those that fail are counted and dropped before they
-        meet the table. (templated)
-    :param expect_or_quarantine: the same, and the rows that fail are appended to another table. (templated)
-    :param quarantine_uri: the path or the URI of that table. It is created if there is none, and gets new columns of
-        the source. The rows have a further column, `failed_expectations`. (templated)
-    :param deduplicate_by: use one row of the source of those that have the same values in these columns. A row with
-        NULL in one of them equals no row. (templated)
-    :param deduplicate_order_by: columns, each with ASC (the default) or DESC: the first row in this order is used, and
+    :param expect_or_drop: conditions on the rows of the source. Rows that fail are counted and dropped before the
+        operation. (templated)
+    :param expect_or_quarantine: the same, but rows that fail are appended to another table. (templated)
+    :param quarantine_uri: the path or the URI of that table. It is created if it does not exist, and gets new columns
+        of the source. Its rows have the additional column `failed_expectations`. (templated)
+    :param deduplicate_by: use only one of the source rows that have the same values in these columns. A row with NULL
+        in one of them equals no row. (templated)
+    :param deduplicate_order_by: columns, each with ASC (the default) or DESC. The first row in this order is used, and
         NULL comes last. (templated)
     """
 

@@ -11,8 +11,8 @@ from airflow_txlog.operators.base import TxlogOperator
 class CheckpointOperator(TxlogOperator):
     """Write a checkpoint, so that a reader opens the table without replaying its commits.
 
-    The engine writes one every `delta.checkpointInterval` commits; this operator is for a table that other writers
-    fill. It changes no row, makes no version and carries no application transaction.
+    The engine writes a checkpoint every `delta.checkpointInterval` commits. Use this operator for a table that only
+    other writers change. It changes no row, makes no version and carries no application transaction.
 
     Arguments: `TxlogOperator`.
     """

@@ -12,21 +12,22 @@ from airflow_txlog.operators.base import ExactlyOnceOperator
 
 
 class DeltaCloneOperator(ExactlyOnceOperator):
-    """Make `table_uri` a clone of a Delta table at a version or a moment, in one commit, without Spark.
+    """Create or update `table_uri` as a clone of a Delta table, in one commit, without Spark.
 
     :param source: the table to clone, as `sources.table(uri)`, or `table(uri, version=7)`. (templated)
-    :param timestamp: instead of a version, the moment: a datetime or ISO-8601, in UTC if it names no zone; selects the
-        last version committed at or before it. (templated)
-    :param shallow: True copies no data: the clone reads the source's own files, until a VACUUM of the source deletes
+    :param timestamp: instead of a version, clone the last version that was committed at or before this time: a datetime
+        or ISO-8601, in UTC if it has no zone. (templated)
+    :param shallow: True copies no data. The clone reads the source's own files, until a VACUUM of the source deletes
         them. False copies every file, and the clone is independent.
-    :param replace: `table_uri` may be a table already. Its rows become the source's, and its history stays. A deep
-        clone copies only the files that it lacks since it was cloned last.
-    :param properties: table properties, instead of the source's of these names.
+    :param replace: allow `table_uri` to be an existing table. Its rows are replaced by the source's rows, and its
+        history stays. A deep clone copies only the files that are new since the last clone.
+    :param properties: table properties that replace the source's properties of the same names.
 
-    A killed task continues: it copies no file twice. The clone has the source's schema, partitioning, constraints,
-    properties and features, and a new id. It has none of the source's application transactions: a task that wrote to
-    the source has not written to the clone. Example: `DeltaCloneOperator(task_id="copy", table_uri="/lake/orders_dev",
-    source=table("/lake/orders"), shallow=True)`. Other arguments: `ExactlyOnceOperator` and `TxlogOperator`.
+    If a task is killed, its retry continues and copies no file twice. The clone has the source's schema, partitioning,
+    constraints, properties and features, and a new id. It has none of the source's application transactions, because a
+    task that wrote to the source has not written to the clone. Example:
+    `DeltaCloneOperator(task_id="copy", table_uri="/lake/orders_dev", source=table("/lake/orders"), shallow=True)`.
+    Other arguments: `ExactlyOnceOperator` and `TxlogOperator`.
     """
 
     operation: ClassVar[type[Operation]] = Clone

@@ -10,19 +10,19 @@ from airflow_txlog.operators.base import ExactlyOnceOperator
 
 
 class DeltaConvertOperator(ExactlyOnceOperator):
-    """Make a folder of Parquet files a Delta table in one commit, without moving data and without Spark.
+    """Convert a folder of Parquet files into a Delta table in one commit, without moving data and without Spark.
 
-    :param partition_schema: the columns that folders such as `day=2024-01-01` name, with their types:
+    :param partition_schema: the partition columns in folder names such as `day=2024-01-01`, with their types:
         `"day DATE, shop STRING"`. Required if there are such folders. (templated)
-    :param properties: table properties of the new table. Column mapping and constraints are refused: the files have
-        neither its names nor verified rows.
-    :param collect_statistics: take each column's bounds and null count from the files' footers, so that readers can
-        skip files; False takes row counts only.
-    :param dry_run: check everything and report what would be converted, and commit nothing.
+    :param properties: table properties of the new table. Column mapping and constraints are refused, because the files
+        have no physical names and no verified rows.
+    :param collect_statistics: read each column's bounds and null count from the files' footers, so that readers can
+        skip files. False reads only row counts.
+    :param dry_run: check everything, report the files that would be converted, and commit nothing.
 
-    `table_uri` is the folder. A file that no table can hold is an error that names it; hidden files and files that are
-    not Parquet stay in the folder, outside of the table. Stop writing to the folder first: a file that changes,
-    appears or vanishes while the task runs is FolderChanged. Example:
+    `table_uri` is the folder. If a file cannot be part of a table, an error names it. Hidden files and files that are
+    not Parquet stay in the folder, outside of the table. Stop writing to the folder first: if a file changes, appears
+    or disappears while the task runs, it fails with FolderChanged. Example:
     `DeltaConvertOperator(task_id="convert", table_uri="/lake/events", partition_schema="day DATE")`. Other arguments:
     `ExactlyOnceOperator` and `TxlogOperator`.
     """

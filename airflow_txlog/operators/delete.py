@@ -16,18 +16,18 @@ class DeltaDeleteOperator(LimitedOperator):
     """Delete the rows for which a predicate is true, or whose column equals one of the keys, in one commit.
 
     :param predicate: one boolean Spark SQL expression over the table's columns, with `:name` for values; "TRUE" for
-        every row. A row for which it is null stays. (templated)
-    :param keys: instead of a predicate, the subjects to forget: a list of values, or a source (`sources.files(…)`,
-        `sources.table(…)`, `sources.query(…)`). Each key becomes exactly a value of the column, or fails the task: `7`
-        is no text, and `"007"` no number. The metrics count the keys (`numKeysGiven`; `numKeys` without repetitions)
-        and those that matched (`numKeysMatched`). (templated)
-    :param key_column: the column of the table that holds such keys. (templated)
-    :param source_column: the column of the source that holds them; default: the only one, or the one named as
+        every row. A row for which it is null is kept. (templated)
+    :param keys: instead of a predicate, the keys of the rows to delete: a list of values, or a source
+        (`sources.files(…)`, `sources.table(…)`, `sources.query(…)`). Each key must convert exactly to a value of the
+        column's type, or the task fails: `7` is not a string, and `"007"` is not a number. The metrics count the keys
+        (`numKeysGiven`; `numKeys` without repetitions) and the matching keys (`numKeysMatched`). (templated)
+    :param key_column: the column of the table that contains the keys. (templated)
+    :param source_column: the column of the source that contains the keys. Default: the only column, or the column named
         `key_column`. (templated)
-    :param require_match: fail, changing nothing, if the predicate is true for no row (MatchNotFound), or a key is in no
+    :param require_match: fail without a change if the predicate is true for no row (MatchNotFound), or a key is in no
         row (KeysNotFound).
-    :param sensitive: as in `DataChangingOperator`, but True by default, and for `keys` too: deleted rows are often a
-        person's.
+    :param sensitive: as in `DataChangingOperator`, but True by default, and also for `keys`, because deleted rows often
+        belong to a person.
 
     Example: `DeltaDeleteOperator(task_id="forget", table_uri="/lake/users", key_column="user_id",
     keys=files("/in/requests", format="csv", schema="user_id STRING"))`. Other arguments: `DataChangingOperator` and

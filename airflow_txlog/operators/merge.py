@@ -55,8 +55,8 @@ def when_not_matched_by_source_delete(*, condition: str | None = None) -> dict[s
 class DeltaMergeOperator(SourceOperator):
     """Merge the rows of a source into a Delta table, in one commit.
 
-    The first clause whose condition holds decides a row. The task fails with AmbiguousMerge if two source rows would
-    change one target row.
+    For each row, the first clause whose condition is true applies. The task fails with AmbiguousMerge if two source
+    rows would change the same target row.
 
     :param source: the rows: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
     :param on: the condition that matches a target row `t` with a source row `s`, as Spark SQL. (templated)
@@ -64,10 +64,11 @@ class DeltaMergeOperator(SourceOperator):
         `when_not_matched_by_source_update(…)`, `when_not_matched_by_source_delete(…)`. (templated)
     :param target_alias: the name of the table in the SQL texts.
     :param source_alias: the name of the source in them.
-    :param schema_evolution: add columns of the source that the table lacks and a clause assigns (`"*"`: all of them),
-        and widen types, as in DeltaWriteOperator. `"*"` then leaves alone columns that the source lacks.
-    :param require_match: fail with MatchNotFound, changing nothing, if a row of the source matches no row of the table.
-        Not together with a clause that inserts.
+    :param schema_evolution: add source columns that are missing in the table and that a clause assigns (`"*"`: all of
+        them), and widen types, as in DeltaWriteOperator. `"*"` then does not change columns that are missing in the
+        source.
+    :param require_match: fail with MatchNotFound, without a change, if a row of the source matches no row of the table.
+        Cannot be combined with a clause that inserts.
 
     Example: `DeltaMergeOperator(task_id="correct", table_uri="/lake/users", source=files("/in/corrections"),
     on="t.user_id = s.user_id", clauses=[when_matched_update(), when_not_matched_insert()])`. Other arguments:

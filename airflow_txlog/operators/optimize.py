@@ -10,26 +10,27 @@ from airflow_txlog.operators.base import TxlogOperator
 
 
 class DeltaOptimizeOperator(TxlogOperator):
-    """Rewrite files without changing a row: small ones of a partition become one of about the target size.
+    """Rewrite files without changing a row: combine small files of a partition into one of about the target size.
 
-    A table with clustering columns is clustered instead: the files that no run has clustered yet are sorted by these
-    columns, together with clustered ones that are not much larger.
+    A table with clustering columns is clustered instead: unclustered files are sorted by these columns, together with
+    clustered files that are not much larger.
 
     :param zorder_by: columns that readers filter by (`a`, or `a.b` for a member of a struct). All files in scope are
         rewritten so that rows with near values in all of these columns are in the same file. (templated)
     :param purge: rewrite only the files that have deleted rows (deletion vectors), so that a vacuum removes these rows
-        from storage. Not together with `zorder_by`.
-    :param full: cluster also the files that are clustered by other columns, and join what several runs have clustered.
+        from storage. Cannot be combined with `zorder_by`.
+    :param full: also cluster the files that are clustered by other columns, and combine the results of several runs.
         Only for tables with clustering columns.
-    :param target_bytes: the target size of files; None takes the table's `delta.targetFileSize`, else 256 MiB.
-    :param batch_bytes: how much is rewritten in one commit; a retry does not redo what a killed task has committed.
-        None: everything in one commit.
-    :param partition_predicate: which partitions, as SQL over partition columns with `:name` for values. (templated)
+    :param target_bytes: the target size of files. None uses the table's `delta.targetFileSize`, or 256 MiB.
+    :param batch_bytes: the number of bytes that are rewritten in one commit. A retry does not repeat the commits of a
+        killed task. None rewrites everything in one commit.
+    :param partition_predicate: the partitions to rewrite, as SQL over partition columns with `:name` for values.
+        (templated)
     :param parameters: the values of `:name`, bound and never pasted. (templated)
 
-    A second run finds nothing left to do, except with `zorder_by`, which sorts again. The operation carries no
-    application transaction and conflicts with no append. If another commit removes a file that was to be replaced, the
-    others are replaced all the same. Other arguments: `TxlogOperator`.
+    A second run finds nothing to do, except with `zorder_by`, which sorts again. The operation carries no application
+    transaction and conflicts with no append. If another commit removes one of the files to replace, the other files are
+    still replaced. Other arguments: `TxlogOperator`.
     """
 
     operation: ClassVar[type[Operation]] = Optimize

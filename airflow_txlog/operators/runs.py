@@ -37,10 +37,11 @@ class PinVersionsOperator(RenderedOperator):
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
     :param storage_conn_id: the connection whose credentials open the tables' stores, as in the other operators.
 
-    The latest version of each table counts, by one listing of its log: no row is read, and no process is started. The
-    readers are `table(uri, as_of="run")` as a source of any operator, and `TxlogHook().open(uri, as_of="run")`. They
-    find the versions without the name of this task, which must be upstream of them. Clearing this task pins again. The
-    XCom is `{"tables": [{"table_uri", "version", "commit_mark"}]}`.
+    The task fixes the latest version of each table with one listing of its log. It reads no row and starts no process.
+    Read the fixed versions with `table(uri, as_of="run")` as a source of any operator, or with
+    `TxlogHook().open(uri, as_of="run")`. Both find the versions without the name of this task, which must be upstream
+    of them. Clearing this task fixes the versions again. The XCom is
+    `{"tables": [{"table_uri", "version", "commit_mark"}]}`.
     """
 
     pins_versions = True
@@ -76,18 +77,18 @@ class PinVersionsOperator(RenderedOperator):
 
 
 class DeltaRollbackOperator(TxlogOperator):
-    """Undo what the tasks of a DAG run have committed, on all tables or on none, without Spark.
+    """Undo the commits of the tasks of a DAG run, on all tables or on none, without Spark.
 
     :param run_id: the run. (templated)
     :param tables: tables, or folders: then every table below. Paths, URIs, or names under the base of the connection.
         (templated)
     :param of_dag_id: the DAG of the run; None: the DAG of this task. (templated)
-    :param dry_run: report what would be done, and change nothing.
+    :param dry_run: report the planned actions, and change nothing.
 
-    The commits of the run are found by their tags, in the logs of the tables. If no other commit has landed on a table
-    since the first of them, the version before it is restored. If the run only appended to a table, and later commits
-    neither touched its files nor read their rows, the files are removed. Any other commit is in the way: the task fails
-    with CannotRollBack, which names it, and no table is changed. All tables are checked before the first one is
+    The commits of the run are found by their tags, in the logs of the tables. If a table has no other commit since the
+    first of them, the version before it is restored. If the run only appended to a table, and later commits neither
+    changed its files nor read their rows, the files are removed. Any other commit prevents the rollback: the task fails
+    with CannotRollBack, which names the commit, and no table is changed. All tables are checked before the first one is
     changed. A rolled-back task that is cleared writes again. The XCom is
     `{"tables": [{"table_uri", "action", "undoes", "in_the_way", "status", "version"}], "dry_run"}`.
 

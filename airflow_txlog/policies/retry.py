@@ -1,8 +1,8 @@
 """Airflow's retries of a task: the third ring, around the commit loop and the job.
 
-The error itself knows whether another try can help (`TxlogError.retryable`). Since 3.3 Airflow has retry policies; for
-earlier versions `raise_for_airflow` turns an error that must not be retried into AirflowFailException. Invariant: an
-error that another try cannot cure fails the task at once, with the reason.
+`TxlogError.retryable` determines whether another try can help. Airflow has retry policies since 3.3. For earlier
+versions `raise_for_airflow` converts an error that must not be retried into AirflowFailException. Invariant: an error
+that another try cannot fix fails the task immediately, with the reason.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ REASON_MAX_CHARS = 400  # Airflow keeps 500 characters of a reason
 
 
 class TxlogRetryPolicy(RetryPolicy):
-    """Retry errors that another try may cure; fail at once on all others. The default of every operator here.
+    """Retry errors that another try may fix, and fail immediately on all others. The default of every operator here.
 
-    - A TxlogError whose `retryable` is true (a conflict, a lost race, a lost job): retried, up to the task's `retries`,
-      after `delay` doubled with each try up to `max_delay`, and scattered by ±50 % so that mapped tasks that lost to
-      each other do not meet again.
-    - A possibly transient error (a JobError: Spark, the machine, a store; SourceNotFound; any error that is not ours):
-      `otherwise`, which is "fail", or "default" for Airflow's own rule (`retries`, `retry_delay`). Choose "default" to
-      put this policy first in a ChainRetryPolicy.
-    - Any other TxlogError: failed, whatever `retries` is.
+    - A TxlogError whose `retryable` is true (a conflict, a lost race, a lost job) is retried, up to the task's
+    `retries`. The delay is `delay`, doubled with each try up to `max_delay`, and randomized by ±50 %, so that mapped
+    tasks that conflicted do not start at the same time again. - For a possibly transient error (a JobError: Spark, the
+    machine, a store; SourceNotFound; any error from other code), `otherwise` applies: "fail", or "default" for
+    Airflow's own rule (`retries`, `retry_delay`). Choose "default" to put this policy first in a ChainRetryPolicy. -
+    Any other TxlogError fails the task, regardless of `retries`.
 
-    `rings.RETRIED` has every class. Replace the policy with the operator's `retry_policy=`.
+    `rings.RETRIED` lists every class. Replace the policy with the operator's `retry_policy=`.
     """
 
     def __init__(

@@ -31,25 +31,25 @@ _CONDITION = (
 
 
 class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
-    """Wait for a version of a Delta table that satisfies all that is given.
+    """Wait for a version of a Delta table that satisfies all given conditions.
 
-    Give at most one of `version`, `newer_than` and `since`. Only versions that added or removed rows count, unless
-    `data_changes_only` is False: a VACUUM or an OPTIMIZE wakes no sensor.
+    Pass at most one of `version`, `newer_than` and `since`. Only versions that added or removed rows count, unless
+    `data_changes_only` is False. A VACUUM or an OPTIMIZE therefore does not satisfy the sensor.
 
     :param table_uri: the table: a path, a URI, or a name under the connection's base. (templated)
-    :param version: this version or a later one. Alone, the number decides, whatever its commit did. (templated)
+    :param version: this version or a later one. Without other arguments, any commit counts. (templated)
     :param newer_than: a version later than this one: a number, or the result of an operator or a sensor of this package
-        (`newer_than=load.output`). None in a template, or from a task, means that none was seen: any version will do.
-        If the table was dropped and created again since, every version is later. (templated)
-    :param since: a version committed at or after this time: a datetime, or an ISO 8601 text; without a zone it is UTC.
-        (templated)
-    :param operation: a version by this operation, or by one of these, as the table's history names them: "MERGE",
-        "WRITE", "DELETE", "OPTIMIZE", … (templated)
-    :param committed_by_dag: a version that a task of this DAG committed through this package. (templated)
-    :param committed_by_task: a version that a task of this id committed through this package. (templated)
+        (`newer_than=load.output`). None in a template, or from a task, means that no version has been seen yet, so any
+        version counts. If the table was dropped and created again since then, every version is later. (templated)
+    :param since: a version that was committed at or after this time: a datetime, or an ISO 8601 string; without a zone
+        it is UTC. (templated)
+    :param operation: a version by this operation, or by one operation of a list, as the table's history names them:
+        "MERGE", "WRITE", "DELETE", "OPTIMIZE", … (templated)
+    :param committed_by_dag: a version that a task of this DAG committed with this package. (templated)
+    :param committed_by_task: a version that a task with this id committed with this package. (templated)
     :param partition: values by partition column, such as `{"day": "{{ ds }}"}`: a version that added rows to the
-        partition. Alone, it waits until the partition has rows. (templated)
-    :param data_changes_only: whether only versions count that added or removed rows. Default: yes, unless `operation`
+        partition. As the only argument, it waits until the partition has rows. (templated)
+    :param data_changes_only: whether only versions that added or removed rows count. Default: True, unless `operation`
         is given.
     :param deferrable: wait in the triggerer, without a worker slot. Default: `[operators] default_deferrable`.
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
@@ -57,10 +57,10 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
 
     Returns `{"table_uri", "version", "commit_mark", "from_version", "matched_version", "operation", "timestamp_ms",
     "recreated"}`: the latest version, and a mark that distinguishes it from the same version of another table; the
-    versions later than `from_version` were checked; the newest version that satisfied the condition, its operation and
-    its time in milliseconds since the epoch (null if the number, or rows that were there already, decided); whether the
-    table was created again since. Poke and reschedule modes are Airflow's own. A look is one small request, except the
-    first one of poke mode and the triggerer's first one.
+    version after which the sensor checked; the newest version that satisfied the condition, with its operation and its
+    time in milliseconds since the epoch (null if the version number or existing rows satisfied the sensor); and whether
+    the table was created again since then. Poke and reschedule modes work as in Airflow. A poke takes one small
+    request, except the first one in poke mode and in the triggerer.
     """
 
     template_fields: Sequence[str] = (
@@ -141,9 +141,9 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         return condition_of(**given)
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once.
+        """Check the table's log once.
 
-        Raises InvalidInput for a condition that is not understood, CorruptTable, UnsupportedFeature.
+        Raises InvalidInput for an invalid condition, CorruptTable, UnsupportedFeature.
         """
         (found,) = self.hook.followed(self.table_uri).ask([(self.condition(), self._checked)])
         if isinstance(found, Exception):

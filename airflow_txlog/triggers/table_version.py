@@ -67,20 +67,22 @@ _WAITS: dict[Hashable, list[_Wait]] = {}
 
 
 class TableVersionTrigger(BaseEventTrigger):
-    """Fire when a Delta table has new versions: one event for each jump, however many versions it spans.
+    """Fire when a Delta table has new versions: one event for all versions since the last poll.
 
-    For an asset: `AssetWatcher(name="orders_log", trigger=TableVersionTrigger("/lake/orders"))`. The first event is the
-    first version after watching began. From then on the asset's state store keeps the position of the events, across
-    restarts of the triggerer (Airflow 3.3; before that, watching begins again with each start).
+    For an asset: `AssetWatcher(name="orders_log", trigger=TableVersionTrigger("/lake/orders"))`. The first event is for
+    the first version after the start of watching. From then on the asset's state store keeps the position of the
+    events, across restarts of the triggerer (Airflow 3.3; in earlier versions, watching starts again with each
+    restart).
 
     :param table_uri: the table: a path, a URI, or a name under the connection's base.
-    :param newer_than: watching begins after this version, -1 being before the first; default: the table's latest.
+    :param newer_than: start watching after this version; -1 is before the first version. Default: the table's latest
+        version.
     :param operation: only versions by this operation, or by one of these.
     :param committed_by_dag: only versions that a task of this DAG committed through this package.
     :param committed_by_task: only versions that a task of this id committed through this package.
     :param partition: only versions that added rows to this partition.
     :param data_changes_only: only versions that added or removed rows. Default: yes, unless `operation` is given.
-    :param poke_interval: seconds between two looks. Triggers of one table share the looks of the shortest interval.
+    :param poke_interval: the seconds between two polls. Triggers of one table share the polls of the shortest interval.
     :param txlog_conn_id: a connection of type `txlog`, or None.
     :param storage_conn_id: the connection whose credentials open the table's store.
     :param version: with `once` only: this version or a later one.

@@ -10,19 +10,19 @@ from airflow_txlog.operators.checked import SourceOperator
 
 
 class DeltaApplySnapshotOperator(SourceOperator):
-    """Give a Delta table the rows of a whole snapshot, by keys, in one commit.
+    """Replace the rows of a Delta table with the rows of a complete snapshot, by keys, in one commit.
 
-    A row of the snapshot is inserted if the table has no row with its keys, and updates that row if a column differs.
-    Rows that are the same stay in their files. Two rows of one key fail the task with AmbiguousMerge unless
-    `deduplicate_by` chooses one of them, and a NULL in a key column fails it with SchemaMismatch.
+    A row of the snapshot is inserted if the table has no row with its keys. Otherwise it updates that row if a column
+    differs. Unchanged rows stay in their files. If two rows have the same key, the task fails with AmbiguousMerge
+    unless `deduplicate_by` chooses one of them. If a key column contains NULL, it fails with SchemaMismatch.
 
     :param source: the snapshot: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. It has all rows of the
         table, or with `partition_predicate` all rows of these partitions. (templated)
     :param keys: the columns, of the table and of the snapshot, that together identify a row. (templated)
-    :param max_deleted_fraction: the largest share of the table's rows, from 0 to 1, that one snapshot may delete.
-        Otherwise the task fails with ExpectationFailed, and nothing changes. A snapshot without rows deletes none.
+    :param max_deleted_fraction: the maximum fraction of the table's rows, from 0 to 1, that one snapshot may delete.
+        Otherwise the task fails with ExpectationFailed, and nothing changes. A snapshot without rows deletes no rows.
     :param hard_deletes: "delete" deletes the rows of the table that are not in the snapshot, "ignore" keeps them.
-    :param schema_evolution: add columns of the snapshot that the table lacks, and widen types, as in
+    :param schema_evolution: add snapshot columns that are missing in the table, and widen types, as in
         DeltaMergeOperator with `"*"`.
 
     Example: `DeltaApplySnapshotOperator(task_id="load", table_uri="/lake/shops", source=files("/in/{{ ds }}"),

@@ -11,15 +11,15 @@ from airflow_txlog.operators.checked import SourceOperator
 
 
 class DeltaIncrementalOperator(SourceOperator):
-    """Bring the new versions of one source table into a Delta table, each once, in one commit.
+    """Process the new versions of one source table into a Delta table, each once, in one commit.
 
-    The commit holds the rows and the consumer's watermark: how far the source is processed. The next run begins after
-    it, whatever happened to events, XComs or the task in between. A run that finds nothing new commits nothing.
+    The commit contains the rows and the consumer's watermark, which is the last processed version of the source. The
+    next run starts after it, regardless of lost events or XComs. A run that finds nothing new commits nothing.
 
     :param source: `sources.table(…)`, or `sources.query(…)` over views of which one is the driving table. Other
         tables of the query are read at their newest versions, which the watermark records. (templated)
     :param consumer: the watermark's name. Two tasks with one consumer share its work. (templated)
-    :param driving: the view of the query that is read range by range; None: its only table.
+    :param driving: the view of the query that is read range by range. None is its only table.
     :param mode: "append" the rows of the query (a missing table is created), "upsert" them by `keys`, or "merge" them
         by `on` and `clauses`.
     :param keys: for "upsert", as in DeltaUpsertOperator. (templated)
@@ -30,17 +30,17 @@ class DeltaIncrementalOperator(SourceOperator):
     :param source_alias: for "merge", the name of the source in them.
     :param changes: False: the driving view has the rows that were added. True: it has change rows, with the columns
         `_change_type` (insert, delete, update_preimage, update_postimage), `_commit_version` and `_commit_timestamp`.
-    :param starting: the first run begins with all rows of the source ("snapshot"), with a version, or with the first
-        version at or after a moment. A consumer that has a watermark continues there. (templated)
-    :param max_versions: the most versions of one run. A run processes whole versions, and one at least.
-    :param max_files: the most files of one run.
-    :param max_bytes: the most bytes of the files of one run.
-    :param skip_change_commits: leave out versions that change or remove rows, with the rows that they add. By default
-        they fail a consumer of added rows with SourceGap.
-    :param on_gap: if the changes after the watermark cannot be read: "fail" with SourceGap, or replace the rows of the
-        table by those of the query over the whole source ("full").
-    :param on_schema_change: columns of the source that the table lacks "fail" the task, are added
-        ("append_new_columns") or left out ("ignore").
+    :param starting: the start of the first run: all rows of the source ("snapshot"), a version, or the first version at
+        or after a time. A consumer that already has a watermark continues there. (templated)
+    :param max_versions: the maximum number of versions in one run. A run processes whole versions, and at least one.
+    :param max_files: the maximum number of files in one run.
+    :param max_bytes: the maximum number of bytes in the files of one run.
+    :param skip_change_commits: skip versions that change or remove rows, together with the rows that they add. By
+        default a consumer of added rows fails on such a version with SourceGap.
+    :param on_gap: the reaction if the changes after the watermark cannot be read: "fail" with SourceGap, or replace the
+        rows of the table with the rows of the query over the whole source ("full").
+    :param on_schema_change: the reaction to source columns that are missing in the table: "fail" the task, add them
+        ("append_new_columns") or leave them out ("ignore").
     :param partition_by: partition columns of a table that is created here.
     :param cluster_by: clustering columns of a table that is created here.
     :param properties: table properties of a table that is created here.
