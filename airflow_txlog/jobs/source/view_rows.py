@@ -27,6 +27,7 @@ from airflow_txlog.engine.table.schema.types import Primitive, StructField, Stru
 from airflow_txlog.errors import SchemaMismatch, VersionNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, plan_files
+from airflow_txlog.jobs.source.tracked_changes import settled
 
 _VERSION_COLUMN, _TIME_COLUMN = "_commit_version", "_commit_timestamp"
 _CHANGE_FIELDS = (
@@ -65,12 +66,13 @@ def rows_of_view(context: JobContext, view: TableView, snapshot: Snapshot) -> Vi
         plan = plan_files(snapshot, snapshot.files(), zone, instants)
         facts = [(INSERT, snapshot.version, snapshot.timestamp_ms)] * plan.num_files
         return ViewRows(plan=_with_changes(plan, facts), columns=_with_change_fields(columns))
-    files = range_files(context, view, snapshot)
+    found = settled(context, snapshot, range_files(context, view, snapshot))
+    files = [file for file, _ in found]
     plan = plan_files(snapshot, adds_to_table([file.add for file in files]), zone, instants)
     if not wanted.changes:
         return ViewRows(plan=plan, columns=columns)
     plan = _with_changes(plan, [(file.kind, file.version, file.timestamp_ms) for file in files])
-    positions = _positions(plan, snapshot, files)
+    positions = _positions(plan, snapshot, found)
     only = any(each is not None for each in positions)
     return ViewRows(
         plan=plan.with_column("positions", positions) if only else plan,
@@ -121,14 +123,16 @@ def _with_change_fields(columns: StructType) -> StructType:
     return StructType((*columns, *_CHANGE_FIELDS))
 
 
-def _positions(plan: FilePlan, snapshot: Snapshot, files: list[CommitFile]) -> list[bytes | None]:
+def _positions(
+    plan: FilePlan, snapshot: Snapshot, found: Sequence[tuple[CommitFile, bytes | None]]
+) -> list[bytes | None]:
     """Return the positions of the rows of each file that count; None for all that its own vector leaves."""
-    found: list[bytes | None] = [None] * len(files)
-    numbers = [number for number, file in enumerate(files) if file.among is not None]
-    others = adds_to_table([file.among for number in numbers if (file := files[number]).among is not None])
+    positions = [given for _, given in found]
+    vectors = [(number, file.among) for number, (file, _) in enumerate(found) if file.among is not None]
+    others = snapshot.deleted_rows(adds_to_table([among for _, among in vectors]))
     own = plan.table.column("deleted").to_pylist()
-    for number, other in zip(numbers, snapshot.deleted_rows(others), strict=True):
+    for (number, _), other in zip(vectors, others, strict=True):
         assert other is not None
         gone = own[number]
-        found[number] = other.data if gone is None else difference(other, RowPositions(gone, "of the range"))
-    return found
+        positions[number] = other.data if gone is None else difference(other, RowPositions(gone, "of the range"))
+    return positions

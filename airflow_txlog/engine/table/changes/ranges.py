@@ -34,7 +34,8 @@ class CommitFile:
     """A file with rows of one commit.
 
     `kind`: the change type of its rows; None if the file has a column of them. With `among`, the same file under
-    another deletion vector, only the rows count that this vector deletes.
+    another deletion vector, only the rows count that this vector deletes. `is_moved`: rows of it may only have moved
+    between files of the commit, which their ids show.
     """
 
     add: Add
@@ -42,6 +43,7 @@ class CommitFile:
     version: int
     timestamp_ms: int
     among: Add | None = None
+    is_moved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ def appended_files(end: Snapshot, commits: Iterable[VersionChanges], *, skips_ch
 def changed_files(end: Snapshot, commits: Sequence[VersionChanges], before: MetadataBefore) -> list[CommitFile]:
     """Return the files with all changes of the commits.
 
-    Raises SourceGap for a commit that rewrote rows without a change data feed.
+    Raises SourceGap for a commit that rewrote rows without a change data feed or row tracking.
     """
     found: list[CommitFile] = []
     is_unchanged = all(commit.metadata is None for commit in commits)
@@ -136,12 +138,13 @@ def _whole_files(end: Snapshot, commit: VersionChanges, *, has_feed: bool) -> It
         )
     removed = _by_path(end, removes)
     gone, new = removed.keys() - added.keys(), added.keys() - removed.keys()
-    if gone and new and not has_feed:
+    is_moved = bool(gone and new) and not has_feed
+    if is_moved and not _has_row_ids(end, [*(removed[path] for path in gone), *(added[path] for path in new)]):
         raise _refused(
             end,
             commit,
-            "replaces files by others without a change data feed, so that rows which changed look like those which "
-            "moved",
+            "replaces files by others without a change data feed or row ids, so that rows which changed look like "
+            "those which moved",
             "Set delta.enableChangeDataFeed on the source, and start the consumer again after that version",
         )
     for path in sorted({*removed, *added}):
@@ -153,9 +156,14 @@ def _whole_files(end: Snapshot, commit: VersionChanges, *, has_feed: bool) -> It
             if before.deletion_vector is not None:
                 yield _file(commit, after, INSERT, among=before)
         elif before is not None:
-            yield _file(commit, before, DELETE)
+            yield _file(commit, before, DELETE, is_moved=is_moved)
         elif after is not None:
-            yield _file(commit, after, INSERT)
+            yield _file(commit, after, INSERT, is_moved=is_moved)
+
+
+def _has_row_ids(end: Snapshot, files: Iterable[Add]) -> bool:
+    numbered = (None not in (file.base_row_id, file.default_row_commit_version) for file in files)
+    return end.table_properties.row_tracking and all(numbered)
 
 
 def _by_path(end: Snapshot, actions: Sequence[Add | Remove]) -> dict[str, Add]:
@@ -165,8 +173,11 @@ def _by_path(end: Snapshot, actions: Sequence[Add | Remove]) -> dict[str, Add]:
     }
 
 
-def _file(commit: VersionChanges, add: Add, kind: str | None, *, among: Add | None = None) -> CommitFile:
-    return CommitFile(add=add, kind=kind, version=commit.version, timestamp_ms=commit.timestamp_ms, among=among)
+def _file(
+    commit: VersionChanges, add: Add, kind: str | None, *, among: Add | None = None, is_moved: bool = False
+) -> CommitFile:
+    version, moment_ms = commit.version, commit.timestamp_ms
+    return CommitFile(add=add, kind=kind, version=version, timestamp_ms=moment_ms, among=among, is_moved=is_moved)
 
 
 def _refused(end: Snapshot, commit: VersionChanges, why: str, instead: str) -> SourceGap:

@@ -314,6 +314,8 @@ def as_add(path: str, values: Mapping[str, str | None], size: int, source: Add |
         data_change=False,
         stats=None if source is None else source.stats,
         deletion_vector=None if source is None else source.deletion_vector,
+        base_row_id=None if source is None else source.base_row_id,
+        default_row_commit_version=None if source is None else source.default_row_commit_version,
     )
 
 

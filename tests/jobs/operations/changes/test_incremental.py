@@ -232,6 +232,26 @@ def test_deletion_vectors_show_their_changes_without_a_feed(tmp_path: Path) -> N
     assert (error["type"], error["facts"]["version"]) == ("SourceGap", 2)
 
 
+@pytest.mark.parametrize("properties", [{}, {"delta.columnMapping.mode": "name"}])
+def test_row_ids_show_the_changes_of_replaced_files(tmp_path: Path, properties: dict[str, str]) -> None:
+    tracked = {"delta.enableRowTracking": "true", **properties}
+    source = make_table(tmp_path / "s", rows(5), rows(2, start=10), properties=tracked)
+    # Each copies the rows that stay into new files.
+    committed(run(None, "delete", source, predicate="id = 1"))
+    committed(run(None, "update", source, set={"name": "'x'"}, predicate="id in (2, 10)"))
+    committed(increment(source, tmp_path / "t", changes=True, starting=3))
+    target = Table.open(tmp_path / "t")
+    assert changes_in(target) == [
+        (3, "delete", 1),
+        (4, "update_postimage", 2),
+        (4, "update_postimage", 10),
+        (4, "update_preimage", 2),
+        (4, "update_preimage", 10),
+    ]
+    found = target.to_arrow(columns=["_change_type", "name"]).to_pylist()
+    assert {row["name"] for row in found if row["_change_type"] == "update_postimage"} == {"x"}
+
+
 def test_change_rows_of_partitions_have_their_values(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
     given = pa.Table.from_pylist([{"id": 1, "p": "a/ü"}, {"id": 2, "p": None}], schema=schema)
