@@ -61,6 +61,7 @@ def lineage_of(
 
     `failed`: the counts of the expectations that have failed the try.
     """
+    operation = None if operation is None else operation.acting
     lineage = (None if result is None else result.details.lineage) or Lineage()
     read = {} if operation is None else datasets_read(operation, lineage.versions)
     sizes, rows = sizes_read(operation, lineage.sizes), _rows_read(operation, result, len(read))

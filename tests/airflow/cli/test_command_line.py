@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from airflow_txlog.engine import Table
 from tests.helpers import s3
+from tests.helpers.jobs import run
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import append, make_table, sorted_rows, stage
 from tests.helpers.staged import publish as publish_change
@@ -555,3 +556,42 @@ def test_on_a_terminal_it_asks_first(
     assert "now at version 3, to version 1? [y/N]" in said.err
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert txlog("restore", folder, "--version", 1, "--yes").code == 0
+
+
+def test_the_watermarks_of_a_table_are_shown_and_set(txlog: Any, folder: Path, tmp_path: Path) -> None:
+    target = str(tmp_path / "target")
+    make_table(tmp_path / "target", schema=SCHEMA)
+    assert txlog("incremental", "show", target, "--json").document["consumers"] == []
+    words = ("incremental", "reset", target, "--consumer", "c", "--to-version")
+    assert (said := txlog(*words, 1)).code == 2
+    assert "--source" in said.err
+    assert txlog(*words, 9, "--source", folder).code == 2
+    said = txlog(*words, 1, "--source", folder, "--json")
+    source = Table.open(str(folder))
+    assert said.document == {
+        "table": Table.open(target).uri,
+        "version": 1,
+        "consumer": "c",
+        "source": source.uri,
+        "to_version": 1,
+    }
+    assert "the writer feature domainMetadata" in said.err
+    append(source, [{"day": "4", "id": 4}])
+    increment = {"consumer": "c", "source": {"table": str(folder)}, "skip_change_commits": True}
+    assert run(None, "incremental", target, **increment).status == "committed"
+    assert sorted(Table.open(target).to_arrow().column("id").to_pylist()) == [3, 4]
+    (shown,) = txlog("incremental", "show", target, "--json").document["consumers"]
+    assert shown == {
+        "consumer": "c",
+        "source": source.uri,
+        "table_id": source.snapshot().metadata.id,
+        "version": 4,
+        "others": {},
+        "lost": None,
+    }
+    assert txlog(*words, -1).code == 0
+    assert "lost" not in txlog("incremental", "show", target).out
+    tx = Table.open(target).begin()
+    tx.read_whole_table()
+    tx.commit("RESTORE", {"version": 0, "timestamp": None}, record_empty=True)
+    assert "RESTORE to version 0" in txlog("incremental", "show", target).out

@@ -18,7 +18,7 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Incremental, QuerySource, TableView
 from airflow_txlog.contract.operations.incremental import SourceRange
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
-from airflow_txlog.engine.commit.content.watermarks import Watermark, domain_of
+from airflow_txlog.engine.commit.content.watermarks import Watermark, domain_of, watermarks_of
 from airflow_txlog.engine.log.tail import list_tail
 from airflow_txlog.engine.table.changes.ranges import RangeBounds, commits_within
 from airflow_txlog.engine.table.changes.versions import changes_since
@@ -43,7 +43,7 @@ from airflow_txlog.locations import readable
 
 
 class _Moved(Exception):
-    """Another run of the consumer has moved its watermark since this run chose its range."""
+    """The watermark, or a source of which all rows are read, has moved since this run chose its range."""
 
 
 def incremental(context: JobContext) -> JobResult:
@@ -58,7 +58,7 @@ def incremental(context: JobContext) -> JobResult:
             with run.missing_files_are_gaps():
                 return run.apply()
         except _Moved:
-            context.log(f"another run of consumer {run.consumer!r} has moved its watermark: looking again")
+            context.log(f"the range of consumer {run.consumer!r} is no longer the next one: choosing again")
             run.forget()
         except SourceGap as error:
             if not run.may_rebuild:
@@ -131,6 +131,8 @@ class _Run:
                 f"The source table {self._record.driving_table} does not exist (yet). Nothing was changed.",
                 argument="source",
             ) from error
+        if mark is None and target is not None:
+            self._log_other_consumers(target, head)
         base = None if target is None else target.state.domains.get(domain_of(self.consumer))
         text = None if base is None else base.configuration
 
@@ -160,6 +162,15 @@ class _Run:
                 raise
             self._context.log(f"{error} The target is rebuilt from all rows of the source (on_gap).")
             return following(None, head.version, replaces=target is not None)
+
+    def _log_other_consumers(self, target: Snapshot, head: Snapshot) -> None:
+        """Log the consumers that bring rows of the same source into the target: a renamed one begins anew."""
+        for consumer, other in watermarks_of(target.state.domains, target.uri).items():
+            if other.table_id == head.metadata.id:
+                self._context.log(
+                    f"warning: {self.consumer!r} is a new consumer of {head.uri}, whose rows up to version "
+                    f"{other.version} consumer {consumer!r} has brought into this table"
+                )
 
     def _after(self, head: Snapshot, mark: Watermark | None) -> int | None:
         """Return the version after which the range begins; None for all rows. Raises SourceGap."""
@@ -300,7 +311,12 @@ class _Run:
             yield
         except CorruptTable as error:
             chosen, folder = self._chosen, readable(self._table.uri, "")
-            if not error.is_missing or chosen.after is None or not str(error.path).startswith(folder):
+            if not error.is_missing or not str(error.path).startswith(folder):
+                raise
+            if chosen.after is None and self._table.latest_version() > chosen.version:
+                # All rows were wanted, of whichever version has its files.
+                raise _Moved from error
+            if chosen.after is None:
                 raise
             raise self._gap(
                 chosen.after, f"no longer has the file {error.path} of this range: a VACUUM has deleted it"

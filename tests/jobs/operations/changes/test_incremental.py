@@ -17,7 +17,19 @@ from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.locations import Access
 from airflow_txlog.storage import LocalStore
-from tests.helpers.jobs import SCHEMA, application, by_id, committed, error_of, ids, insert, rows, run, update
+from tests.helpers.jobs import (
+    SCHEMA,
+    application,
+    by_id,
+    committed,
+    error_of,
+    ids,
+    insert,
+    read_alike,
+    rows,
+    run,
+    update,
+)
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, make_table, overwrite, stage, stage_changes
 
@@ -332,7 +344,7 @@ def test_of_two_runs_one_finds_the_work_done(tmp_path: Path) -> None:
     with before_commit(lambda tx: committed(increment(source, target))):
         result = increment(source, target, log=lines.append)
     assert (result.status, ids(target)) == ("nothing_to_do", [0, 1, 2, 10, 11, 12, 20])
-    assert any("another run of consumer 'c'" in line for line in lines)
+    assert any("the range of consumer 'c' is no longer the next one" in line for line in lines)
 
 
 def test_the_run_that_loses_does_what_is_left(tmp_path: Path) -> None:
@@ -362,6 +374,28 @@ def test_two_consumers_of_one_target_do_not_meet(tmp_path: Path) -> None:
         committed(increment(source, target, log=lines.append))
     assert any("rebased over 1 commit" in line for line in lines)
     assert (ids(target)[6:], mark(target), mark(target, "o")) == ([20, 40, 50], 3, 2)
+
+
+def test_a_new_consumer_of_the_same_source_is_named(tmp_path: Path) -> None:
+    source, target = two_tables(tmp_path)
+    lines: list[str] = []
+    committed(increment(source, target, consumer="renamed", log=lines.append))
+    assert any(line.startswith("warning: 'renamed' is a new consumer") for line in lines)
+
+
+def test_a_snapshot_whose_files_a_vacuum_takes_is_read_again(tmp_path: Path) -> None:
+    source = make_table(tmp_path / "s", rows(3))
+
+    def replaced(line: str) -> None:
+        if "processes all rows" in line and source.snapshot().version == 1:
+            (path,) = source.snapshot().files().column("path").to_pylist()
+            overwrite(source, rows(3))
+            (tmp_path / "s" / path).unlink()
+
+    committed(increment(source, tmp_path / "t", log=replaced))
+    target = Table.open(tmp_path / "t")
+    assert (ids(target), mark(target)) == ([0, 1, 2], 2)
+    read_alike(target)
 
 
 def test_nothing_new_lists_each_log_once_and_reads_the_target_alone(
