@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, JobResult, JobSpec
 from airflow_txlog.contract.operations import Rollback
 from airflow_txlog.contract.wording import commit_text, plural
-from airflow_txlog.errors import CannotRollBack, CommitConflict, TxlogError
+from airflow_txlog.errors import CannotRollBack, CommitStateUnknown, TxlogError
 from airflow_txlog.hooks.upkeep import find_tables
 from airflow_txlog.runners import run_unless_done
 
@@ -33,9 +33,9 @@ class RunToUndo:
     dag_id: str
     run_id: str
 
-    def record(self, commit: int | None = None) -> Rollback:
+    def record(self, since: int, commit: int | None = None) -> Rollback:
         """Return the description of the job, or of one that undoes a rollback's `commit`."""
-        return Rollback(run_id=self.run_id, of_dag_id=self.dag_id, commit=commit)
+        return Rollback(run_id=self.run_id, of_dag_id=self.dag_id, since=since, commit=commit)
 
     @property
     def tags(self) -> dict[str, str]:
@@ -120,9 +120,15 @@ def _check(plans: Mapping[str, RollbackPlan]) -> None:
     )
     raise CannotRollBack(
         f"The run cannot be rolled back, because later commits are in the way: {named}. They may have built on its "
-        "rows. No table was changed. Undo these commits first, or roll back the other tables alone.",
+        f"rows. No table was changed{_done_before(plans)}. Undo these commits first, or roll back "
+        "the other tables alone.",
         in_the_way={table: [each.version for each in plan.in_the_way] for table, plan in blocked.items()},
     )
+
+
+def _done_before(plans: Mapping[str, RollbackPlan]) -> str:
+    done = [table for table, plan in plans.items() if plan.undone and not plan.versions]
+    return f" now; an earlier rollback has undone the run on {', '.join(done)}" if done else ""
 
 
 def _run_all(
@@ -133,8 +139,11 @@ def _run_all(
         if entry["action"] == "none":
             continue
         try:
-            result = run_job(table, run.record())
-        except (CannotRollBack, CommitConflict) as error:
+            result = run_job(table, run.record(min(entry["undoes"])))
+        except TxlogError as error:
+            if error.retryable or isinstance(error, CommitStateUnknown):
+                # The next try completes it.
+                raise
             raise _put_back(error, done, run, run_job, log) from error
         entry |= {"status": result.status, "version": result.version}
         if result.status == "committed" and result.version is not None:
@@ -149,7 +158,7 @@ def _put_back(
     for table, version in reversed(list(done.items())):
         log(f"{table}: its rollback, version {version}, is undone, because the run cannot be rolled back as a whole")
         try:
-            run_job(table, run.record(version))
+            run_job(table, run.record(version, version))
         except TxlogError as another:
             log(f"{table}: {another}")
             left.append(table)

@@ -298,6 +298,14 @@ def test_a_commit_that_lands_between_two_tables_puts_the_others_back(lake: Path)
     assert contents(tables) == [[0], [0], [20, 21, 99]]
 
 
+def test_files_that_a_vacuum_deletes_between_two_tables_put_the_others_back(lake: Path) -> None:
+    tables, OnThird.jobs = run_of(lake), 0
+    other = Table.open(tables["c"].uri)
+    with pytest.raises((FilesMissing, AirflowException), match=r"version 1 of .*out/c.*The tables before it were put"):
+        roll_back(lake, runner=OnThird(lambda: other.vacuum(0, check_retention=False)))
+    assert contents(tables) == AFTER
+
+
 def test_a_rollback_that_is_killed_between_two_tables_is_completed_by_the_next(lake: Path) -> None:
     tables, OnThird.jobs = run_of(lake), 0
     child = os.fork()

@@ -17,14 +17,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.commit.conflicts import harmful_changes
 from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN
+from airflow_txlog.engine.commit.content.watermarks import WATERMARKS, rewound
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable
-from airflow_txlog.engine.log.actions import Add, Commit, Remove, decode_commit, decode_commit_info
+from airflow_txlog.engine.log.actions import (
+    Add,
+    Commit,
+    DomainMetadata,
+    Metadata,
+    Remove,
+    decode_commit,
+    decode_commit_info,
+)
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.log.tail import LogTail, list_tail, read_files
@@ -63,7 +73,8 @@ class RollbackPlan:
     """The rollback of commits, as the version `head` of the table allows it. Nothing is to be done without `versions`.
 
     `restores`: the version to restore; None: `removed` are the files to remove. `transactions`: the application ids
-    of the undone commits. `undone`: commits that were meant and are undone already.
+    of the undone commits. `rewinds`: the watermarks that go back with the rows, and `metadata` (None: as it is) without
+    the notes of consumers that have none then. `undone`: commits that were meant and are undone already.
     """
 
     head: int
@@ -71,6 +82,8 @@ class RollbackPlan:
     restores: int | None = None
     removed: pa.Table = field(default_factory=FILES.empty_table)
     transactions: tuple[str, ...] = ()
+    rewinds: tuple[DomainMetadata, ...] = ()
+    metadata: Metadata | None = None
     in_the_way: tuple[InTheWay, ...] = ()
     undone: tuple[int, ...] = ()
 
@@ -80,13 +93,13 @@ def of_run(tags: Mapping[str, str]) -> IsMeant:
     return lambda version, info: not _undoes(info) and tags.items() <= tags_of(info).items()
 
 
-def plan_rollback(table: DeltaTable, snapshot: Snapshot, is_meant: IsMeant) -> RollbackPlan:
-    """Return what undoes the commits that are meant, up to the snapshot's version; it reads the log alone.
+def plan_rollback(table: DeltaTable, snapshot: Snapshot, is_meant: IsMeant, since: int = 0) -> RollbackPlan:
+    """Return what undoes the commits that are meant, from version `since` up to the snapshot's, by the log alone.
 
     Raises CorruptCommit, LogGap; VersionNotFound if the log does not hold the commits before the first of them.
     """
-    tail = list_tail(table.store, 0, complete_after=snapshot.version)
-    meant, undone = _meant(table, tail, snapshot.version, is_meant)
+    tail = list_tail(table.store, max(0, since - 1), complete_after=snapshot.version)
+    meant, undone = _meant(table, tail, range(since, snapshot.version + 1), is_meant)
     done = tuple(sorted(undone & meant))
     ours = meant - undone
     while ours:
@@ -108,13 +121,13 @@ def plan_rollback(table: DeltaTable, snapshot: Snapshot, is_meant: IsMeant) -> R
         transactions=tuple(sorted({each.app_id for commit in own for each in commit.transactions})),
         undone=done,
     )
+    found = replace(found, **_rewinding(table, snapshot, own))
     if not others and first > 0:
         return replace(found, restores=first - 1)
     removed = snapshot.files() if not others else _untouched(table, snapshot, own)
-    if removed is None:
-        return replace(found, in_the_way=tuple(map(_in_the_way, _blocking(table, own, others, first))))
-    blocking = [each for each in others if _may_build_on(each, first)]
-    return replace(found, removed=removed, in_the_way=tuple(map(_in_the_way, blocking)))
+    blocking = _blocking(table, own, others, is_append=removed is not None)
+    found = replace(found, in_the_way=tuple(map(_in_the_way, blocking)))
+    return found if removed is None else replace(found, removed=removed)
 
 
 def fill_rollback(tx: Transaction, table: DeltaTable, plan: RollbackPlan) -> tuple[str, dict[str, Any], dict[str, int]]:
@@ -131,6 +144,10 @@ def fill_rollback(tx: Transaction, table: DeltaTable, plan: RollbackPlan) -> tup
         metrics = fill_restore(tx, target, table.store)
         return "RESTORE", {"version": target.version, "timestamp": None}, metrics
     tx.remove(plan.removed)
+    if plan.metadata is not None:
+        tx.set_metadata(plan.metadata, is_checked=True)
+    for domain in plan.rewinds:
+        tx.set_domain(domain.domain, domain.configuration, removed=domain.removed)
     sizes = plan.removed.column("size").to_pylist()
     metrics = {"numRemovedFiles": plan.removed.num_rows, "numRemovedBytes": sum(sizes)}
     deleted = known_sum(live_row_counts(plan.removed))
@@ -154,10 +171,10 @@ def check_rollback(table: DeltaTable, plan: RollbackPlan) -> None:
 # --- which commits? -------------------------------------------------------------------------------------------------
 
 
-def _meant(table: DeltaTable, tail: LogTail, head: int, is_meant: IsMeant) -> tuple[set[int], set[int]]:
+def _meant(table: DeltaTable, tail: LogTail, among: range, is_meant: IsMeant) -> tuple[set[int], set[int]]:
     """Return the versions that are meant, and those that a later commit has undone."""
     meant, undone = set[int](), set[int]()
-    versions = [each for each in sorted(tail.commits, reverse=True) if each <= head][:MOST_COMMITS_READ]
+    versions = [each for each in sorted(tail.commits, reverse=True) if each in among][:MOST_COMMITS_READ]
     files = [tail.commits[each] for each in versions]
     contents = zip(versions, files, read_files(table.store, files), strict=True)
     # The oldest commits may be cleaned from the log at this moment.
@@ -245,15 +262,55 @@ def _untouched(table: DeltaTable, snapshot: Snapshot, own: Sequence[Commit]) -> 
 
 
 def _only_appends(commit: Commit, table: DeltaTable) -> bool:
+    """Return whether the commit has added rows, and changed no others. A feature that it has added may stay."""
     if commit.removes or commit.cdc or not all(add.data_change for add in commit.adds):
         return False
     if commit.version == 0:
         return True
-    metadata = commit.metadata
-    # An append may move the marks of identity columns.
-    changed = metadata and harmful_changes(table.snapshot(commit.version - 1).metadata, metadata)
-    domains = [each for each in commit.domains if each.domain != ROW_TRACKING_DOMAIN]
-    return not (changed or commit.protocol or domains)
+    domains = [each for each in commit.domains if each.domain != ROW_TRACKING_DOMAIN and not _is_mark(each)]
+    if commit.metadata is None:
+        return not domains
+    # An append may move the marks of identity columns, and note a consumer.
+    before, after = map(_without_notes, (table.snapshot(commit.version - 1).metadata, commit.metadata))
+    return not (domains or harmful_changes(before, after))
+
+
+def _rewinding(table: DeltaTable, snapshot: Snapshot, own: Sequence[Commit]) -> dict[str, Any]:
+    """Return the watermarks of consumers as they were before these commits, and the metadata if it must change too."""
+    consumers = {each.domain.removeprefix(WATERMARKS) for commit in own for each in commit.domains if _is_mark(each)}
+    if not consumers:
+        return {}
+    before = None if own[0].version == 0 else table.snapshot(own[0].version - 1)
+    domains = rewound(snapshot.state.domains, {} if before is None else before.state.domains, consumers)
+    # A consumer that is noted and has no watermark would miss it.
+    noted = {} if before is None else before.metadata.configuration
+    gone = {each.domain for each in domains if each.removed} - noted.keys()
+    kept = {name: value for name, value in snapshot.metadata.configuration.items() if name not in gone}
+    changed = msgspec.structs.replace(snapshot.metadata, configuration=kept)
+    return {"rewinds": tuple(domains), "metadata": None if changed == snapshot.metadata else changed}
+
+
+def _is_mark(domain: DomainMetadata) -> bool:
+    return domain.domain.startswith(WATERMARKS)
+
+
+def _without_notes(metadata: Metadata) -> Metadata:
+    kept = {name: value for name, value in metadata.configuration.items() if not name.startswith(WATERMARKS)}
+    return msgspec.structs.replace(metadata, configuration=kept)
+
+
+def _blocking(table: DeltaTable, own: Sequence[Commit], others: Sequence[Commit], *, is_append: bool) -> list[Commit]:
+    """Return the other commits that forbid the removal of our files: all of them if ours did more than append."""
+    first, files = own[0].version, {canonical_path(add.path, table.uri) for commit in own for add in commit.adds}
+    marks = {each.domain for commit in own for each in commit.domains if _is_mark(each)}
+    found = [
+        each
+        for each in others
+        if _may_build_on(each, first)
+        or marks & {domain.domain for domain in each.domains}
+        or any(canonical_path(action.path, table.uri) in files for action in _files(each))
+    ]
+    return found if is_append or (all(_only_appends(commit, table) for commit in own) and found) else list(others)
 
 
 def _may_build_on(commit: Commit, first: int) -> bool:
@@ -262,21 +319,11 @@ def _may_build_on(commit: Commit, first: int) -> bool:
     changes_rows = any(each.data_change for each in _files(commit))
     if not changes_rows or _undoes(info) or info.get("operation") in _ROW_BY_ROW:
         return False
-    is_append = info.get("isBlindAppend") is True and not commit.removes
+    # delta-rs does not write whether an append is blind; its appends get their rows from the caller.
+    is_blind = info.get("isBlindAppend", info.get("operation") == "WRITE") is True
+    is_append = is_blind and not commit.removes
     read = info.get("readVersion")
     return not (is_append or (type(read) is int and read < first))
-
-
-def _blocking(table: DeltaTable, own: Sequence[Commit], others: Sequence[Commit], first: int) -> list[Commit]:
-    """Return the commits that have touched files of ours; all of them if ours did more than append."""
-    ours = {canonical_path(add.path, table.uri) for commit in own for add in commit.adds}
-    touched = [
-        each
-        for each in others
-        if any(canonical_path(action.path, table.uri) in ours for action in _files(each)) or _may_build_on(each, first)
-    ]
-    is_append = not any(commit.removes or commit.metadata for commit in own if commit.version)
-    return touched if is_append and touched else list(others)
 
 
 def _in_the_way(commit: Commit) -> InTheWay:

@@ -15,6 +15,7 @@ from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, JobResult
 from airflow_txlog.contract.operations import Rollback
 from airflow_txlog.contract.wording import commit_text, plural
 from airflow_txlog.engine import Transaction
+from airflow_txlog.engine.commit.content.watermarks import rewound_text
 from airflow_txlog.engine.upkeep.rollback import IsMeant, RollbackPlan, fill_rollback, of_run, plan_rollback, undoes_tag
 from airflow_txlog.errors import CannotRollBack, ConcurrentWrite
 from airflow_txlog.jobs.context import LogContext
@@ -28,13 +29,14 @@ def rollback(context: LogContext, clock: Clock = SYSTEM_CLOCK) -> JobResult:
     Raises CannotRollBack if commits are in the way; the errors of `fill_rollback`; ConcurrentWrite if other commits
     kept landing until the deadline.
     """
+    described = context.record(Rollback)
     deadline_ms: int | None = None
-    number = 1
+    number, since = 1, described.since
     while True:
         with context.step("plan"):
             tx = context.table.begin()
             assert tx.snapshot is not None
-            plan = plan_rollback(context.table, tx.snapshot, _meant(context.record(Rollback)))
+            plan = plan_rollback(context.table, tx.snapshot, _meant(described), since)
         if not plan.versions:
             return context.result(is_committed=False, version=plan.head, read_version=plan.head, attempts=number)
         if plan.in_the_way:
@@ -55,7 +57,7 @@ def rollback(context: LogContext, clock: Clock = SYSTEM_CLOCK) -> JobResult:
                 raise
             context.log(f"version {error.winning_version} has landed meanwhile: the rollback is planned again")
             clock.sleep(pause_s)
-            number += 1
+            number, since = number + 1, min(plan.versions)
 
 
 def _meant(described: Rollback) -> IsMeant:
@@ -69,6 +71,9 @@ def _commit(context: LogContext, tx: Transaction, plan: RollbackPlan, number: in
     is_restore = plan.restores is not None
     what = f"version {plan.restores} to restore" if is_restore else f"{plural(plan.removed.num_rows, 'file')} to remove"
     context.log(f"{what}, which undoes {_versions(plan.versions)}")
+    assert tx.snapshot is not None
+    for line in rewound_text(plan.rewinds, tx.snapshot.state.domains, context.root):
+        context.log(line)
     with context.step("commit"):
         operation, parameters, metrics = fill_rollback(tx, context.table, plan)
         tags = {**context.spec.commit_tags(), **undoes_tag(plan)}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.commit.content.watermarks import Watermark
+from airflow_txlog.engine.upkeep.consumers import set_watermark, watermark_of
 from airflow_txlog.engine.upkeep.rollback import (
     NOT_DONE,
     RollbackPlan,
@@ -20,7 +24,8 @@ from airflow_txlog.engine.upkeep.rollback import (
     undoes_tag,
 )
 from airflow_txlog.errors import AppendOnlyViolation, FilesMissing, VersionNotFound
-from tests.helpers.jobs import ids, live_files, rows
+from tests.helpers.jobs import DAY, ids, live_files, rows
+from tests.helpers.readers import rows_by_delta_rs
 from tests.helpers.rows import append, make_table, stage
 
 RUN = {"airflow.dag_id": "orders", "airflow.run_id": "r1", "airflow.task_id": "load"}
@@ -236,3 +241,83 @@ def test_a_run_whose_first_commits_the_log_may_have_lost_is_refused(tmp_path: Pa
         (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
     with pytest.raises(VersionNotFound, match="version 3 is to be undone"):
         plan(Table.open(table.uri))
+
+
+def advance(table: Table, version: int, start: int, **commit: Any) -> int:
+    """Append a row with the watermark of a consumer, as an incremental task does."""
+    tx = table.begin()
+    set_watermark(tx, "orders", Watermark(source="/in", table_id="i", version=version))
+    tx.add(stage(table, rows(1, start=start), tx=tx))
+    return tx.commit("WRITE", {"mode": "Append"}, **commit)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["the first increment", "a later one"])
+@pytest.mark.parametrize("is_alone", [True, False], ids=["restored", "removed"])
+def test_the_watermark_of_an_increment_goes_back_with_its_rows(tmp_path: Path, is_first: bool, is_alone: bool) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    if not is_first:
+        advance(table, 3, 10)
+    advance(table, 7, 20, tags=RUN)
+    if not is_alone:
+        append(table, rows(1, start=50), tags=OTHER)
+    assert (plan(table).restores is None, len(plan(table).rewinds)) == (not is_alone, 1)
+    undo(table)
+    found = watermark_of(table.snapshot(), "orders")
+    assert (None if found is None else found.version) == (None if is_first else 3)
+    assert ids(table) == [*range(5), *([] if is_first else [10]), *([] if is_alone else [50])]
+    advance(table, 7, 20)
+
+
+def test_a_later_increment_of_the_same_consumer_is_in_the_way(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    advance(table, 3, 10, tags=RUN)
+    append(table, rows(1, start=50), tags=OTHER)
+    advance(table, 7, 20, tags=OTHER)
+    assert [each.version for each in plan(table).in_the_way] == [4]
+
+
+FEATURES = {
+    "deletion vectors": {"delta.enableDeletionVectors": "true"},
+    "column mapping": {"delta.columnMapping.mode": "name"},
+    "row ids": {"delta.enableRowTracking": "true"},
+    "change feed": {"delta.enableChangeDataFeed": "true"},
+    "commit timestamps": {"delta.enableInCommitTimestamps": "true"},
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("partition_by", [[], ["day", "name"]], ids=["whole", "partitioned"])
+def test_tables_with_features_are_rolled_back_both_ways(tmp_path: Path, feature: str, partition_by: list[str]) -> None:
+    odd = pa.Table.from_pylist(
+        [{"id": 7, "name": "a/b c=%20"}, {"id": 8, "day": DAY, "amount": 1.0}], schema=rows(0).schema
+    )
+    table = Table.create(tmp_path / "t", odd.schema, partition_by, FEATURES[feature])
+    append(table, rows(3), tags=OTHER)
+    append(table, odd, tags=RUN)
+    append(table, rows(2, start=20), tags=OTHER)
+    assert plan(table).restores is None
+    undo(table)
+    assert ids(table) == [0, 1, 2, 20, 21]
+    append(table, odd, tags=RUN)
+    assert plan(table).restores is not None
+    undo(table)
+    assert ids(table) == [0, 1, 2, 20, 21]
+    found = rows_by_delta_rs(str(tmp_path / "t"))
+    assert found is None or sorted(found.column("id").to_pylist()) == [0, 1, 2, 20, 21]
+
+
+def test_appends_by_delta_rs_are_left_and_it_reads_the_number_of_undone_work(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), application=APP, tags=RUN)
+    write_deltalake(table.uri, rows(1, start=50), mode="append")
+    undo(table)
+    write_deltalake(table.uri, rows(1, start=60), mode="append")
+    theirs = DeltaTable(table.uri)
+    assert theirs.transaction_version(APP[0]) == NOT_DONE
+    theirs.create_checkpoint()
+    assert Table.open(table.uri).snapshot().application_version(APP[0]) == NOT_DONE
+    assert ids(table) == [*range(5), 50, 60]
+    append(table, rows(5, start=80), tags=RUN)
+    merge = DeltaTable(table.uri).merge(rows(1, start=70), "t.id = s.id", source_alias="s", target_alias="t")
+    merge.when_not_matched_insert_all().execute()
+    assert [each.operation for each in plan(table).in_the_way] == ["MERGE"]
