@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.changing import alter, clone, convert, rollback
 from airflow_txlog.cli.increments import reset_watermark, show_watermarks
-from airflow_txlog.cli.keeping import staged, upkeep
+from airflow_txlog.cli.keeping import staged, traces, upkeep
 from airflow_txlog.cli.printing import Answer, ShownColumn, confirm
 from airflow_txlog.cli.usage import UsageError, moment_of, uri_of
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
@@ -235,6 +235,7 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "convert": convert,
     "clone": clone,
     "staged": staged,
+    "traces": traces,
     "incremental show": show_watermarks,
     "incremental reset": reset_watermark,
 }

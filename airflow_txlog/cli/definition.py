@@ -116,6 +116,10 @@ _UPKEEP = (
     _arg("-n", "--dry-run", action="store_true", help="Do nothing, only say what is due"),
     _YES,
 )
+_TRACES = (
+    _arg("--column", required=True, metavar="NAME", help="The column of the values, or a member: address.mail"),
+    _arg("--values", required=True, metavar="FILE", help="A file with one value on each line; -: standard input"),
+)
 _ROLLBACK = (
     _arg("others", nargs="*", metavar="TABLE", help="More tables or folders"),
     _arg("--run-id", required=True, metavar="RUN", help="The run whose commits are undone"),
@@ -177,6 +181,7 @@ def get_cli_commands() -> list[GroupCommand]:
                 _command("convert", "Make a folder of Parquet files a table, without moving data", *convert),
                 _command("clone", "Make a table a clone of another one, shallow or deep", *clone),
                 _command("staged", "The staged changes that wait for a task to publish them"),
+                _command("traces", "The objects that still hold a value, deleted rows and the log included", *_TRACES),
                 _command("restore", "Make an earlier version the latest again", *restore),
                 incremental,
                 _command("rollback", "Undo what a run has committed, on all tables or on none", *_ROLLBACK),

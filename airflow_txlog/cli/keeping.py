@@ -1,13 +1,17 @@
-"""The commands `airflow txlog upkeep` and `staged`: the maintenance that is due, and the changes that wait."""
+"""The commands `airflow txlog upkeep`, `staged` and `traces`: what is due, what waits, and what is left of a value."""
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.printing import ShownColumn
+from airflow_txlog.cli.usage import UsageError
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
-from airflow_txlog.contract.wording import commit_rows
+from airflow_txlog.contract.wording import commit_rows, plural
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.staged_changes import DISCARD, REFUSED, StagedChange, fate_of, staged_in
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
@@ -98,3 +102,39 @@ def _staged_change(
         "expires_at": moment_text(change.expires_ms),
         "task": "/".join(change.tags.get(f"{ANNOTATION_TAG_PREFIX}{name}", "") for name in ("dag_id", "task_id")),
     }
+
+
+def traces(table: Table, args: Namespace) -> printing.Answer:
+    """`{"table", "num_objects", "is_complete", "left": [{"path", "size_bytes", "digest", "method", "verdict", "traces",
+    "reason"}]}`: the objects that hold a value or could not be read. `is_complete`: there are none.
+    """
+    values = _lines(args.values)
+    verdicts = list(table.find_traces(args.column, values))
+    left = [verdict for verdict in verdicts if not verdict.passes]
+    document = {
+        "table": table.uri,
+        "num_objects": len(verdicts),
+        "is_complete": not left,
+        "left": [dataclasses.asdict(verdict) for verdict in left],
+    }
+
+    def show() -> None:
+        columns = [ShownColumn(name="object", keeps="end"), ShownColumn(name="verdict"), ShownColumn(name="where")]
+        cells = [
+            (each.path, each.verdict, each.reason or ", ".join(trace.place for trace in each.traces)) for each in left
+        ]
+        if left:
+            printing.print_rows(columns, cells)
+        passed = len(verdicts) - len(left)
+        print(f"{plural(len(verdicts), 'object')} read: {passed} without a trace, {len(left)} with one or not readable")
+
+    return printing.Answer(document, show, has_failed=bool(left))
+
+
+def _lines(path: str) -> list[str]:
+    """Return the values in a file, one a line; "-" is the standard input."""
+    text = sys.stdin.read() if path == "-" else Path(path).read_text()
+    found = [line for line in text.splitlines() if line]
+    if not found:
+        raise UsageError("--values names a file without a value. Write one value on each line.")
+    return found

@@ -423,6 +423,22 @@ def test_staged_changes_are_listed(txlog: Any, tmp_path: Path) -> None:
     assert (change["id"], change["state"]) == (handle["id"], "refused")
 
 
+def test_what_is_left_of_a_value_is_listed_without_it(txlog: Any, tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"mail": ["canary@example.org", "bob@example.org"]}))
+    (tmp_path / "values").write_text("canary@example.org\nnever@example.org\n")
+    (tmp_path / "none").write_text("\n")
+    given = ("traces", table.uri, "--column", "mail", "--values")
+    found = txlog(*given, tmp_path / "values", "--json")
+    assert (found.code, found.document["num_objects"], found.document["is_complete"]) == (1, 3, False)
+    assert sorted(each["verdict"] for each in found.document["left"]) == ["found", "statistic only"]
+    shown = txlog(*given, tmp_path / "values")
+    assert (shown.code, "add.stats" in shown.out, "3 objects read: 1 without a trace" in shown.out) == (1, True, True)
+    assert not any("canary" in each.out + each.err for each in (found, shown))
+    assert txlog(*given, tmp_path / "none").code == 2
+    (tmp_path / "values").write_text("never@example.org\n")
+    assert txlog(*given, tmp_path / "values", "--json").document["is_complete"]
+
+
 def test_a_restore_makes_an_earlier_version_the_latest(txlog: Any, folder: Path) -> None:
     before = sorted_rows(Table.open(str(folder)).to_arrow(version=1))
     assert txlog("restore", folder, "--version", 1, "--json").document == {
