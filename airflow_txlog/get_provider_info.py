@@ -7,7 +7,7 @@ from typing import Any
 _NAME = "Delta tables (txlog)"
 _OPERATORS = (
     *("write", "merge", "upsert", "delete", "update", "publish"),
-    *("changes.incremental", "changes.apply_snapshot"),
+    *("changes.incremental", "changes.apply_changes", "changes.apply_snapshot"),
     *("alter", "truncate", "restore", "runs", "convert", "clone", "optimize", "checkpoint", "vacuum", "upkeep"),
 )
 

@@ -76,6 +76,8 @@ class SavedInputs:
     """Files with the rows that an expectation sends to quarantine."""
     range: SourceRange | None = None
     """The versions of the source that an increment processes."""
+    tombstones: int | None = None
+    """The manifest of the tombstones to which the findings so far belong; None if there was none."""
 
 
 class StepTimes:

@@ -16,6 +16,7 @@ from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import (
     Alter,
     AnySource,
+    ApplyChanges,
     CheckedOperation,
     Delete,
     DeleteClause,
@@ -276,6 +277,8 @@ class _Checks:
         columns = self._columns_of(operation.source, "source")
         if columns is not None:
             check_source_columns(operation, columns.names)
+        if isinstance(operation, ApplyChanges) and operation.apply_as_deletes is not None:
+            self._check_condition(operation.apply_as_deletes, [NamedRows(alias=ROWS_ALIAS, columns=columns)])
 
     def _check_condition(self, text: str, rows: list[NamedRows]) -> None:
         if sql_text(text).problem is None:

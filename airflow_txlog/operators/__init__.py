@@ -4,6 +4,7 @@
 """
 
 from airflow_txlog.operators.alter import DeltaAlterTableOperator
+from airflow_txlog.operators.changes.apply_changes import DeltaApplyChangesOperator
 from airflow_txlog.operators.changes.apply_snapshot import DeltaApplySnapshotOperator
 from airflow_txlog.operators.changes.incremental import DeltaIncrementalOperator
 from airflow_txlog.operators.checkpoint import CheckpointOperator
@@ -38,6 +39,7 @@ from airflow_txlog.operators.write import DeltaWriteOperator
 __all__ = [
     "CheckpointOperator",
     "DeltaAlterTableOperator",
+    "DeltaApplyChangesOperator",
     "DeltaApplySnapshotOperator",
     "DeltaAuditOperator",
     "DeltaCloneOperator",

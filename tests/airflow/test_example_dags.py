@@ -268,6 +268,12 @@ def test_orders_are_checked_and_counted(folder: Path, dag_of: ParseDag) -> None:
     assert tasks["forget"][0].xcom_pull(task_ids="forget")["metrics"]["numDeletedRows"] == 5
 
 
+def test_late_events_leave_the_rows_of_their_order(folder: Path, dag_of: ParseDag) -> None:
+    run(dag_of("apply_changes", "apply_changes"))
+    rows = Table.open(folder / "customers").to_arrow().to_pylist()
+    assert rows == [{"id": 1, "changed_at": 16, "city": "Bergen"}]
+
+
 def race_specs(dag: Any, number: int) -> dict[str, JobSpec]:
     """The jobs of the race's tasks as a run of the DAG would submit them."""
     specs = {}

@@ -23,6 +23,7 @@ from airflow_txlog.errors import InvalidInput, InvalidJobSpec
 from airflow_txlog.operators import (
     CheckpointOperator,
     DeltaAlterTableOperator,
+    DeltaApplyChangesOperator,
     DeltaApplySnapshotOperator,
     DeltaAuditOperator,
     DeltaCloneOperator,
@@ -113,6 +114,18 @@ TASKS: dict[str, Callable[[], Any]] = {
             when_not_matched_insert({"a": "s.a"}),
             when_not_matched_by_source_update({"a": "0"}, condition="t.a = 2"),
         ],
+    ),
+    "apply_changes": lambda: DeltaApplyChangesOperator(
+        task_id="t",
+        **LOADING,
+        source=SOURCE,
+        keys=["id"],
+        sequence_by="a",
+        apply_as_deletes="x = 'd'",
+        except_column_list=["b"],
+    ),
+    "apply some columns of changes": lambda: DeltaApplyChangesOperator(
+        task_id="t", **LOADING, source=SOURCE, keys=["id"], sequence_by="a", column_list=["b"]
     ),
     "apply_snapshot": lambda: DeltaApplySnapshotOperator(
         task_id="t", **LOADING, source=SOURCE, keys=["id"], max_deleted_fraction=0.1

@@ -46,6 +46,8 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ("write", {"source": FILES, "mode": "overwrite", "replace_where": "id > 3", "on_conflict": "fail"}),
     ("write", {"source": FILES, "mode": "overwrite", "replace_using": ["day", "shop"]}),
     ("write", {"source": FILES, "mode": "overwrite_partitions", "on_conflict": "fail"}),
+    ("apply_changes", {"source": FILES, "keys": ["id"], "sequence_by": "at"}),
+    ("apply_changes", {"source": FILES, "keys": ["id"], "sequence_by": "at", "column_list": ["id"]}),
     ("upsert", {"source": FILES, "keys": ["id"]}),
     ("upsert", {"source": FILES, "keys": ["id"], "deduplicate_by": ["id"], "deduplicate_order_by": ["at DESC"]}),
     ("upsert", {"source": FILES, "keys": ["id", "day"], "columns": ["v"], "schema_evolution": True}),
@@ -86,6 +88,19 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("clone", {"source": {"table": "/s"}, "timestamp": "soon"}, "arguments.timestamp"),
     ("convert", {"partition_schema": " "}, "arguments.partition_schema"),
     ("convert", {"partition_by": ["day"]}, "arguments.partition_by"),
+    ("apply_changes", {"source": FILES, "keys": [], "sequence_by": "at"}, "arguments.keys"),
+    ("apply_changes", {"source": FILES, "keys": ["id", "ID"], "sequence_by": "at"}, "arguments.keys"),
+    ("apply_changes", {"source": FILES, "keys": ["id"], "sequence_by": "Id"}, "arguments.sequence_by"),
+    (
+        "apply_changes",
+        {"source": FILES, "keys": ["id"], "sequence_by": "at", "column_list": ["a"], "except_column_list": ["b"]},
+        "arguments.except_column_list",
+    ),
+    (
+        "apply_changes",
+        {"source": FILES, "keys": ["id"], "sequence_by": "at", "except_column_list": ["ID"]},
+        "arguments.except_column_list",
+    ),
     ("upsert", {"source": FILES, "keys": []}, "arguments.keys"),
     ("apply_snapshot", {"source": FILES, "keys": ["id"]}, "arguments.max_deleted_fraction"),
     (

@@ -13,7 +13,7 @@ from airflow_txlog.contract.operations.base import (
     read_operation,
     register,
 )
-from airflow_txlog.contract.operations.changes import ApplySnapshot, KeyedOperation, Upsert
+from airflow_txlog.contract.operations.changes import ApplyChanges, ApplySnapshot, KeyedOperation, Upsert
 from airflow_txlog.contract.operations.fields import (
     FORMATS,
     AnyClause,
@@ -55,6 +55,7 @@ __all__ = [
     "Alter",
     "AnyClause",
     "AnySource",
+    "ApplyChanges",
     "ApplySnapshot",
     "Audit",
     "CheckedOperation",

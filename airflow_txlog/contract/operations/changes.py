@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from airflow_txlog.contract.operations.base import SourceOperation, register
-from airflow_txlog.contract.operations.fields import Share, SomeColumnNames
+from airflow_txlog.contract.operations.fields import Hours, Share, SomeColumnNames, TableText, Text
 from airflow_txlog.contract.operations.reading import want
 from airflow_txlog.contract.operations.records import is_in_reach, looks_plain, may_be_read_here
 
@@ -76,3 +76,44 @@ class ApplySnapshot(KeyedOperation, frozen=True, kw_only=True, tag="apply_snapsh
 
     max_deleted_fraction: Share
     hard_deletes: Literal["delete", "ignore"] = "delete"
+
+
+@register
+class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes"):
+    """Apply events to the rows with their `keys`, in the order of `sequence_by`, whatever the order in which they come.
+
+    An event for which `apply_as_deletes` is true deletes its row; any other writes it. `column_list`: the columns of
+    the source that rows get; `except_column_list`: those that they do not get. `tombstone_hours`: how long the table
+    remembers a deletion, so that an older event does not bring the row back.
+    """
+
+    job = "airflow_txlog.jobs.operations.changes.apply_changes:apply_changes"
+    # Its tombstones are written before the commit that names them.
+    may_wait = False
+    rows = {
+        "numTargetRowsUpdated": "updated",
+        "numTargetRowsDeleted": "deleted",
+        "numTargetRowsInserted": "inserted",
+    }
+
+    sequence_by: Text
+    apply_as_deletes: TableText | None = None
+    column_list: SomeColumnNames | None = None
+    except_column_list: SomeColumnNames | None = None
+    tombstone_hours: Hours = 168
+
+    def check(self) -> None:
+        super().check()
+        for name, given in (("column_list", self.column_list), ("except_column_list", self.except_column_list)):
+            distinct = len({column.lower() for column in given or ()}) == len(given or ())
+            want(f"arguments.{name}", distinct, "a list of different column names", given)
+        possible = self.column_list is None or self.except_column_list is None
+        want("arguments.except_column_list", possible, "null with column_list", self.except_column_list)
+        keys = {column.lower() for column in self.keys}
+        is_key = self.sequence_by.lower() in keys
+        want("arguments.sequence_by", not is_key, "a column that is none of the keys", self.sequence_by)
+        excepted = {column.lower() for column in self.except_column_list or ()} & keys
+        want("arguments.except_column_list", not excepted, "a list without the keys", self.except_column_list)
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        return looks_plain(self.apply_as_deletes) and super().likely_spares_spark(is_spark_here=is_spark_here)

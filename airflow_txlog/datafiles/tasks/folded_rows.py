@@ -23,6 +23,9 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
 
 _ROWS_AT_ONCE = 65_536
 
+Input: TypeAlias = tuple[FileScan, tuple[str, ...]]
+"""Rows, and the names of the keys in them. Keys of all inputs are in one order."""
+
 Fold: TypeAlias = Callable[[Sequence[pa.Table]], pa.Table]
 """Returns the rows that follow from all rows with some keys, given the rows of each input."""
 
@@ -31,11 +34,10 @@ Fold: TypeAlias = Callable[[Sequence[pa.Table]], pa.Table]
 class FoldedScan(FileScan):
     """The rows that `fold` makes of the `inputs`. The number of a planned file is that of one of the `parts`.
 
-    Every input has the columns `keys`.
+    Each input comes with the names of the keys in it, in one order.
     """
 
-    inputs: tuple[FileScan, ...]
-    keys: tuple[str, ...]
+    inputs: tuple[tuple[FileScan, tuple[str, ...]], ...]
     fold: Fold
     parts: int
     joins_files: ClassVar[bool] = False
@@ -45,13 +47,13 @@ class FoldedScan(FileScan):
         return self.schema
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        found = self.fold([self._rows(each, planned.index) for each in self.inputs])
+        found = self.fold([self._rows(scan, keys, planned.index) for scan, keys in self.inputs])
         yield from found.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
 
-    def _rows(self, scan: FileScan, part: int) -> pa.Table:
+    def _rows(self, scan: FileScan, keys: tuple[str, ...], part: int) -> pa.Table:
         batches = scan.all_rows()
         if self.parts > 1:
-            batches = (batch.filter(_in_part(batch, self.keys, part, self.parts)) for batch in batches)
+            batches = (batch.filter(_in_part(batch, keys, part, self.parts)) for batch in batches)
         return pa.Table.from_batches(list(batches), scan.output_schema).combine_chunks()
 
 

@@ -82,8 +82,8 @@ class Change:
     files of the table with another deletion vector, which is in one of the staged `vector_files`, or of a clone's
     files. `add_fields` are further fields of the add actions of staged files, by path. `parameters` and `metrics` are
     spelled as delta-spark does; `files` are counts for the result. Without `data_change`, rows only moved. With
-    `is_alteration` the transaction has new metadata, protocol or domains already. `before_commit` is called before it.
-    With a `report`, nothing is committed.
+    `is_alteration` the transaction has new metadata, protocol or domains already. With `is_recorded` the commit is made
+    even if it has no files. `before_commit` is called before it. With a `report`, nothing is committed.
     """
 
     operation: str
@@ -97,6 +97,7 @@ class Change:
     add_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_creation: bool = False
     is_alteration: bool = False
+    is_recorded: bool = False
     never_rebases: bool = False
     data_change: bool = True
     before_commit: Callable[[], None] | None = None
@@ -110,7 +111,7 @@ class Change:
     @property
     def changes_nothing(self) -> bool:
         has_files = self.staged or (self.removed is not None and self.removed.num_rows)
-        return not (has_files or self.is_creation or self.is_alteration)
+        return not (has_files or self.is_creation or self.is_alteration or self.is_recorded)
 
 
 BeginAbsent = Callable[[], Transaction]
@@ -381,7 +382,8 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
         schema = parse_schema(tx.metadata.schema_string)
         context.lineage.columns = {field.name: str(field.type) for field in schema}
     tags = context.spec.commit_tags()
-    tx.commit(change.operation, change.parameters, change.metrics, tags=tags, never_rebases=change.never_rebases)
+    never, always = change.never_rebases, change.is_recorded
+    tx.commit(change.operation, change.parameters, change.metrics, tags=tags, never_rebases=never, record_empty=always)
     return tx.outcome is not None and tx.outcome.committed
 
 

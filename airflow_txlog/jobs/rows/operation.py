@@ -24,6 +24,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.kept_ids import carried_ids
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import NewRows
+from airflow_txlog.jobs.resume.attempts import Change
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors
 from airflow_txlog.jobs.rows.matches import FoundRows, Matches
@@ -111,6 +112,10 @@ class RowOperation(ABC, Generic[P]):
     def marks(self, prepared: P, matches: Matches) -> Mapping[str, int]:
         """Return the high-water marks of the identity columns for which the table gives the inserted rows values."""
         return {}
+
+    def completed(self, tx: Transaction, prepared: P, change: Change) -> Change:
+        """Return the checked change with what else its commit records."""
+        return change
 
     @abstractmethod
     def parameters(self, prepared: P) -> Mapping[str, Any]:

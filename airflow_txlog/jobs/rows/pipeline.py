@@ -94,6 +94,7 @@ class RowAttempts(Generic[P]):
         with context.step("rewrite"):
             work = stage_work(context, self._operation, prepared, found, memory)
         change = self._checked(tx, prepared, found, work)
+        change = self._operation.completed(tx, prepared, change)
         if work.keeps_row_ids:
             tx.keep_row_ids()
         marks = self._operation.marks(prepared, found.matches) if work.num_inserted else {}

@@ -98,7 +98,7 @@ def rows_after(context: JobContext, source: MaterializedSource, wanted: FirstRow
     order, directions = zip(*wanted.order, strict=True) if wanted.order else ((), ())
     fold = partial(rows_after_first, wanted.keys, order, directions)
     size_bytes = source.bytes_of([*names, ROW_ID_COLUMN])
-    task = folded_scan(context, [scan], wanted.keys, fold, PACKED_SCHEMA, size_bytes)
+    task = folded_scan(context, [(scan, wanted.keys)], fold, PACKED_SCHEMA, size_bytes)
     return united(context.executor.run([task], PACKED_SCHEMA, FOLDING))
 
 

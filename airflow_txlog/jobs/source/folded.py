@@ -13,8 +13,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.folded_rows import Fold, FoldedScan
-from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
+from airflow_txlog.datafiles.tasks.folded_rows import Fold, FoldedScan, Input
+from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
 from airflow_txlog.errors import UnsupportedFeature
@@ -31,8 +31,7 @@ FOLDING = "bring together the source's rows of each key"
 
 def folded(
     context: JobContext,
-    inputs: Sequence[FileScan],
-    keys: Sequence[str],
+    inputs: Sequence[Input],
     fold: Fold,
     columns: StructType,
     *,
@@ -43,23 +42,30 @@ def folded(
     `size_bytes`: about the memory that all rows of the inputs take.
     """
     stored = to_arrow(columns)
-    files = _written(context, inputs, keys, fold, stored, size_bytes)
+    files = _written(context, inputs, fold, stored, size_bytes)
     described = json.loads(schema_to_json(columns))
     return MaterializedSource(files=files, store=context.store, described=described, stored=stored)
 
 
-def check_compared(argument: str, names: Sequence[str], columns: StructType, root: str, needed_to: str) -> list[str]:
-    """Return the columns that an argument names, as the source spells them.
+def check_compared(
+    argument: str,
+    names: Sequence[str],
+    columns: StructType,
+    root: str,
+    needed_to: str,
+    owner: str = "The source",
+) -> list[str]:
+    """Return the columns that an argument names, as their owner, the source or the table, spells them.
 
     Raises UnknownColumn; UnsupportedFeature for a column whose values engines may compare differently.
     """
-    check_has_columns(argument, names, columns.names, "The source")
+    check_has_columns(argument, names, columns.names, owner)
     found = [columns.by_name[name.lower()] for name in names]
     for field in found:
         is_plain = field.type in _COMPARED_ALIKE or isinstance(field.type, DecimalType)
         if not is_plain or field.is_char or field.is_collated:
             raise UnsupportedFeature(
-                f"{root}: {argument} names the column {field.name!r} of the source, which is {field.type} or has a "
+                f"{root}: {argument} names the column {field.name!r}, which is {field.type} or has a "
                 f"collation. To {needed_to}, it must be a whole number, a decimal, a date, a timestamp or a text. "
                 "Cast it in the source's SQL. Nothing was changed.",
                 table=root,
@@ -69,9 +75,7 @@ def check_compared(argument: str, names: Sequence[str], columns: StructType, roo
     return [field.name for field in found]
 
 
-def folded_scan(
-    context: JobContext, inputs: Sequence[FileScan], keys: Sequence[str], fold: Fold, schema: pa.Schema, size_bytes: int
-) -> Task:
+def folded_scan(context: JobContext, inputs: Sequence[Input], fold: Fold, schema: pa.Schema, size_bytes: int) -> Task:
     """Return the task that yields the rows of the fold, in bins of a part of the keys that a task can hold.
 
     `size_bytes`: about the memory that all rows of the inputs take.
@@ -79,14 +83,14 @@ def folded_scan(
     parts = 1 + size_bytes // context.limits.held_source_bytes
     plan = plan_of(context.store, schema, ["part"] * parts, [0] * parts)
     bins = sent_bins(context, plan, [[number] for number in range(parts)])
-    scan = FoldedScan(bins=bins, schema=schema, inputs=tuple(inputs), keys=tuple(keys), fold=fold, parts=parts)
+    scan = FoldedScan(bins=bins, schema=schema, inputs=tuple(inputs), fold=fold, parts=parts)
     # Each bin reads all inputs.
-    return Task(source=scan, more_weight=sum(each.bins.weight for each in inputs))
+    return Task(source=scan, more_weight=sum(each.bins.weight for each, _ in inputs))
 
 
 def _written(
-    context: JobContext, inputs: Sequence[FileScan], keys: Sequence[str], fold: Fold, stored: pa.Schema, size_bytes: int
+    context: JobContext, inputs: Sequence[Input], fold: Fold, stored: pa.Schema, size_bytes: int
 ) -> tuple[StagedFile, ...]:
-    task = folded_scan(context, inputs, keys, fold, stored, size_bytes)
+    task = folded_scan(context, inputs, fold, stored, size_bytes)
     layout = input_layout(context, with_row_id(stored))
     return tuple(load(context, replace(task, layout=layout, numbers_rows=True), FOLDING).files)

@@ -71,6 +71,11 @@ def test_an_overwrite_counts_the_rows_that_it_wrote() -> None:
 
 TEXTS = [
     (
+        "apply_changes",
+        {"source": FILES, "keys": ["id"], "sequence_by": "at", "apply_as_deletes": "w"},
+        {"w": Sees.TABLE},
+    ),
+    (
         "write",
         {
             "source": {"sql": "q", "views": {"v": FILES}},

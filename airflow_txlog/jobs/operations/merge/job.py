@@ -223,6 +223,10 @@ class MergeRows(RowOperation[PreparedMerge]):
     def meet(self, snapshot: Snapshot, columns: StructType) -> None:
         """Check the columns of the source, once they are known and before a row is read."""
 
+    def columns_met(self, columns: StructType) -> StructType:
+        """Return the columns of the rows that meet the table: those of the source, unless they are made of its rows."""
+        return columns
+
     def _saved(self) -> MaterializedSource | None:
         """Return the source that an earlier try has materialized."""
         context = self._context
@@ -239,7 +243,8 @@ class MergeRows(RowOperation[PreparedMerge]):
         self.meet(snapshot, source.columns)
         first_row_wanted(context, source.columns)
         context.executor.foresee(lambda: why_spark_judges(context, source.columns, source=True))
-        context.executor.foresee(lambda: self._why_spark(snapshot, self._pair(snapshot, source.columns)))
+        met = self.columns_met(source.columns)
+        context.executor.foresee(lambda: self._why_spark(snapshot, self._pair(snapshot, met)))
         if source.reads_target:
             tx.read_whole_table()
         forget()

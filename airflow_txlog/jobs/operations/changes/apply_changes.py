@@ -1,0 +1,281 @@
+"""APPLY CHANGES: a MERGE of the newest event of each key, which acts only if it is newer than the row that it meets.
+
+The events are written down once. Each attempt folds them, with the deletions that the table remembers, to one row for
+each key. The merge does the rest: matching, deletion vectors, change rows, conflicts. The invariant: after a commit
+the table, with its tombstones, is what the events so far leave if they are applied in the order of their sequences.
+Source: docs/decisions/tombstones.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow.compute as pc
+
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import (
+    AnyClause,
+    ApplyChanges,
+    DeleteClause,
+    InsertClause,
+    Merge,
+    UpdateClause,
+)
+from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.tasks.change_rows import DELETES_COLUMN, Events, NewestEvent
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.predicate import plain_condition
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_columns, bare_type
+from airflow_txlog.errors import SchemaMismatch, UnsupportedPredicate
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.operations.changes.tombstones import Recording, Tombstones, check_life, tombstones_of
+from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
+from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, PairColumns, equal_columns
+from airflow_txlog.jobs.resume.attempts import Change, predicate_parameter
+from airflow_txlog.jobs.resume.memory import Memory
+from airflow_txlog.jobs.rows.operation import Found, StagedWork
+from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.source.folded import check_compared, folded
+from airflow_txlog.jobs.source.materialized import MaterializedSource, input_scan, read_input, stored_of
+from airflow_txlog.jobs.sql.columns import check_has_columns, missing_column
+from airflow_txlog.jobs.sql.gate import quoted
+from airflow_txlog.sql.expression import Column, Expression, columns_of
+from airflow_txlog.sql.sql_text import sql_text
+
+KEPT_SEQUENCE = "__SEQUENCE"
+"""The column of the table with the sequence of each row's event, if the rows do not get `sequence_by` itself."""
+
+_NEEDED_TO = "bring events into their order"
+
+
+def apply_changes(context: JobContext) -> JobResult:
+    """Run the job of `context.spec`; raises TxlogError."""
+    return run_row_operation(context, _ApplyChanges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Met:
+    """What the source's columns are to the table: keys, the sequence, the columns that rows get, and what deletes.
+
+    All are spelled as the source spells them; `kept_sequence` is the table's column. `deletes`: the bound condition, or
+    why only Spark evaluates it; None if no event deletes.
+    """
+
+    keys: tuple[str, ...]
+    sequence: str
+    kept_sequence: str
+    columns: tuple[str, ...]
+    deletes: Expression | str | None
+    nulls: frozenset[str] = frozenset()
+    """Keys of texts whose empty value the table stores as NULL."""
+
+
+def _met(context: JobContext, changes: ApplyChanges, snapshot: Snapshot, columns: StructType) -> _Met:
+    """Return what these columns of the source are to the table.
+
+    Raises UnknownColumn, SchemaMismatch and UnsupportedFeature, before an event is read.
+    """
+    root, table = context.root, snapshot.delta_schema
+    keys = check_compared("keys", changes.keys, columns, root, _NEEDED_TO)
+    (sequence,) = check_compared("sequence_by", [changes.sequence_by], columns, root, _NEEDED_TO)
+    for name in ("column_list", "except_column_list"):
+        check_has_columns(name, getattr(changes, name) or (), columns.names, "The source")
+    excepted = {name.lower() for name in changes.except_column_list or ()}
+    listed = {name.lower() for name in (*(changes.column_list or columns.names), *keys)} - excepted
+    chosen = tuple(name for name in columns.names if name.lower() in listed)
+    for name in chosen:
+        if table.find(name) is None and not (changes.schema_evolution and name not in (*keys, sequence)):
+            what = f"{root} has no column {name!r}, which rows would get from the source"
+            end = "Name it in except_column_list, or add it to the table. Nothing was changed."
+            raise missing_column(what, name, table.names, end)
+    kept = sequence if sequence in chosen else KEPT_SEQUENCE
+    if table.find(kept) is None:
+        raise SchemaMismatch(
+            f"{root} has no column {kept}, in which it keeps the sequence of each row if rows do not get the column "
+            f"{sequence!r} itself. Add it by DeltaAlterOperator(add_columns=…) with the type "
+            f"{columns.by_name[sequence.lower()].type}, or let rows get {sequence!r}. Nothing was changed.",
+            table=root,
+            columns=[kept],
+        )
+    check_compared("keys", keys, table, root, _NEEDED_TO, root)
+    for name, held in (*((key, key) for key in keys), (sequence, kept)):
+        given, wanted = columns.by_name[name.lower()].type, table.by_name[held.lower()].type
+        if bare_type(given) != bare_type(wanted):
+            raise SchemaMismatch(
+                f"{root}: the column {name!r} of the source is {given}, and {held!r} of the table is {wanted}. Keys "
+                "and sequences are compared as they are: cast the source's column in its SQL. Nothing was changed.",
+                table=root,
+                columns=[name],
+            )
+    partitions = {name.lower() for name in snapshot.partition_columns}
+    return _Met(
+        # In one order, whatever the order of the argument: tombstones have no names of columns.
+        keys=tuple(sorted(keys, key=lambda name: table.by_name[name.lower()].physical_name)),
+        sequence=sequence,
+        kept_sequence=kept,
+        columns=chosen,
+        deletes=_condition(context, changes, columns),
+        nulls=frozenset(
+            key for key in keys if key.lower() in partitions and columns.by_name[key.lower()].type is Primitive.STRING
+        ),
+    )
+
+
+def _condition(context: JobContext, changes: ApplyChanges, columns: StructType) -> Expression | str | None:
+    text = changes.apply_as_deletes
+    if text is None:
+        return None
+    used = {name: context.parameters[name] for name in sql_text(text).parameters if name in context.parameters}
+    return plain_condition(text, columns, used, may_fail=not context.leaves_values_to_spark)
+
+
+def as_merge(changes: ApplyChanges, met: _Met) -> Merge:
+    """Return the merge of folded events. Its texts are quoted names and comparisons."""
+    kept = quoted(met.kept_sequence)
+    older = f"({TARGET_ALIAS}.{kept} IS NULL OR {TARGET_ALIAS}.{kept} < {SOURCE_ALIAS}.{quoted(met.sequence)})"
+    deletes = f"{SOURCE_ALIAS}.{DELETES_COLUMN}"
+    values = {quoted(name): f"{SOURCE_ALIAS}.{quoted(name)}" for name in met.columns}
+    values[kept] = f"{SOURCE_ALIAS}.{quoted(met.sequence)}"
+    updated = {name: value for name, value in values.items() if name not in {*map(quoted, met.keys)}}
+    deleting: tuple[AnyClause, ...] = (DeleteClause(when="matched", condition=f"{deletes} AND {older}"),)
+    return Merge(
+        source=changes.source,
+        schema_evolution=changes.schema_evolution,
+        partition_predicate=changes.partition_predicate,
+        parameters=changes.parameters,
+        target_alias=TARGET_ALIAS,
+        source_alias=SOURCE_ALIAS,
+        on=equal_columns(met.keys),
+        clauses=(
+            *(deleting if met.deletes is not None else ()),
+            UpdateClause(when="matched", condition=older, set=updated),
+            InsertClause(condition=f"NOT {deletes}", values=values),
+        ),
+    )
+
+
+class _ApplyChanges(MergeRows):
+    """The pipeline's view of a job that applies changes. See `MergeRows`."""
+
+    clauses_not_plain = "columns of the source are not of the types of the table's, or the table has rules for rows"
+
+    def __init__(self, context: JobContext) -> None:
+        self._changes = context.record(ApplyChanges)
+        # The columns of the source are not known yet.
+        unmet = _Met(keys=self._changes.keys, sequence="", kept_sequence="", columns=(), deletes=None)
+        super().__init__(context, as_merge(self._changes, unmet))
+        self._met = unmet
+        self._events: MaterializedSource | None = None
+        self._folded: MaterializedSource | None = None
+        self._tombstones: Tombstones | None = None
+        self._recording = Recording(context, self._changes.tombstone_hours)
+
+    def meet(self, snapshot: Snapshot, columns: StructType) -> None:
+        """Check the source's columns, and make the merge of them.
+
+        Raises UnknownColumn, SchemaMismatch and UnsupportedFeature.
+        """
+        context, text = self._context, self._changes.apply_as_deletes
+        check_life(context, snapshot, self._changes.tombstone_hours)
+        self._met = _met(context, self._changes, snapshot, columns)
+        self._merge = as_merge(self._changes, self._met)
+        if text is not None:
+            self._gate.used |= set(self._gate.parameters_in(text))
+            try:
+                self._gate.check_clocks(text, columns.names)
+            except UnsupportedPredicate:
+                # Only Spark knows which of both the name means.
+                self._met = replace(self._met, deletes="a name that is a column and a clock")
+
+    def columns_met(self, columns: StructType) -> StructType:
+        """Return the columns of the folded events: those that rows get, the sequence, and whether the event deletes."""
+        met = self._met
+        fields = [columns.by_name[name.lower()] for name in dict.fromkeys((*met.columns, met.sequence))]
+        return bare_columns(StructType((*fields, StructField(DELETES_COLUMN, Primitive.BOOLEAN))))
+
+    def _why_spark(self, snapshot: Snapshot, pair: PairColumns) -> str | None:
+        if isinstance(self._met.deletes, str):
+            return f"apply_as_deletes is more than a plain condition: it has {self._met.deletes}"
+        return super()._why_spark(snapshot, pair)
+
+    def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
+        """Return the folded events: the same in each attempt, unless another job has recorded tombstones since."""
+        context, hours = self._context, self._changes.tombstone_hours
+        events = super()._source(tx, snapshot, memory)
+        met = self._met
+        known = tombstones_of(context, tx, snapshot, met.keys, met.kept_sequence, hours)
+        if self._folded is None or events is not self._events or self._tombstones != known:
+            if context.saved_inputs.tombstones != known.number:
+                # The findings so far are of rows that a newer tombstone may leave out.
+                memory.forget()
+                context.saved_inputs.tombstones = known.number
+            with context.step("fold"):
+                self._folded = self._newest(events, known)
+            self._events, self._tombstones = events, known
+            given = plural(events.num_rows, "event")
+            context.log(f"{given}, and {plural(self._folded.num_rows, 'key')} without a newer tombstone")
+        return self._folded
+
+    def _newest(self, events: MaterializedSource, known: Tombstones) -> MaterializedSource:
+        """Return the newest event of each key that is newer than the key's tombstones."""
+        context, met = self._context, self._met
+        columns, condition = self.columns_met(events.columns), met.deletes
+        if isinstance(condition, str):
+            events, condition = self._answered(events), Column(DELETES_COLUMN)
+        read = {*met.columns, met.sequence, *(() if condition is None else columns_of(condition))}
+        scan = input_scan(context, events.files, stored_of(events, read))
+        fold = NewestEvent(
+            events=Events(
+                keys=met.keys,
+                sequence=met.sequence,
+                columns=tuple(columns.names[:-1]),
+                deletes=condition,
+                nulls=met.nulls,
+                table=context.root,
+            )
+        )
+        size_bytes = events.bytes_of(read) + known.size_bytes
+        inputs = [(scan, met.keys), *((each, known.keys) for each in known.scans(context))]
+        return folded(context, inputs, fold, columns, size_bytes=size_bytes)
+
+    def _answered(self, events: MaterializedSource) -> MaterializedSource:
+        """Return the events with whether each of them deletes, by Spark."""
+        text = self._changes.apply_as_deletes
+        assert text is not None
+
+        def answer() -> MaterializedSource:
+            from airflow_txlog.jobs.operations.changes.answered_events import answered  # noqa: PLC0415 - only with Spark
+
+            return answered(self._context, self._gate, events, text)
+
+        return self._context.executor.by_spark("apply_as_deletes is more than a plain condition", answer)
+
+    def completed(self, tx: Transaction, prepared: PreparedMerge, change: Change) -> Change:
+        """Return the change with the tombstones of the folded events that delete."""
+        known, met = self._tombstones, self._met
+        assert known is not None
+        if self._context.is_dry_run or met.deletes is None or not self._deletes(prepared.source):
+            return change
+        write, first = self._recording.begin(tx, known, prepared.source, met.keys, met.sequence), change.before_commit
+
+        def before_commit() -> None:
+            write()
+            if first is not None:
+                first()
+
+        return replace(change, before_commit=before_commit, is_recorded=True)
+
+    def _deletes(self, source: MaterializedSource) -> bool:
+        """Return whether one of the folded events deletes."""
+        rows = read_input(self._context, source.files, stored_of(source, [DELETES_COLUMN]), "look for deletions")
+        return bool(pc.any(rows.column(DELETES_COLUMN)).as_py())
+
+    def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
+        """Return the parameters of the merge, with readable aliases."""
+        described = {"predicate": predicate_parameter([equal_columns(self._changes.keys, "t", "s")])}
+        return super().parameters(prepared) | described
+
+    def metrics(self, prepared: PreparedMerge, found: Found, work: StagedWork) -> dict[str, int]:
+        assert self._events is not None
+        return {**super().metrics(prepared, found, work), "numEvents": self._events.num_rows}

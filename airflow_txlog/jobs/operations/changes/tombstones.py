@@ -1,0 +1,225 @@
+"""The deletions that a table remembers, so that an older event does not bring a row back.
+
+Tombstones are Parquet files in a hidden folder of the table, which no reader takes for data and no VACUUM deletes. A
+manifest lists the valid ones, and an application transaction of the table names the manifest by its number. The
+invariant: the commit that deletes rows also names their tombstones, so that a table never has one without the other.
+Source: docs/decisions/tombstones.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+from airflow_txlog.datafiles.tasks.change_rows import DELETES_COLUMN, SEQUENCE_COLUMN, deletions, key_column
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
+from airflow_txlog.datafiles.tasks.scan_and_write import Task
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.errors import CorruptTable, InvalidJobSpec
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import bins_for, plan_of
+from airflow_txlog.jobs.files.stage import input_layout, load
+from airflow_txlog.jobs.source.materialized import MaterializedSource, input_scan, stored_of
+from airflow_txlog.locations import readable
+
+FOLDER = "_txlog_tombstones"
+APPLICATION = "airflow_txlog/tombstones/"
+"""The application transactions that name manifests begin so."""
+
+_HOUR_MS = 3_600_000
+# A file that no manifest lists may belong to a job that runs, or to a version that a RESTORE brings back.
+_LEAST_AGE_MS = 8 * 24 * _HOUR_MS
+# Beyond this many files, those of earlier runs become one.
+_MOST_FILES = 16
+_FILE = re.compile(r"[\w.-]+\.parquet", re.ASCII)
+
+
+class TombstoneFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of tombstones: its name in the folder, and when they were recorded at the latest."""
+
+    name: str
+    size_bytes: int
+    num_records: int
+    recorded_ms: int
+
+
+class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    files: tuple[TombstoneFile, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tombstones:
+    """The tombstones of a snapshot for certain keys, which `application` stands for.
+
+    `number`: of their manifest; None if there never was one. `folder`: of this manifest and all that it lists. `types`:
+    of the keys and of the sequence.
+    """
+
+    application: str
+    folder: str
+    number: int | None
+    files: tuple[TombstoneFile, ...]
+    types: tuple[pa.DataType, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of the keys in the files."""
+        return tuple(key_column(number) for number in range(len(self.types) - 1))
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(list(zip([*self.keys, SEQUENCE_COLUMN], self.types, strict=True)))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    def scans(self, context: JobContext) -> list[MaterializedScan]:
+        """Return the scans of all tombstones: one, or none if there are none."""
+        return [self.scan(context, self.files)] if self.files else []
+
+    def scan(self, context: JobContext, files: Sequence[TombstoneFile]) -> MaterializedScan:
+        """Return the scan of some of the files."""
+        paths, sizes = [f"{self.folder}/{file.name}" for file in files], [file.size_bytes for file in files]
+        plan = plan_of(context.store, self.schema, paths, sizes)
+        return MaterializedScan(bins=bins_for(context, plan), schema=self.schema)
+
+    def path_of(self, number: int) -> str:
+        """Return the path of a manifest."""
+        return f"{self.folder}/{number:020d}.json"
+
+
+def check_life(context: JobContext, snapshot: Snapshot, hours: float) -> None:
+    """Raise InvalidJobSpec if the table may forget its tombstones earlier than after these hours."""
+    retention_ms = snapshot.table_properties.set_transaction_retention_ms
+    if retention_ms is not None and hours * _HOUR_MS > retention_ms:
+        raise InvalidJobSpec(
+            f"{context.root}: tombstone_hours is {hours:g}, and the table forgets application transactions, which name "
+            f"its tombstones, after {retention_ms / _HOUR_MS:g} hours (delta.setTransactionRetentionDuration). Raise "
+            "that property, or lower tombstone_hours. Nothing was read.",
+            argument="tombstone_hours",
+        )
+
+
+def tombstones_of(
+    context: JobContext, tx: Transaction, snapshot: Snapshot, keys: Sequence[str], kept_sequence: str, hours: float
+) -> Tombstones:
+    """Return the tombstones that the snapshot names for these columns of the table.
+
+    A commit that lands first and names others is a conflict. Raises CorruptTable if their manifest is gone while a
+    tombstone in it may still count.
+    """
+    fields = [snapshot.delta_schema.by_name[name.lower()] for name in (*keys, kept_sequence)]
+    # A renamed column keeps its physical name, and a clone has another id.
+    of = "\0".join([snapshot.metadata.id, *(field.physical_name for field in fields)])
+    digest = hashlib.sha256(of.encode(errors="surrogatepass")).hexdigest()[:32]
+    application = APPLICATION + digest
+    found = Tombstones(
+        application=application,
+        folder=f"{FOLDER}/{digest}",
+        number=tx.read_application(application),
+        files=(),
+        types=tuple(snapshot.schema.field(field.name).type for field in fields),
+    )
+    if found.number is None:
+        return found
+    recorded_ms = snapshot.state.transactions[application].last_updated or 0
+    may_matter = context.clock.now_ms() - recorded_ms < hours * _HOUR_MS
+    return replace(found, files=_listed(context, found.path_of(found.number), may_matter=may_matter))
+
+
+def _listed(context: JobContext, path: str, *, may_matter: bool) -> tuple[TombstoneFile, ...]:
+    try:
+        found = msgspec.json.decode(context.store.read(path), type=_Manifest)
+    except FileNotFoundError as error:
+        if not may_matter:
+            return ()
+        raise _broken(context, path, "is gone") from error
+    except msgspec.MsgspecError as error:
+        raise _broken(context, path, "cannot be read") from error
+    if found.format != 1 or not all(_FILE.fullmatch(file.name) for file in found.files):
+        raise _broken(context, path, "is not of a form that this release knows")
+    return found.files
+
+
+def _broken(context: JobContext, path: str, what: str) -> CorruptTable:
+    return CorruptTable(
+        f"{context.root}: the table names tombstones, and their list {readable(context.root, path)} {what}. Without "
+        "them, an older event could bring a deleted row back. Nothing was changed. Restore the file; "
+        "or, if no event older than the deletions can come, let tombstone_hours be 0 for one run.",
+        table=context.root,
+        path=path,
+    )
+
+
+class Recording:
+    """Writes the tombstones of a job's deletions before its commit, again in each attempt."""
+
+    def __init__(self, context: JobContext, hours: float) -> None:
+        self._context = context
+        self._life_ms = int(hours * _HOUR_MS)
+        self._written: list[str] = []
+
+    def begin(
+        self, tx: Transaction, known: Tombstones, folded: MaterializedSource, keys: Sequence[str], sequence: str
+    ) -> Callable[[], None]:
+        """Have the commit name a new manifest; return the step that writes it and the tombstones of `folded`."""
+        clock = self._context.clock
+        # Ascending in time, and not taken by another job of the same millisecond.
+        number = (clock.now_ms() << 20) + int(clock.unique_id().replace("-", "")[:5], 16)
+        tx.set_application(known.application, number)
+        return lambda: self._write(number, known, folded, keys, sequence)
+
+    def _write(
+        self, number: int, known: Tombstones, folded: MaterializedSource, keys: Sequence[str], sequence: str
+    ) -> None:
+        context, now_ms = self._context, self._context.clock.now_ms()
+        # An attempt that lost has left these, and no commit names them.
+        for path in self._written:
+            context.store.delete(path)
+        self._written = [known.path_of(number)]
+        read = stored_of(folded, {*keys, sequence, DELETES_COLUMN})
+        steps = (partial(deletions, tuple(keys), sequence),)
+        new = self._staged(known, Task(source=input_scan(context, folded.files, read), steps=steps), now_ms)
+        kept = [file for file in known.files if file.recorded_ms > now_ms - self._life_ms]
+        if len(kept) >= _MOST_FILES:
+            latest_ms = max(file.recorded_ms for file in kept)
+            kept = self._staged(known, Task(source=known.scan(context, kept)), latest_ms)
+        manifest = _Manifest(format=1, files=(*kept, *new))
+        path, data = known.path_of(number), msgspec.json.encode(manifest)
+        if not context.store.put_if_absent(path, data) and context.store.read(path) != data:
+            raise _broken(context, path, "is another job's")
+        self._sweep(known, manifest, now_ms)
+
+    def _staged(self, known: Tombstones, task: Task, recorded_ms: int) -> list[TombstoneFile]:
+        """Write the rows of the task as tombstones."""
+        context = self._context
+        layout = replace(input_layout(context, known.schema), folder=known.folder)
+        staged = load(context, replace(task, layout=layout), "write tombstones").files
+        self._written += [file.store_path for file in staged]
+        return [
+            TombstoneFile(
+                name=file.store_path.removeprefix(f"{known.folder}/"),
+                size_bytes=file.size_bytes,
+                num_records=file.num_records,
+                recorded_ms=recorded_ms,
+            )
+            for file in staged
+        ]
+
+    def _sweep(self, known: Tombstones, manifest: _Manifest, now_ms: int) -> None:
+        """Delete old files that neither the table's manifest nor the new one lists."""
+        store = self._context.store
+        listed = {f"{known.folder}/{file.name}" for file in (*known.files, *manifest.files)}
+        listed |= {known.path_of(known.number)} if known.number is not None else set()
+        old_ms = now_ms - self._life_ms - _LEAST_AGE_MS
+        for info in store.list(known.folder):
+            if info.path not in listed and info.modified_ms < old_ms:
+                store.delete(info.path)

@@ -1,0 +1,63 @@
+"""DeltaApplyChangesOperator: apply the events of another system to a table, in whatever order they come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_txlog.contract.operations import ApplyChanges, Operation
+from airflow_txlog.operators.checked import SourceOperator
+
+
+class DeltaApplyChangesOperator(SourceOperator):
+    """Apply change events to a Delta table in the order of their sequence, in one commit.
+
+    Events may come in any order, late, several for one key, and more than once. The table equals what all events so far
+    leave if they are applied in order. The names of the arguments are those of Spark's AUTO CDC.
+
+    :param source: the events: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
+    :param keys: the columns, of the table and of the source, that together identify a row. (templated)
+    :param sequence_by: the column of the source that orders the events of a key. (templated)
+    :param apply_as_deletes: a SQL condition on the source's columns: events for which it is TRUE delete their row.
+        None: no event deletes. (templated)
+    :param column_list: the columns of the source that rows get; None: all but `except_column_list`. (templated)
+    :param except_column_list: columns of the source that rows do not get. (templated)
+    :param schema_evolution: add columns of the source that the table lacks, and widen types, as in DeltaMergeOperator
+        with `"*"`.
+    :param tombstone_hours: for how long the table remembers a deletion at least, so that an older event that comes late
+        does not bring the row back.
+
+    Example: `DeltaApplyChangesOperator(task_id="apply", table_uri="/lake/users", source=files("/in/events"),
+    keys=["user_id"], sequence_by="changed_at", apply_as_deletes="op = 'd'", except_column_list=["op"])`. Other
+    arguments: `DataChangingOperator` and `TxlogOperator`.
+    """
+
+    operation: ClassVar[type[Operation]] = ApplyChanges
+    template_fields: Sequence[str] = (
+        *SourceOperator.template_fields,
+        *("source", "keys", "sequence_by", "apply_as_deletes", "column_list", "except_column_list"),
+    )
+
+    def __init__(
+        self,
+        *,
+        source: Mapping[str, Any],
+        keys: str | Sequence[str],
+        sequence_by: str,
+        apply_as_deletes: str | None = None,
+        column_list: str | Sequence[str] | None = None,
+        except_column_list: str | Sequence[str] | None = None,
+        schema_evolution: bool = False,
+        tombstone_hours: float = 168,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.keys = keys
+        self.sequence_by = sequence_by
+        self.apply_as_deletes = apply_as_deletes
+        self.column_list = column_list
+        self.except_column_list = except_column_list
+        self.schema_evolution = schema_evolution
+        self.tombstone_hours = tombstone_hours
+        self.check_literals()

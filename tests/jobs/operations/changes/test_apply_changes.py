@@ -1,0 +1,252 @@
+"""Alone in showing that a table to which changes are applied is what the ordered history of its events leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.jobs.operations.changes.tombstones import FOLDER
+from airflow_txlog.storage.limits import USUAL
+from tests.helpers.jobs import application, committed, error_of, run
+from tests.helpers.racing import winning
+from tests.helpers.rows import make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVENTS = pa.schema([("id", pa.int64()), ("at", pa.int32()), ("name", pa.string()), ("op", pa.string())])
+ROWS = pa.schema([("id", pa.int64()), ("at", pa.int32()), ("name", pa.string())])
+ARGUMENTS: dict[str, Any] = {
+    "keys": ["id"],
+    "sequence_by": "at",
+    "apply_as_deletes": "op = 'd'",
+    "except_column_list": ["op"],
+}
+
+Event = tuple[int, int, str | None, str]
+
+
+def events(path: Path, rows: list[Event]) -> dict[str, Any]:
+    columns = zip(*rows, strict=True) if rows else [[]] * 4
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, EVENTS, strict=True)]
+    pq.write_table(pa.table(arrays, EVENTS), path)
+    return {"format": "parquet", "path": str(path)}
+
+
+def empty(path: Path, **more: Any) -> Table:
+    return make_table(path, ROWS.empty_table(), **more)
+
+
+def apply(table: Table, rows: list[Event], spark: SparkSession | None = None, **more: Any) -> Any:
+    source = events(Path(table.uri.removeprefix("file://")).parent / "events.parquet", rows)
+    return run(spark, "apply_changes", table, **{**ARGUMENTS, "source": source, **more})
+
+
+def rows_of(table: Table) -> set[tuple[int, int, str | None]]:
+    found = [(row["id"], row["at"], row["name"]) for row in table.to_arrow().to_pylist()]
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def wanted(history: list[Event]) -> set[tuple[int, int, str | None]]:
+    """The plain reference: the newest event of each key."""
+    newest: dict[int, Event] = {}
+    for event in sorted(history, key=lambda each: each[1]):
+        newest[event[0]] = event
+    return {(key, at, name) for key, at, name, op in newest.values() if op != "d"}
+
+
+def drawn(rng: random.Random, num_keys: int) -> list[list[Event]]:
+    """The batches in which a history of each key comes: in any order, late, and more than once."""
+    batches: list[list[Event]] = [[] for _ in range(4)]
+    for key in range(num_keys):
+        history = [(key, at, rng.choice([None, "a", "b"]), rng.choice("uuud")) for at in range(6)]
+        history = rng.sample(history, rng.randint(1, len(history)))
+        for event in (*history, *rng.choices(history, k=rng.randint(0, 3))):
+            rng.choice(batches).append(event)
+    for batch in batches:
+        rng.shuffle(batch)
+    return batches
+
+
+def check_histories(table: Table, batches: list[list[Event]], spark: SparkSession | None = None, **more: Any) -> None:
+    before: list[Event] = []
+    for batch in batches:
+        before += batch
+        result = apply(table, batch, spark, **more)
+        assert result.status in ("committed", "nothing_to_do"), result.error
+        assert rows_of(table) == wanted(before)
+
+
+LAYOUTS: list[dict[str, Any]] = [
+    {"properties": {"delta.enableDeletionVectors": "true", "delta.enableRowTracking": "true"}},
+    {"properties": {"delta.enableChangeDataFeed": "true", "delta.columnMapping.mode": "name"}},
+    {"partition_by": ["name"]},
+]
+
+
+@pytest.mark.parametrize("number", range(len(LAYOUTS)))
+def test_the_table_is_the_ordered_history_in_whatever_order_events_come(number: int, tmp_path: Path) -> None:
+    table = empty(tmp_path / "t", **LAYOUTS[number])
+    batches = drawn(random.Random(number), 100)
+    # One part of the keys a task, and all in one.
+    limits = dataclasses.replace(USUAL, held_source_bytes=2000 if number else USUAL.held_source_bytes)
+    check_histories(table, batches, limits=limits)
+    assert apply(table, batches[-1]).status == "nothing_to_do"
+    if "delta.enableChangeDataFeed" in str(LAYOUTS[number]):
+        state: set[tuple[int, int, str | None]] = set()
+        for row in table.changes(1, table.latest_version()).sort_by("_commit_version").to_pylist():
+            values = (row["id"], row["at"], row["name"])
+            state = state - {values} if row["_change_type"] in ("delete", "update_preimage") else state | {values}
+        assert state == rows_of(table)
+
+
+@pytest.mark.long("ten thousand histories")
+@pytest.mark.parametrize("seed", range(2))
+def test_ten_thousand_histories_are_ordered(seed: int, tmp_path: Path) -> None:
+    check_histories(empty(tmp_path / "t", **LAYOUTS[seed]), drawn(random.Random(seed), 5000))
+
+
+@pytest.mark.spark
+@pytest.mark.long("ten thousand histories by Spark")
+def test_spark_orders_ten_thousand_histories(tmp_path: Path, spark: SparkSession) -> None:
+    # Only Spark knows `rlike`.
+    arguments = {"apply_as_deletes": "op rlike '^d$'"}
+    check_histories(empty(tmp_path / "t"), drawn(random.Random(7), 10_000), spark, **arguments)
+
+
+@pytest.mark.spark
+@pytest.mark.long("new columns, by Spark")
+def test_the_table_gets_new_columns_of_the_source(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", ROWS.remove(2).empty_table())
+    committed(apply(table, [(1, 5, "a", "u"), (2, 5, None, "d")], spark, schema_evolution=True))
+    assert rows_of(table) == {(1, 5, "a")}
+
+
+def test_a_table_remembers_a_deletion_before_it_has_seen_the_row(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    committed(apply(table, [(1, 5, None, "d")]))
+    assert apply(table, [(1, 4, "late", "u")]).status == "nothing_to_do"
+    # Equal to the tombstone: the first one wins.
+    assert apply(table, [(1, 5, "same", "u")]).status == "nothing_to_do"
+    committed(apply(table, [(1, 6, "new", "u")]))
+    assert rows_of(table) == {(1, 6, "new")}
+    assert not list((tmp_path / "t").glob("*.parquet*tmp"))
+
+
+def test_many_runs_with_deletions_leave_few_files_of_tombstones(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    for key in range(18):
+        committed(apply(table, [(key, 5, None, "d")]))
+    (manifest, *_) = sorted((tmp_path / "t" / FOLDER).glob("*/*.json"), reverse=True)
+    assert len(json.loads(manifest.read_text())["files"]) < 5
+    assert apply(table, [(key, 4, "late", "u") for key in range(18)]).status == "nothing_to_do"
+
+
+def test_tombstones_expire_and_a_lost_list_is_noticed(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    committed(apply(table, [(1, 5, None, "d")]))
+    time.sleep(0.01)
+    committed(apply(table, [(2, 5, None, "d")], tombstone_hours=0))
+    committed(apply(table, [(1, 4, "late", "u"), (2, 4, "late", "u")]))
+    assert rows_of(table) == {(1, 4, "late")}
+    for manifest in (tmp_path / "t" / FOLDER).glob("*/*.json"):
+        manifest.unlink()
+    error = error_of(apply(table, [(3, 1, "x", "u")]))
+    assert (error["type"], "is gone" in error["message"]) == ("CorruptTable", True)
+    committed(apply(table, [(3, 1, "x", "u")], tombstone_hours=0))
+
+
+def test_the_sequence_may_be_kept_in_a_column_of_its_own(tmp_path: Path) -> None:
+    more = {"except_column_list": ["op", "at"]}
+    table = make_table(tmp_path / "t", ROWS.remove(1).empty_table())
+    error = error_of(apply(table, [(1, 5, "a", "u")], **more))
+    assert (error["type"], "has no column __SEQUENCE" in error["message"]) == ("SchemaMismatch", True)
+    wide = ROWS.remove(1).append(pa.field("__SEQUENCE", pa.int32()))
+    table = make_table(tmp_path / "u", pa.Table.from_pylist([{"id": 1, "name": "unordered"}], wide))
+    committed(apply(table, [(1, 5, "a", "u"), (2, 2, "b", "u")], **more))
+    assert apply(table, [(1, 4, "late", "d"), (2, 1, "late", "u")], **more).status == "committed"
+    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 1, "name": "a", "__SEQUENCE": 5},
+        {"id": 2, "name": "b", "__SEQUENCE": 2},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "error_type", "says"),
+    [
+        ([(1, 5, "a", "u"), (1, 5, "b", "u")], {}, "AmbiguousMerge", "at least 1 of 2 events have the key and"),
+        ([(1, 5, "a", "u"), (1, 5, "a", "d")], {}, "AmbiguousMerge", "(id; at) and differ from it"),
+        ([(None, 5, "a", "u")], {}, "SchemaMismatch", "in 1 of 1 events the column 'id', which is a key, is NULL"),
+        ([(1, None, "a", "u")], {}, "SchemaMismatch", "the column 'at', which is the sequence, is NULL"),
+        ([(1, 5, "a", "u")], {"except_column_list": None}, "UnknownColumn", "'op', which rows would get"),
+        ([(1, 5, "a", "u")], {"sequence_by": "when"}, "UnknownColumn", "no column 'when', which sequence_by names"),
+        ([(1, 5, "a", "u")], {"keys": ["uid"]}, "UnknownColumn", "no column 'uid', which keys names"),
+        ([(1, 5, "a", "u")], {"column_list": ["nmae"], "except_column_list": None}, "UnknownColumn", "column_list"),
+        ([(1, 5, "a", "u")], {"tombstone_hours": 1000.0}, "InvalidJobSpec", "setTransactionRetentionDuration"),
+    ],
+    ids=map(str, itertools.count()),
+)
+def test_events_without_a_place_in_the_history_are_refused(
+    rows: list[Any], more: dict[str, Any], error_type: str, says: str, tmp_path: Path
+) -> None:
+    table = empty(tmp_path / "t")
+    error = error_of(apply(table, rows, **more))
+    assert (error["type"], error["retryable"], says in error["message"]) == (error_type, False, True), error
+    assert table.latest_version() == 0
+    assert not (tmp_path / "t" / FOLDER).exists()
+
+
+def test_events_that_a_newer_one_decides_may_differ_and_equal_ones_count_once(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    rows: list[Event] = [(1, 5, "a", "u"), (1, 5, "b", "u"), (1, 6, None, "u"), (1, 6, None, "u"), (2, 1, "x", "d")]
+    committed(apply(table, [*rows, (2, 1, "y", "d")]))
+    assert rows_of(table) == {(1, 6, None)}
+
+
+def test_types_must_be_those_of_the_table(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", ROWS.set(0, pa.field("id", pa.string())).empty_table())
+    error = error_of(apply(table, [(1, 5, "a", "u")]))
+    assert (error["type"], "'id' of the source is long" in error["message"]) == ("SchemaMismatch", True), error
+    table = make_table(tmp_path / "u", ROWS.set(1, pa.field("at", pa.int64())).empty_table())
+    error = error_of(apply(table, [(1, 5, "a", "u")]))
+    assert "'at' of the source is integer, and 'at' of the table is long" in error["message"]
+    error = error_of(apply(table, [(1, 5, "a", "u")], source=real_sequences(tmp_path / "real.parquet")))
+    assert (error["type"], "sequence_by names the column 'at'" in error["message"]) == ("UnsupportedFeature", True)
+
+
+def real_sequences(path: Path) -> dict[str, Any]:
+    pq.write_table(pa.table({"id": [1], "at": [1.5], "name": ["a"], "op": ["u"]}), path)
+    return {"format": "parquet", "path": str(path)}
+
+
+def test_two_jobs_that_both_delete_remember_both_deletions(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    committed(apply(table, [(1, 1, "a", "u"), (2, 1, "b", "u")]))
+    other = events(tmp_path / "other.parquet", [(2, 5, None, "d")])
+    log = winning("staged", lambda: committed(run(None, "apply_changes", table, source=other, **ARGUMENTS)))
+    result = committed(apply(table, [(1, 5, None, "d"), (2, 4, "late", "u")], log=log))
+    assert (result.attempts, rows_of(table)) == (2, set())
+    assert apply(table, [(1, 4, "late", "u"), (2, 4, "late", "u")]).status == "nothing_to_do"
+
+
+def test_a_dry_run_and_a_failed_check_remember_nothing(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    committed(apply(table, [(1, 1, "a", "u")]))
+    assert apply(table, [(1, 5, None, "d")], dry_run=True).metrics["numTargetRowsDeleted"] == 1
+    assert error_of(apply(table, [(1, 5, None, "d")], max_deleted_rows=0))["type"] == "ExpectationFailed"
+    assert not (tmp_path / "t" / FOLDER).exists()
+    work = application()
+    committed(apply(table, [(1, 3, "b", "u"), (1, 5, None, "d")], application=work))
+    assert apply(table, [(1, 5, None, "d")], application=work).status == "already_done"
+    assert rows_of(table) == set()
