@@ -1,6 +1,6 @@
-"""The whole list of shops arrives each day: the table gets its rows, and half a list deletes nothing.
+"""The whole list of shops arrives each day. One table gets its rows, another one keeps each version of a row.
 
-The table lies below the folder named by TXLOG_DEMO_FOLDER.
+The tables are below the folder named by TXLOG_DEMO_FOLDER.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from airflow.sdk import DAG, task
 
-from airflow_txlog.operators import DeltaApplySnapshotOperator, DeltaWriteOperator, files
+from airflow_txlog.operators import DeltaAlterTableOperator, DeltaApplySnapshotOperator, DeltaWriteOperator, files
 
 FOLDER = Path(os.environ.get("TXLOG_DEMO_FOLDER", str(Path(tempfile.gettempdir()) / "txlog_demo")))
 FIRST, SECOND = str(FOLDER / "shops_1.parquet"), str(FOLDER / "shops_2.parquet")
-SHOPS = str(FOLDER / "shops")
+SHOPS, HISTORY = str(FOLDER / "shops"), str(FOLDER / "shops_history")
 
 with DAG(
     dag_id="shop_snapshots",
@@ -34,7 +34,8 @@ with DAG(
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        shutil.rmtree(SHOPS, ignore_errors=True)
+        for table in (SHOPS, HISTORY):
+            shutil.rmtree(table, ignore_errors=True)
         FOLDER.mkdir(parents=True, exist_ok=True)
         cities = {1: "Oslo", 2: "Bergen", 3: "Tromsø", 4: "Bodø"}
         pq.write_table(pa.table({"shop": list(cities), "city": list(cities.values())}), FIRST)
@@ -53,4 +54,25 @@ with DAG(
     )
     # [END howto_operator_apply_snapshot]
 
-    export() >> load >> follow
+    load_history = DeltaWriteOperator(task_id="load_history", table_uri=HISTORY, source=files(FIRST), mode="overwrite")
+
+    # [START howto_operator_apply_snapshot_history]
+    begin_history = DeltaAlterTableOperator(
+        task_id="begin_history",
+        table_uri=HISTORY,
+        add_columns={"__START_AT": "TIMESTAMP", "__END_AT": "TIMESTAMP"},
+    )
+    keep_history = DeltaApplySnapshotOperator(
+        task_id="keep_history",
+        table_uri=HISTORY,
+        source=files(SECOND),
+        keys=["shop"],
+        max_deleted_fraction=0.25,
+        stored_as_scd_type=2,
+        snapshot_at="{{ ts }}",
+    )
+    # [END howto_operator_apply_snapshot_history]
+
+    export() >> [load, load_history]
+    load >> follow
+    load_history >> begin_history >> keep_history

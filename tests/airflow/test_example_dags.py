@@ -132,13 +132,23 @@ def test_the_people_of_a_file_of_keys_are_forgotten_in_both_tables(folder: Path,
     assert tasks["check"][0].xcom_pull(task_ids="check") == {"people": 997, "orders": 4980}
 
 
-def test_a_table_gets_the_rows_of_the_second_snapshot(folder: Path, dag_of: ParseDag) -> None:
+def test_a_table_gets_the_rows_of_a_snapshot_and_another_keeps_each_version(folder: Path, dag_of: ParseDag) -> None:
     tasks = run(dag_of("shop_snapshots", "shop_snapshots"))
     metrics = tasks["follow"][0].xcom_pull(task_ids="follow")["metrics"]
     names = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
     assert [metrics[name] for name in names] == [1, 1, 1]
     rows = Table.open(folder / "shops").to_arrow().to_pylist()
     assert {row["shop"]: row["city"] for row in rows} == {1: "Oslo", 2: "Stavanger", 3: "Tromsø", 5: "Molde"}
+    history = Table.open(folder / "shops_history").to_arrow().to_pylist()
+    (at,) = {row["__START_AT"] for row in history} - {None}
+    assert {(row["shop"], row["city"], row["__START_AT"], row["__END_AT"]) for row in history} == {
+        (1, "Oslo", None, None),
+        (2, "Bergen", None, at),
+        (2, "Stavanger", at, None),
+        (3, "Tromsø", None, None),
+        (4, "Bodø", None, at),
+        (5, "Molde", at, None),
+    }
 
 
 def test_rows_of_tasks_are_written_by_the_hook_and_a_cleared_run_writes_its_own(folder: Path, dag_of: ParseDag) -> None:

@@ -128,7 +128,13 @@ TASKS: dict[str, Callable[[], Any]] = {
         task_id="t", **LOADING, source=SOURCE, keys=["id"], sequence_by="a", column_list=["b"]
     ),
     "apply_snapshot": lambda: DeltaApplySnapshotOperator(
-        task_id="t", **LOADING, source=SOURCE, keys=["id"], max_deleted_fraction=0.1
+        task_id="t",
+        **LOADING,
+        source=SOURCE,
+        keys=["id"],
+        max_deleted_fraction=0.1,
+        stored_as_scd_type=2,
+        snapshot_at="2024-01-01T00:00:00Z",
     ),
     "upsert": lambda: DeltaUpsertOperator(task_id="t", **LOADING, source=SOURCE, keys=["id"], columns=["a", "b"]),
     "incremental": lambda: DeltaIncrementalOperator(

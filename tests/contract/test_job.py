@@ -53,6 +53,18 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ("upsert", {"source": FILES, "keys": ["id", "day"], "columns": ["v"], "schema_evolution": True}),
     ("apply_snapshot", {"source": FILES, "keys": ["id"], "max_deleted_fraction": 0.1}),
     ("apply_snapshot", {"source": FILES, "keys": ["id"], "max_deleted_fraction": 1, "hard_deletes": "ignore"}),
+    (
+        "apply_snapshot",
+        {
+            "source": FILES,
+            "keys": ["id"],
+            "max_deleted_fraction": 0.1,
+            "stored_as_scd_type": 2,
+            "hard_deletes": "invalidate",
+            "snapshot_at": "2026-03-01T12:00:00Z",
+            "current_column": "is_current",
+        },
+    ),
     ("truncate", {}),
     ("alter", {"set_properties": {"delta.appendOnly": "true"}, "unset_properties": ["a"]}),
     ("alter", {"add_columns": {"a": "INT", "b.c": {"type": "INT", "comment": "c", "default": "1"}}}),
@@ -112,6 +124,19 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
         "apply_snapshot",
         {"source": FILES, "keys": ["id"], "max_deleted_fraction": 0.1, "hard_deletes": "maybe"},
         "arguments.hard_deletes",
+    ),
+    *(
+        ("apply_snapshot", {"source": FILES, "keys": ["id"], "max_deleted_fraction": 0.1, **more}, f"arguments.{name}")
+        for name, more in (
+            ("hard_deletes", {"hard_deletes": "invalidate"}),
+            ("hard_deletes", {"hard_deletes": "delete", "stored_as_scd_type": 2}),
+            ("current_column", {"current_column": "c"}),
+            ("snapshot_at", {"snapshot_at": "2026-01-01"}),
+            ("snapshot_at", {"snapshot_at": "soon", "stored_as_scd_type": 2}),
+            ("stored_as_scd_type", {"stored_as_scd_type": 3}),
+            ("end_column", {"start_column": "at", "end_column": "AT", "stored_as_scd_type": 2}),
+            ("schema_evolution", {"schema_evolution": True, "stored_as_scd_type": 2}),
+        )
     ),
     ("upsert", {"source": FILES, "keys": ["id", "ID"]}, "arguments.keys"),
     ("upsert", {"source": FILES, "keys": ["id"], "columns": []}, "arguments.columns"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from airflow_txlog.contract.operations.base import SourceOperation, register
-from airflow_txlog.contract.operations.fields import Hours, Share, SomeColumnNames, TableText, Text
+from airflow_txlog.contract.operations.fields import Hours, Moment, Share, SomeColumnNames, TableText, Text
 from airflow_txlog.contract.operations.reading import want
 from airflow_txlog.contract.operations.records import is_in_reach, looks_plain, may_be_read_here
 
@@ -63,8 +65,11 @@ class Upsert(KeyedOperation, frozen=True, kw_only=True, tag="upsert"):
 class ApplySnapshot(KeyedOperation, frozen=True, kw_only=True, tag="apply_snapshot"):
     """Give the table the rows of the source, a whole snapshot: insert new ones, and update those that differ.
 
-    `hard_deletes`: of a row that is not in the snapshot: "delete" it or "ignore" it. `max_deleted_fraction` has no
-    default: half a snapshot must not delete half of the table.
+    `hard_deletes`: of a row that is not in the snapshot: "delete" it, "ignore" it, or end its validity, "invalidate".
+    `max_deleted_fraction` has no default: half a snapshot must not delete half of the table. With `stored_as_scd_type`
+    2 the table keeps each version of a row, valid from `start_column` until `end_column`, which is NULL in the rows
+    that `current_column` marks. `snapshot_at`: the time of the snapshot, ISO-8601, in UTC if it names no
+    zone; null: the job's current time.
     """
 
     job = "airflow_txlog.jobs.operations.changes.apply_snapshot:apply_snapshot"
@@ -75,7 +80,38 @@ class ApplySnapshot(KeyedOperation, frozen=True, kw_only=True, tag="apply_snapsh
     }
 
     max_deleted_fraction: Share
-    hard_deletes: Literal["delete", "ignore"] = "delete"
+    stored_as_scd_type: Literal[1, 2] = 1
+    hard_deletes: Literal["delete", "ignore", "invalidate"] | None = None
+    start_column: Text = "__START_AT"
+    end_column: Text = "__END_AT"
+    current_column: Text | None = None
+    snapshot_at: Moment | None = None
+
+    def __post_init__(self) -> None:
+        if self.hard_deletes is None:
+            gone = "delete" if self.stored_as_scd_type == 1 else "invalidate"
+            msgspec.structs.force_setattr(self, "hard_deletes", gone)
+        super().__post_init__()
+
+    def check(self) -> None:
+        super().check()
+        if self.stored_as_scd_type == 1:
+            want("arguments.hard_deletes", self.hard_deletes != "invalidate", '"delete" or "ignore"', self.hard_deletes)
+            for name in ("current_column", "snapshot_at"):
+                possible = getattr(self, name) is None
+                want(f"arguments.{name}", possible, "null without stored_as_scd_type 2", getattr(self, name))
+            return
+        want("arguments.hard_deletes", self.hard_deletes != "delete", '"invalidate" or "ignore"', self.hard_deletes)
+        names = [name.lower() for name in (*self.keys, *self.history_columns)]
+        distinct = len(set(names)) == len(names)
+        want("arguments.end_column", distinct, "another column than the keys and the other columns of the history")
+        want("arguments.schema_evolution", not self.schema_evolution, "false with stored_as_scd_type 2")
+
+    @property
+    def history_columns(self) -> tuple[str, ...]:
+        """The columns of the table that the snapshot does not have."""
+        current = () if self.current_column is None else (self.current_column,)
+        return (self.start_column, self.end_column, *current) if self.stored_as_scd_type == 2 else ()
 
 
 @register

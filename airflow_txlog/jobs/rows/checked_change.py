@@ -72,6 +72,19 @@ def check_old_rows(
         _check_share(context, "max_updated_fraction", share, updated, "update", snapshot, scope)
 
 
+def check_ended_rows(context: JobContext, ended: int, total: int) -> None:
+    """Raise ExpectationFailed if more rows of a history would end than the limits on deleted rows allow.
+
+    `total`: the rows that are current before the change.
+    """
+    operation = context.record(LimitedOperation)
+    _check_most(context, "max_deleted_rows", operation.max_deleted_rows, ended, "end", "row")
+    most = operation.max_deleted_fraction
+    if most is not None and ended > Fraction(str(most)) * total:
+        what = f"end {ended} of {plural(total, 'current row')} ({_percent(ended / total)})"
+        raise _refused(context, "max_deleted_fraction", ended / total, most, what, f"allows {_percent(most)}")
+
+
 def check_arguments(context: JobContext, tx: Transaction, schema: StructType) -> None:
     """Raise the errors of checks that can be found before anything is staged; `schema` is the table's."""
     assert tx.metadata is not None

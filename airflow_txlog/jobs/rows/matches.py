@@ -160,7 +160,18 @@ class Matches:
     @functools.cached_property
     def source_rows(self) -> SourceRowSet:
         """The source rows that matched some target row."""
-        numbers = (batch for _, pairs in self._pairs() for batch in pairs.select([SOURCE_ROW]).to_batches())
+        return self._source_rows(pairs for _, pairs in self._pairs())
+
+    def source_rows_without(self, numbers: Collection[int]) -> SourceRowSet:
+        """Return the source rows that matched some target row on which none of these clauses acts."""
+        chosen = pa.array(list(numbers), pa.int32())
+        return self._source_rows(
+            pairs.filter(pc.invert(pc.is_in(pairs.column(CLAUSE), chosen))) for _, pairs in self._pairs()
+        )
+
+    @staticmethod
+    def _source_rows(found: Iterable[pa.Table]) -> SourceRowSet:
+        numbers = (batch for pairs in found for batch in pairs.select([SOURCE_ROW]).to_batches())
         # Bitmaps of one part, to be united.
         packed = (packed_rows(pc.unique(whole(rows.column(0))).drop_null()) for rows in gathered(numbers, _AT_ONCE))
         return SourceRowSet(parts=united(pa.Table.from_batches(packed, PACKED_SCHEMA)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import ApplySnapshot, Operation
+from airflow_txlog.operators.arguments.given import moment_text
 from airflow_txlog.operators.checked import SourceOperator
 
 
@@ -19,9 +21,18 @@ class DeltaApplySnapshotOperator(SourceOperator):
     :param source: the snapshot: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. It has all rows of the
         table, or with `partition_predicate` all rows of these partitions. (templated)
     :param keys: the columns, of the table and of the snapshot, that together identify a row. (templated)
-    :param max_deleted_fraction: the maximum fraction of the table's rows, from 0 to 1, that one snapshot may delete.
-        Otherwise the task fails with ExpectationFailed, and nothing changes. A snapshot without rows deletes no rows.
-    :param hard_deletes: "delete" deletes the rows of the table that are not in the snapshot, "ignore" keeps them.
+    :param max_deleted_fraction: the maximum fraction of the table's rows, from 0 to 1, that one snapshot may delete, or
+        of type 2 the maximum fraction of the current rows that it may end. Otherwise the task fails with
+        ExpectationFailed, and nothing changes. A snapshot without rows deletes and ends none.
+    :param stored_as_scd_type: 1: the table has the rows of the newest snapshot. 2: the table keeps each version of a
+        row. A row that differs ends, and the row of the snapshot is inserted.
+    :param hard_deletes: what happens to rows that are not in the snapshot. Of type 1: "delete" them, the default, or
+        "ignore" them. Of type 2: "invalidate", the default, ends them, "ignore" leaves them current.
+    :param start_column: of type 2: the column of the table with the time from which a version is valid.
+    :param end_column: the column with the time at which the version ends; NULL in current rows.
+    :param current_column: a boolean column that is true in current rows; None: there is none.
+    :param snapshot_at: of type 2: the time of the snapshot, as a datetime or as ISO 8601, such as
+        `"{{ data_interval_end }}"`; in UTC if it names no zone. By default the job's current time. (templated)
     :param schema_evolution: add snapshot columns that are missing in the table, and widen types, as in
         DeltaMergeOperator with `"*"`.
 
@@ -30,7 +41,7 @@ class DeltaApplySnapshotOperator(SourceOperator):
     """
 
     operation: ClassVar[type[Operation]] = ApplySnapshot
-    template_fields: Sequence[str] = (*SourceOperator.template_fields, "source", "keys")
+    template_fields: Sequence[str] = (*SourceOperator.template_fields, "source", "keys", "snapshot_at")
 
     def __init__(
         self,
@@ -38,13 +49,27 @@ class DeltaApplySnapshotOperator(SourceOperator):
         source: Mapping[str, Any],
         keys: str | Sequence[str],
         max_deleted_fraction: float,
-        hard_deletes: str = "delete",
+        stored_as_scd_type: int = 1,
+        hard_deletes: str | None = None,
+        start_column: str = "__START_AT",
+        end_column: str = "__END_AT",
+        current_column: str | None = None,
+        snapshot_at: dt.datetime | str | None = None,
         schema_evolution: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(max_deleted_fraction=max_deleted_fraction, **kwargs)
         self.source = source
         self.keys = keys
+        self.stored_as_scd_type = stored_as_scd_type
         self.hard_deletes = hard_deletes
+        self.start_column = start_column
+        self.end_column = end_column
+        self.current_column = current_column
+        self.snapshot_at = snapshot_at
         self.schema_evolution = schema_evolution
         self.check_literals()
+
+    def job_arguments(self) -> dict[str, Any]:
+        """Return the fields, with `snapshot_at` as a text."""
+        return {**super().job_arguments(), "snapshot_at": moment_text(self.snapshot_at)}

@@ -1,17 +1,20 @@
 """APPLY SNAPSHOT: a MERGE by keys that gives a table the rows of a whole snapshot.
 
-It updates a row only if a column differs, so that a file whose rows are all the same stays as it is. The invariant:
-a snapshot without rows deletes none, whatever the limits allow: it is the mark of an export that has failed.
+It changes a row only if a column differs, so that a file whose rows are all the same stays as it is. The table has the
+rows of the newest snapshot, or keeps each version of a row (slowly changing dimension, type 2). The invariant: a
+snapshot without rows deletes or ends none, whatever the limits allow: it is the mark of an export that has failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import datetime as dt
+from collections.abc import Iterable, Sequence
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import AnyClause, ApplySnapshot, DeleteClause, InsertClause, Merge, UpdateClause
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.types import (
     ArrayType,
     DataType,
@@ -22,19 +25,31 @@ from airflow_txlog.engine.table.schema.types import (
     StructType,
     VariantType,
 )
-from airflow_txlog.errors import ExpectationFailed, UnsupportedFeature
+from airflow_txlog.engine.table.snapshot.commit_times import parse_moment
+from airflow_txlog.errors import ExpectationFailed, InvalidInput, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge.by_keys import MergeByKeys, merge_by_keys
 from airflow_txlog.jobs.operations.merge.job import PreparedMerge
-from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS
+from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, source_values
+from airflow_txlog.jobs.rows.checked_change import check_ended_rows
+from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
 from airflow_txlog.jobs.rows.operation import Found
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.sql.columns import check_has_columns, rows_do_not_fit, shown_types
+from airflow_txlog.jobs.sql.current_time import NOW
 from airflow_txlog.jobs.sql.gate import quoted
+
+_AT = "_txlog_snapshot_at"
+"""The parameter for the time of the snapshot."""
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def apply_snapshot(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
-    return run_row_operation(context, _Snapshot)
+    described = context.record(ApplySnapshot)
+    kind = _Snapshot if described.stored_as_scd_type == 1 else _History
+    # The columns to compare are known once the source is found.
+    return run_row_operation(context, lambda job: kind(job, described, as_merge(described, None)))
 
 
 def as_merge(operation: ApplySnapshot, differs: str | None) -> Merge:
@@ -48,6 +63,32 @@ def as_merge(operation: ApplySnapshot, differs: str | None) -> Merge:
     clauses.append(InsertClause(values="*"))
     if operation.hard_deletes == "delete":
         clauses.append(DeleteClause(when="not_matched_by_source"))
+    return merge_by_keys(operation, *clauses)
+
+
+def as_history_merge(operation: ApplySnapshot, differs: str | None, columns: Sequence[str]) -> Merge:
+    """Return the merge that ends the current rows which differ or are gone, and inserts rows with these columns.
+
+    Of the clauses that end rows the first ones must not act: they are for rows that began too late.
+    """
+    at, start = f":{_AT}", quoted(operation.start_column)
+    is_early = f"{TARGET_ALIAS}.{start} >= {at}"
+    end = {quoted(operation.end_column): at}
+    begin = {start: at}
+    if operation.current_column is not None:
+        end[quoted(operation.current_column)], begin[quoted(operation.current_column)] = "FALSE", "TRUE"
+    clauses: list[AnyClause] = []
+    if differs is not None:
+        clauses += [
+            UpdateClause(when="matched", set=end, condition=f"{differs} AND {is_early}"),
+            UpdateClause(when="matched", set=end, condition=differs),
+        ]
+    clauses.append(InsertClause(values={**source_values(columns), **begin}))
+    if operation.hard_deletes == "invalidate":
+        clauses += [
+            UpdateClause(when="not_matched_by_source", set=end, condition=is_early),
+            UpdateClause(when="not_matched_by_source", set=end),
+        ]
     return merge_by_keys(operation, *clauses)
 
 
@@ -96,19 +137,29 @@ def _has_equality(kind: DataType) -> bool:
     return not isinstance(kind, MapType | VariantType)
 
 
+def _time_of(context: JobContext, described: ApplySnapshot) -> dt.datetime:
+    """Return the time of the snapshot, the same in all attempts and tries. Raises NeedsSpark for a clock in a zone."""
+    if described.snapshot_at is None:
+        now: dt.datetime = context.current_time.values()[NOW]
+        return now
+    return _EPOCH + dt.timedelta(milliseconds=parse_moment(described.snapshot_at))
+
+
 class _Snapshot(MergeByKeys):
-    def __init__(self, context: JobContext) -> None:
-        self._described = context.record(ApplySnapshot)
-        super().__init__(context, self._described, as_merge(self._described, None))
+    """A table that has the rows of the newest snapshot."""
+
+    def __init__(self, context: JobContext, described: ApplySnapshot, merge: Merge) -> None:
+        self._described = described
+        super().__init__(context, described, merge)
 
     def meet(self, snapshot: Snapshot, columns: StructType) -> None:
         """Compare the columns that both sides have."""
         super().meet(snapshot, columns)
-        root, table = self._context.root, snapshot.delta_schema
+        table = snapshot.delta_schema
         if self._described.schema_evolution:
             # The table gets these columns before its rows are compared.
             table = StructType((*table, *(field for field in columns if table.find(field.name) is None)))
-        self._merge = as_merge(self._described, differing(table, columns, self._keys, root))
+        self._merge = as_merge(self._described, differing(table, columns, self._keys, self._context.root))
 
     def check(self, prepared: PreparedMerge, found: Found) -> None:
         super().check(prepared, found)
@@ -123,3 +174,56 @@ class _Snapshot(MergeByKeys):
                 found=1.0,
                 allowed=self._described.max_deleted_fraction,
             )
+
+
+class _History(_Snapshot):
+    """A table that has each version of a row. Only the rows take part in the merge that no other version has replaced.
+
+    A row that differs ends, and its row in the snapshot is inserted, as if it had matched nothing.
+    """
+
+    def __init__(self, context: JobContext, described: ApplySnapshot, merge: Merge) -> None:
+        super().__init__(context, described, merge)
+        self.open_until = described.end_column
+        context.texts.parameters[_AT] = _time_of(context, described)
+
+    def meet(self, snapshot: Snapshot, columns: StructType) -> None:
+        """Check that the table has the columns of a history, and those of the snapshot."""
+        described, root, table = self._described, self._context.root, snapshot.delta_schema
+        for argument in ("start_column", "end_column", "current_column"):
+            named = getattr(described, argument)
+            check_has_columns(argument, () if named is None else (named,), table.names, root)
+        own = {name.lower() for name in described.history_columns}
+        data = StructType(tuple(field for field in table if field.name.lower() not in own))
+        fills = read_rules(snapshot.metadata, table, root).fills
+        problems = [f"{each.name}: the table has no such column" for each in columns if data.find(each.name) is None]
+        problems += [
+            f"{each.name}: the snapshot has no such column"
+            for each in data
+            if columns.find(each.name) is None and each.name not in fills
+        ]
+        if problems:
+            raise rows_do_not_fit(problems, shown_types(columns), shown_types(data), root)
+        differs = differing(data, columns, self._keys, root)
+        self._merge = as_history_merge(described, differs, [field.name for field in columns])
+
+    def inserts_nothing(self, matches: Matches) -> SourceRowSet:
+        """Return the rows of the snapshot that match a current row and do not differ from it."""
+        matched = [number for number, clause in enumerate(self._merge.clauses) if clause.when == "matched"]
+        return matches.source_rows_without(matched)
+
+    def check(self, prepared: PreparedMerge, found: Found) -> None:
+        """Check as for a snapshot; raise InvalidInput if a row would end before it has begun."""
+        super().check(prepared, found)
+        matches, root, clauses = found.matches, self._context.root, prepared.clauses
+        early = matches.count(
+            [clause.number for clause in (*clauses.matched[:-1], *clauses.not_matched_by_source[:-1])]
+        )
+        if early:
+            raise InvalidInput(
+                f"{root}: {plural(early, 'row')} would end, and began at the time of the snapshot or later. Nothing "
+                "was changed. Apply snapshots in the order of their times: give snapshot_at a later time, or restore "
+                "the table to the version before the later snapshots, and apply them again."
+            )
+        gone = matches.count([clause.number for clause in clauses.not_matched_by_source])
+        check_ended_rows(self._context, gone, gone + matches.source_rows.num_rows)

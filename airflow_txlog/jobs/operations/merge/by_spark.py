@@ -51,6 +51,7 @@ from airflow_txlog.jobs.sql.columns import SchemaJson, columns_named
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import as_column_type, engine_type, without_metadata
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
+from airflow_txlog.sql.expression import Expression, all_of, columns_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,14 +161,16 @@ class JudgedMerge(_Judged):
         """Return the rows of a query that this package wrote. Raises as `collect` does."""
         return collect(self.gate.run(query), what)
 
-    def pairs(self, plan: FilePlan, pair: PairColumns) -> Matches:
-        """Return the matches by ON in all rows of the planned files."""
+    def pairs(self, plan: FilePlan, pair: PairColumns, only: Expression | None = None) -> Matches:
+        """Return the matches by ON in all rows of the planned files that pass the filter `only`."""
         on, clauses, context = self.on, self.clauses, self.context
         by_source = clauses.not_matched_by_source
         texts = [on, *clauses.conditions_on_target()]
         # If a clause acts on rows without a match, every row is of interest.
-        row_filter = None if by_source else key_filter(on, plan.schema, pair, self.source)
-        scan = addressed_scan(context, plan, _named(texts, pair.target, pair.source_alias), row_filter)
+        of_keys = None if by_source else key_filter(on, plan.schema, pair, self.source)
+        filters = [each for each in (only, of_keys) if each is not None]
+        named = _named(texts, pair.target, pair.source_alias).union(*map(columns_of, filters))
+        scan = addressed_scan(context, plan, named, all_of(filters) if filters else None)
         target = self.view(scan_frame(context, scan), pair.target_alias)
         named = _named(texts, pair.source, pair.target_alias)
         s, t = quoted(pair.source_alias), quoted(pair.target_alias)

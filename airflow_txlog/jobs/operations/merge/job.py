@@ -20,6 +20,7 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
+from airflow_txlog.engine.table.predicate.tree import Operand, describe, null_test
 from airflow_txlog.engine.table.schema.identities import IdentityColumn
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.types import StructType
@@ -96,6 +97,8 @@ class MergeRows(RowOperation[PreparedMerge]):
     clauses_not_plain = "the clauses have more than plain conditions and values"
     keeps_members = False
     """Whether an update that names its columns keeps the members of structs that the source lacks, as `*` does."""
+    open_until: str | None = None
+    """The column that is NULL in the rows of the table that take part; None: all rows do."""
 
     def __init__(self, context: JobContext, merge: Merge) -> None:
         self._context = context
@@ -121,7 +124,8 @@ class MergeRows(RowOperation[PreparedMerge]):
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             # Register as read all files that may hold a row which decides the merge.
-            candidates = scope.read_files(tx, self._of_interest(snapshot, pair, judged, clauses, source))
+            of_interest = both(self._of_interest(snapshot, pair, judged, clauses, source), self._taking_part(snapshot))
+            candidates = scope.read_files(tx, of_interest)
             plain = plain_clauses(context, self._merge, snapshot, pair)
             plain = fit_for_tasks(context, plain, self._merge, snapshot, pair, source)
             if None in (plain.acting, plain.updates, plain.inserts):
@@ -282,6 +286,14 @@ class MergeRows(RowOperation[PreparedMerge]):
             context.log(f"what ON can match is bounded by the source, which names {described(auto)}")
         return read
 
+    def _taking_part(self, snapshot: Snapshot) -> Predicate | None:
+        """Return the predicate for rows that take part; None if all do."""
+        field = None if self.open_until is None else snapshot.delta_schema.find(self.open_until)
+        if field is None:
+            return None
+        tree = null_test(Operand.of(field), is_null=True)
+        return Predicate(describe(tree), tree, frozenset((field.name,)))
+
     def _on(self, pair: PairColumns) -> Predicate:
         """Return the condition that ON imposes on the target alone."""
         context = self._context
@@ -302,11 +314,15 @@ class MergeRows(RowOperation[PreparedMerge]):
         if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
             return Matches()
         acting, may_meet_many = prepared.plain.acting, clauses.tolerates_many_matches
+        taking_part = self._taking_part(prepared.snapshot)
+        only = None if taking_part is None else taking_part.tree
         if acting is not None:
-            found = find_by_keys(self._context, plan, self._merge.on, pair, source, acting, may_meet_many=may_meet_many)
+            found = find_by_keys(
+                self._context, plan, self._merge.on, pair, source, acting, may_meet_many=may_meet_many, only=only
+            )
             if found is not None:
                 return found
-        return prepared.judged("the keys of the source are more than one task may hold").pairs(plan, pair)
+        return prepared.judged("the keys of the source are more than one task may hold").pairs(plan, pair, only)
 
     def check(self, prepared: PreparedMerge, found: Found) -> None:
         """Raise AmbiguousMerge; and MatchNotFound if every source row must match and one does not."""

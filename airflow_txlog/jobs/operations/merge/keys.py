@@ -42,6 +42,7 @@ from airflow_txlog.sql.expression import (
     Values,
     all_of,
     any_of,
+    columns_of,
     operands_of,
 )
 from airflow_txlog.sql.lexer import Token
@@ -206,11 +207,12 @@ def find_by_keys(
     clauses: Acting,
     *,
     may_meet_many: bool,
+    only: Expression | None = None,
 ) -> Matches | None:
     """Return the matches by the accepted condition `on` in all rows of the planned files, and the other rows on which a
     clause acts; None if only Spark can join.
 
-    `may_meet_many`: as of `pairs_of_keys`.
+    `may_meet_many`: as of `pairs_of_keys`. `only`: a filter of the table's rows.
     """
     columns = key_columns(on, pair)
     read = clauses.columns_read
@@ -223,7 +225,8 @@ def find_by_keys(
         columns=tuple((held, plan.schema.field(name).type) for name, held in columns.items()),
         conditions_read=tuple(conditions_read),
     )
-    scan = addressed_scan(context, plan, read.union(columns), first=tuple(columns))
+    filtered = frozenset[str]() if only is None else columns_of(only)
+    scan = addressed_scan(context, plan, read.union(columns, filtered), only, first=tuple(columns))
     at_once = context.limits.looked_up_bytes
     pairs = partial(pairs_of_keys, keys, clauses, may_meet_many=may_meet_many, bytes_at_once=at_once)
     task = Task(source=scan, steps=(pairs, pairs_packed), more_weight=keys.scan.bins.weight)
