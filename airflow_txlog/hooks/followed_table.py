@@ -13,7 +13,7 @@ import datetime as dt
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
@@ -74,15 +74,18 @@ class FollowedTable:
         return recorded_work(self.table, app_id_end)
 
     def ask(
-        self, questions: Sequence[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]]
+        self,
+        questions: Sequence[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]],
+        up_to: int | None = None,
     ) -> list[WaitAnswer | Exception]:
         """Look at the log once, and return the answer to each question: a condition, and the position of its last
         check.
 
         A condition of None is never reached; its answer gives the table's position. The error of one question is its
-        answer. Raises the errors of the look itself: CorruptTable, those of the store and the connection.
+        answer. `up_to`: the latest version that counts. Raises the errors of the look itself: CorruptTable, those of
+        the store and the connection.
         """
-        self.follower.look()
+        self.follower.look(up_to)
         found: list[WaitAnswer | Exception] = []
         for condition, checked in questions:
             try:
@@ -90,7 +93,7 @@ class FollowedTable:
                     found.append(WaitAnswer(False, asdict(self.follower.position), {}))
                     continue
                 before = None if checked is None else position_of(checked)
-                answer = ask(engine_condition(condition), self.follower, self.table.snapshot, before)
+                answer = ask(engine_condition(condition), self.follower, partial(self.table.snapshot, up_to), before)
                 found.append(WaitAnswer(answer.reached, asdict(answer.position), self._report(answer)))
             except Exception as error:
                 found.append(error)

@@ -9,11 +9,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowSkipException, BaseSensorOperator, PokeReturnValue, conf
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    BaseSensorOperator,
+    PokeReturnValue,
+    conf,
+)
 
 from airflow_txlog.errors import InvalidInput, from_dict
+from airflow_txlog.hooks.run_versions import pinned_version
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.waiting import condition_of
 from airflow_txlog.locations import is_absolute, shown
@@ -51,6 +58,9 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         partition. As the only argument, it waits until the partition has rows. (templated)
     :param data_changes_only: whether only versions that added or removed rows count. Default: True, unless `operation`
         is given.
+    :param as_of: "run": only versions up to the one that a `PinVersionsOperator` before this task has fixed for the run
+        count. What they show does not change, so the sensor looks once and fails, or with `soft_fail` is skipped, if
+        they do not satisfy.
     :param deferrable: wait in the triggerer, without a worker slot. Default: `[operators] default_deferrable`.
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
     :param storage_conn_id: the connection whose credentials open the table's store, as in the operators.
@@ -84,6 +94,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         committed_by_task: str | None = None,
         partition: Mapping[str, Any] | None = None,
         data_changes_only: bool | None = None,
+        as_of: Literal["run"] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         txlog_conn_id: str | None = None,
         storage_conn_id: str | None = None,
@@ -99,6 +110,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         self.committed_by_task = committed_by_task
         self.partition = partition
         self.data_changes_only = data_changes_only
+        self.as_of = as_of
         self.deferrable = deferrable
         self.txlog_conn_id = txlog_conn_id
         self.storage_conn_id = storage_conn_id
@@ -113,6 +125,8 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
                 f"table_uri must be an absolute path or a URI, or with a txlog_conn_id a name under its base; found "
                 f"{self.table_uri if named is None else shown(named)!r}."
             )
+        if as_of not in (None, "run"):
+            raise InvalidInput('as_of must be "run", or be left out.')
         self._given = [name for name, value in given.items() if value is not None]
         condition_of(**{name: _STANDS_FOR[name] if has_template(value) else value for name, value in given.items()})
         # A corrupt log or an invalid condition is not worth another try.
@@ -145,7 +159,10 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
 
         Raises InvalidInput for an invalid condition, CorruptTable, UnsupportedFeature.
         """
-        (found,) = self.hook.followed(self.table_uri).ask([(self.condition(), self._checked)])
+        up_to = None
+        if self.as_of is not None:
+            up_to = pinned_version(self.hook, self.hook.table_uri(self.table_uri), context)
+        (found,) = self.hook.followed(self.table_uri).ask([(self.condition(), self._checked)], up_to)
         if isinstance(found, Exception):
             raise found
         self._checked = found.checked
@@ -156,11 +173,16 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
             self.log.info(
                 "table %s is at version %s: %s", self.table_uri, latest, "reached" if found.reached else "waiting"
             )
+        if up_to is not None and not found.reached:
+            raise AirflowFailException(
+                f"{self.table_uri} does not satisfy the sensor up to version {up_to}, which the run has pinned. It "
+                "is not looked at again."
+            )
         return PokeReturnValue(is_done=found.reached, xcom_value=found.report if found.reached else None)
 
     def execute(self, context: Context) -> Any:
         """Wait: here, or after one look in the triggerer."""
-        if not self.deferrable:
+        if not self.deferrable or self.as_of is not None:
             return super().execute(context)
         try:
             found = self.poke(context)

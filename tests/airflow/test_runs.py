@@ -13,12 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG
 
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import CannotRollBack, FilesMissing, InvalidJobSpec, TableNotFound, TableReplaced
+from airflow_txlog.errors import (
+    CannotRollBack,
+    FilesMissing,
+    InvalidInput,
+    InvalidJobSpec,
+    TableNotFound,
+    TableReplaced,
+)
 from airflow_txlog.hooks.run_versions import pinned_version
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.operators import (
@@ -29,6 +36,7 @@ from airflow_txlog.operators import (
     table,
 )
 from airflow_txlog.runners.in_process import InProcessRunner
+from airflow_txlog.sensors.table_version import TableVersionSensor
 from tests.helpers.jobs import ids, rows
 from tests.helpers.rows import append, make_table, overwrite, stage
 
@@ -226,6 +234,36 @@ def test_a_job_never_reads_the_newest_version_in_the_place_of_the_runs(lake: Pat
             DeltaUpsertOperator(
                 task_id="t", table_uri="/t", keys=["id"], source={"table": "/in", "as_of": "run", **wrong}
             )
+
+
+def test_a_sensor_as_of_the_run_looks_once_and_no_later_than_the_pinned_version(lake: Path) -> None:
+    uri = lake / "in" / "a"
+    found = pinned(uri)
+    append(Table.open(str(uri)), rows(1, start=50))
+    context = context_of(found)
+    conditions: list[tuple[dict[str, Any], bool]] = [
+        ({"version": 1}, True),
+        ({"version": 2}, False),
+        ({"newer_than": 0}, True),
+        ({"newer_than": 1}, False),
+        ({"newer_than": 2}, False),
+        ({"operation": "WRITE"}, True),
+        ({"operation": "MERGE"}, False),
+    ]
+    for condition, is_satisfied in conditions:
+        for others in ({}, {"deferrable": True}):
+            sensor = TableVersionSensor(task_id="t", table_uri=str(uri), as_of="run", **condition, **others)
+            if is_satisfied:
+                assert sensor.execute(context)["version"] == 1  # type: ignore[arg-type]
+            else:
+                with pytest.raises(AirflowFailException, match="up to version 1, which the run has pinned"):
+                    sensor.execute(context)  # type: ignore[arg-type]
+    skipped = TableVersionSensor(task_id="t", table_uri=str(uri), as_of="run", version=2, soft_fail=True)
+    with pytest.raises(AirflowSkipException):
+        skipped.execute(context)  # type: ignore[arg-type]
+    assert TableVersionSensor(task_id="t", table_uri=str(uri), version=2).execute(context)["version"] == 2
+    with pytest.raises(InvalidInput, match="as_of"):
+        TableVersionSensor(task_id="t", table_uri=str(uri), version=2, as_of="now")  # type: ignore[arg-type]
 
 
 # --- rollback -------------------------------------------------------------------------------------------------------

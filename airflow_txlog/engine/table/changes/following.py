@@ -68,14 +68,19 @@ class LogFollower:
         self._store = store
         self._files: dict[int, FileInfo] = {}
         self._times: dict[int, int] = {}
-        self._latest = -1
+        self._latest = self._seen = -1
         self._facts: OrderedDict[int, CommitFacts] = OrderedDict()
         self._metadata: Metadata | None = None
 
-    def look(self) -> Position:
-        """Return the latest version, -1 without a table, by one listing. Raises LogGap if it lacks a commit."""
+    def look(self, up_to: int | None = None) -> Position:
+        """Return the latest version, -1 without a table, by one listing. Raises LogGap if it lacks a commit.
+
+        `up_to`: the latest version that counts.
+        """
         if self._latest < 0 or not self._look_further():
             self._look_at_all()
+        self._seen = self._latest
+        self._latest = self._latest if up_to is None else min(self._latest, up_to)
         return self.position
 
     @property
@@ -101,7 +106,7 @@ class LogFollower:
         if self._latest < 0 or position.version < 0:
             return False
         file = self._files.get(position.version)
-        return position.version > self._latest or (
+        return position.version > self._seen or (
             file is not None and position.commit_mark is not None and mark_of(file) != position.commit_mark
         )
 
