@@ -25,8 +25,12 @@ def merged(table: str, files: Iterable[tuple[str, StructType]], *, besides: Coll
     `besides`: lower-case names of columns whose types do not matter. Raises SchemaMismatch.
     """
     known: dict[StructType, str] = {}
+    # Most files share the very same columns, whose hash takes longer than the rest.
+    last: StructType | None = None
     for path, columns in files:
-        known.setdefault(columns, path)
+        if columns is not last:
+            known.setdefault(columns, path)
+            last = columns
     found = StructType(())
     seen: list[tuple[str, StructType]] = []
     for columns, path in known.items():

@@ -108,10 +108,11 @@ class _Convert:
         with context.step("read"):
             footers = FileReader(context, partitions, before).read_all(files)
         schema = self._schema(footers, partitions)
+        names = partitions.names
         adds = [
             Add(
                 path=encode_add_path(self._relative(footer.file)),
-                partition_values=dict(zip(partitions.names, of_file, strict=True)),
+                partition_values=dict(zip(names, of_file, strict=True)),
                 size=footer.file.size_bytes,
                 modification_time=before[self._relative(footer.file)].modified_ms,
                 data_change=True,
@@ -119,9 +120,9 @@ class _Convert:
             )
             for footer, of_file in zip(footers, values, strict=True)
         ]
-        visibility = Visibility(partitions.names)
+        visibility = Visibility(names)
         tx = context.table.begin_create(
-            schema, partitions.names, described.properties, holds_others=any(map(visibility.is_visible, self.left_out))
+            schema, names, described.properties, holds_others=any(map(visibility.is_visible, self.left_out))
         )
         with context.step("list"):
             self._check_unchanged(before)
@@ -223,10 +224,11 @@ class _Convert:
     def _check_unchanged(self, before: Mapping[str, FileInfo]) -> None:
         """Raise FolderChanged if the folder is not as it was before."""
         after = self._listed()
-        for path in sorted(before.keys() | after.keys()):
-            if before.get(path) != after.get(path):
-                what = "appeared" if path not in before else "vanished" if path not in after else "changed"
-                raise changed_folder(self._context.root, path, what)
+        if before == after:
+            return
+        path = min(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+        what = "appeared" if path not in before else "vanished" if path not in after else "changed"
+        raise changed_folder(self._context.root, path, what)
 
     def _relative(self, file: SourceFile) -> str:
         return file.path[self._root_chars :]
