@@ -76,7 +76,7 @@ _CALL = {
 }
 # A commit is one request whatever its size (the service takes 5,000 MiB): as blocks, two writers' could be mixed.
 _ONE_PUT: dict[str, Any] = {"max_single_put_size": 5000 * 1024 * 1024}
-_PARTS_READ_AT_ONCE = 4
+_PARTS_READ_AT_ONCE, _COPY_POLL_S = 4, 0.5
 _CLOUDS = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net")
 _HOST = re.compile(rf"([a-z0-9]{{3,24}})\.(?:dfs|blob)\.({'|'.join(map(re.escape, _CLOUDS))})")
 _RIGHTS = {
@@ -262,8 +262,7 @@ class AzureBucket(Bucket):
     deletes_at_once = 1
     page_keys = 5000
     most_parts = 50_000
-    # A SAS is part of the URL.
-    causes_quote_urls = True
+    causes_quote_urls = True  # a SAS is part of the URL
 
     def __init__(self, place: _Place, client: Connection) -> None:
         uri = f"{SCHEME}://{place.container}@{place.account}.dfs.{place.cloud}"
@@ -312,6 +311,23 @@ class AzureBucket(Bucket):
         return self._put(
             key, if_absent, lambda: blob.upload_blob(data, length=len(data), overwrite=not if_absent, **_CALL)
         )
+
+    def copy(self, source: Bucket, source_key: str, key: str) -> bool:
+        if not isinstance(source, AzureBucket) or source.uri.partition("@")[2] != self.uri.partition("@")[2]:
+            return False
+        blob, place = self._blob(key), source._blob(source_key).url
+        try:
+            # The service takes the sender for a reader of its own account; of a SAS, the address has it.
+            copied = self._asked("PUT", key, lambda: blob.start_copy_from_url(place, **_CALL))["copy_status"]
+            while copied == "pending":
+                SYSTEM_CLOCK.sleep(_COPY_POLL_S)
+                copied = self._asked("HEAD", key, lambda: blob.get_blob_properties(**_CALL)).copy.status
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EREMOTEIO):
+                raise
+            # A server that copies nothing, or a sender that may read and write, and not copy.
+            return False
+        return bool(copied == "success")
 
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         with suppress(FileNotFoundError):
