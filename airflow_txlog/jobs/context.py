@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
@@ -181,7 +181,7 @@ class LogContext:
     ) -> JobResult:
         """Return the job's result; without a commit there was nothing to do."""
         # The result must fit in the room that the job's process has reserved, however many columns there are.
-        is_short = len(json.dumps(asdict(self.lineage))) <= MOST_LINEAGE_BYTES
+        is_short = len(json.dumps(vars(self.lineage))) <= MOST_LINEAGE_BYTES
         return JobResult(
             status="committed" if is_committed else "nothing_to_do",
             operation=self.spec.operation.name,

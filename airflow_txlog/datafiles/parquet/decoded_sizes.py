@@ -183,14 +183,14 @@ def _bytes_of_repeated(source: Any, texts: Sequence[_Chunk], small_bytes: int) -
 
 
 def _chunks(parquet: OpenParquet, group: int, columns: Sequence[str] | None) -> Iterator[_Chunk]:
-    found = parquet.metadata.row_group(group)
+    found, schema = parquet.metadata.row_group(group), parquet.schema
     wanted = None if columns is None else set(columns)
     for index in range(found.num_columns):
         chunk = found.column(index)
         if wanted is not None and wanted.isdisjoint(columns_of_leaf(chunk.path_in_schema)):
             continue
         kind = chunk.physical_type
-        leaf = parquet.schema.column(index)
+        leaf = schema.column(index)
         width = leaf.length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS[kind]
         if leaf.logical_type.type == "DECIMAL":
             width = max(width, _DECIMAL_BYTES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -114,12 +115,15 @@ class FileFields:
     """The fields of a file, or of one struct in it, among which the table's fields are found."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
-        found = list(fields)
-        names = [str(field.name) for field in found]
+        self._fields = list(fields)
+        names = [str(field.name) for field in self._fields]
         # Of equal names the first one counts, as everywhere.
         self._names = {name: index for index, name in reversed(list(enumerate(names)))}
         self._lowered = {name.lower(): index for index, name in reversed(list(enumerate(names)))}
-        self._ids = {(field.metadata or {}).get(PARQUET_ID_KEY): index for index, field in enumerate(found)}
+
+    @cached_property
+    def _ids(self) -> dict[bytes | None, int]:
+        return {(field.metadata or {}).get(PARQUET_ID_KEY): index for index, field in enumerate(self._fields)}
 
     def find(self, wanted: pa.Field) -> int | None:
         """Return the index of the table's field `wanted`, or None if the file lacks it."""

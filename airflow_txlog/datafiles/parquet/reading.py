@@ -311,7 +311,8 @@ def calendar_of(file: pq.ParquetFile) -> Calendar:
     """Return the calendar of an open file."""
     footer: Mapping[bytes, bytes] = file.metadata.metadata or {}
     version = _spark_version(footer.get(_VERSION))
-    columns = [file.schema.column(index) for index in range(len(file.schema))]
+    schema = file.schema
+    columns = [schema.column(index) for index in range(len(schema))]
     int96 = {name for leaf in columns if leaf.physical_type == "INT96" for name in columns_of_leaf(leaf.path)}
     # A file without Spark's version is another writer's, and those have always used the calendar of today.
     return Calendar(

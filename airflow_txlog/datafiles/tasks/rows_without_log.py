@@ -223,10 +223,12 @@ class ParquetScan(FileScan):
         members = FileFields(rows.schema)
         for field in self.schema:
             found = members.find_name(field.name)
-            if found is not None and _takes_instant_for_wall(rows.schema.field(found).type, field.type):
-                raise ColumnMismatch(field.name, rows.schema.field(found).type, field.type, "an instant has a zone")
-            if found is not None:
-                _check_decimals(field, rows.column(found))
+            if found is None:
+                continue
+            column = rows.column(found)
+            if _takes_instant_for_wall(column.type, field.type):
+                raise ColumnMismatch(field.name, column.type, field.type, "an instant has a zone")
+            _check_decimals(field, column)
         columns = super()._columns(planned, rows)
         for index, name in enumerate(self.schema.names):
             if name in self.defaults and members.find_name(name) is None:

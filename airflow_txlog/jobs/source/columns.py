@@ -152,7 +152,7 @@ def columns_in_footers(found: SourceFiles, besides: Iterable[str] = ()) -> Sourc
             except _ForSpark:
                 name = footer.name
                 reasons.append(f"the file {name} has column {column.name!r} as {other.type}, and another as {kind}")
-        fields.append(replace(column, type=kind))
+        fields.append(column if kind is column.type else replace(column, type=kind))
     shown = without_void(StructType(tuple(fields)))
     defaults, unknown = _defaults(first.notes, footers, shown)
     if unknown is not None:

@@ -100,6 +100,8 @@ def orc_schema(store: Store, path: str, argument: str) -> StructType:
 
 def without_void(columns: StructType) -> StructType:
     """Return the columns with INT for those that hold only null, as Spark reads them."""
+    if all(kind is not Primitive.VOID for kind in walk_types(columns)):
+        return columns
     return StructType(tuple(replace(field, type=_without_void(field.type)) for field in columns))
 
 
@@ -118,8 +120,9 @@ def is_in_nanoseconds(kind: pa.DataType) -> bool:
 
 def columns_of_footer(parquet: pq.ParquetFile) -> StructType:
     """Return the columns of an open Parquet file, void for those that hold only null. Raises NotSpark."""
-    for index in range(parquet.metadata.num_columns):
-        leaf = parquet.schema.column(index)
+    schema = parquet.schema
+    for index in range(len(schema)):
+        leaf = schema.column(index)
         kind = leaf.logical_type.type
         if kind in _INSTEAD:
             raise NoColumnType(leaf.path, kind, _INSTEAD[kind])
@@ -132,12 +135,12 @@ def columns_of_footer(parquet: pq.ParquetFile) -> StructType:
         is_small = leaf.physical_type == "BYTE_ARRAY" and leaf.precision <= 18
         if kind == "DECIMAL" and (is_small or leaf.length > 16):
             raise NotSpark(f"column {leaf.path!r}, a decimal as {leaf.physical_type}")
-    _check_groups(parquet.schema)
+    _check_groups(schema)
     int96 = calendar_of(parquet).int96_columns
     names = set(parquet.schema_arrow.names)
     # By a leaf's path alone, `a.b` may be a member of column `a` or a column with that name.
-    for index in range(parquet.metadata.num_columns):
-        leaf = parquet.schema.column(index)
+    for index in range(len(schema)) if int96 else ():
+        leaf = schema.column(index)
         if leaf.physical_type != "INT96":
             continue
         if len(names & columns_of_leaf(leaf.path)) > 1:

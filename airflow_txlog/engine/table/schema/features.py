@@ -200,7 +200,8 @@ def features_in_use(schema: StructType, properties: Mapping[str, str]) -> frozen
     if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
         found.add("columnMapping")
     for field in walk_fields(schema):
-        found.update(_active_in_field(field))
+        if field.metadata:
+            found.update(_active_in_field(field))
     for kind in walk_types(schema):
         if kind is Primitive.TIMESTAMP_NTZ:
             found.add("timestampNtz")

@@ -6,6 +6,7 @@ The invariant: `parse_schema` and `schema_to_json` are inverse, and so are `to_a
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -36,6 +37,8 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
+# A job reads the schema of one table several times.
+@functools.lru_cache(maxsize=16)
 def parse_schema(schema_string: str | None) -> StructType:
     """Return the schema of a metadata action. A `void` column holds nothing but null.
 
@@ -229,7 +232,8 @@ def codec(data_type: DataType) -> Codec | None:
 
 
 def _field_to_arrow(member: StructField) -> pa.Field:
-    return _arrow_field(member.name, member.type, member.nullable).with_metadata(_metadata_to_arrow(member.metadata))
+    field = _arrow_field(member.name, member.type, member.nullable)
+    return field.with_metadata(_metadata_to_arrow(member.metadata)) if member.metadata else field
 
 
 def _arrow_field(name: str, data_type: DataType, nullable: bool) -> pa.Field:
@@ -237,9 +241,7 @@ def _arrow_field(name: str, data_type: DataType, nullable: bool) -> pa.Field:
     return pa.field(name, arrow_type(data_type), nullable or data_type is Primitive.VOID)
 
 
-def _metadata_to_arrow(metadata: Mapping[str, Any]) -> dict[str, str] | None:
-    if not metadata:
-        return None
+def _metadata_to_arrow(metadata: Mapping[str, Any]) -> dict[str, str]:
     encoded = [key for key, value in metadata.items() if not isinstance(value, str)]
     text = {
         key: value if isinstance(value, str) else msgspec.json.encode(value).decode() for key, value in metadata.items()

@@ -182,7 +182,9 @@ def walk_fields(data_type: DataType) -> Iterator[StructField]:
     members = data_type.fields if isinstance(data_type, StructType) else ()
     for member in members:
         yield member
-        yield from walk_fields(member.type)
+        # Most members have nothing inside.
+        if not isinstance(member.type, Primitive):
+            yield from walk_fields(member.type)
     if not members:
         for _, part in parts_of(data_type):
             yield from walk_fields(part)
@@ -192,7 +194,10 @@ def walk_types(data_type: DataType) -> Iterator[DataType]:
     """Yield every type at any depth, this one first."""
     yield data_type
     for _, part in parts_of(data_type):
-        yield from walk_types(part)
+        if isinstance(part, Primitive):
+            yield part
+        else:
+            yield from walk_types(part)
 
 
 def parts_of(data_type: DataType) -> list[tuple[str, DataType]]:
