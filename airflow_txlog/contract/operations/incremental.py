@@ -9,17 +9,19 @@ import msgspec
 from msgspec import Meta
 
 from airflow_txlog.contract.operations.base import REPLACED, Operation, SourceOperation, register
-from airflow_txlog.contract.operations.changes import Upsert
+from airflow_txlog.contract.operations.changes import ApplyChanges, Upsert
 from airflow_txlog.contract.operations.fields import (
     AnySource,
     Bytes,
     Clauses,
     ColumnNames,
+    Hours,
     Moment,
     PairText,
     QuerySource,
     RangeView,
     SomeColumnNames,
+    TableText,
     TableView,
     Text,
     TextMap,
@@ -58,9 +60,21 @@ class SourceRange:
     replaces: bool = False
 
 
-_OF_UPSERT = ("keys", "columns")
-_OF_MERGE = ("on", "clauses")
-_OF_NEW_TABLE = ("partition_by", "cluster_by", "properties")
+# The modes in which an argument may be given.
+_MODES = {
+    "keys": ("upsert", "apply_changes"),
+    "columns": ("upsert",),
+    **dict.fromkeys(("on", "clauses"), ("merge",)),
+    **dict.fromkeys(("sequence_by", "apply_as_deletes", "column_list", "except_column_list"), ("apply_changes",)),
+    **dict.fromkeys(("partition_by", "cluster_by", "properties"), ("append",)),
+}
+_NEEDED = {"upsert": ("keys",), "merge": ("on", "clauses"), "apply_changes": ("keys", "sequence_by"), "append": ()}
+# Their rows are not those of the source, so they cannot be made anew from it.
+_NOT_REBUILT = ("merge", "apply_changes")
+
+
+Applied = Write | Upsert | Merge | ApplyChanges
+"""The operations that may bring a range into the target."""
 
 
 @register
@@ -68,11 +82,11 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
     """Process the versions of one source table after the consumer's watermark, and move the watermark, in one commit.
 
     `driving`: the view of the query that is this table; null: its only table. The other tables are read at their
-    newest versions, which the watermark records. `mode`: append the rows of the source, upsert them by `keys`, or merge
-    them by `on` and `clauses`. `changes`: the driving view has change rows. `starting`: the first range, of a consumer
-    without a watermark. The maxima bound a range, which has one commit at least. `on_gap` "full": if changes cannot
-    be read, the rows of the target become those of the query over the whole source. `on_schema_change`: what happens to
-    columns of the source that the target lacks.
+    newest versions, which the watermark records. `mode`: append the rows of the source, upsert them by `keys`, merge
+    them by `on` and `clauses`, or apply them as events by `keys` and `sequence_by`. `changes`: the driving view has
+    change rows. `starting`: the first range, of a consumer without a watermark. The maxima bound a range, which has one
+    commit at least. `on_gap` "full": if changes cannot be read, the rows of the target become those of the query over
+    the whole source. `on_schema_change`: what happens to columns of the source that the target lacks.
     """
 
     job = f"{_JOBS}.incremental:incremental"
@@ -88,13 +102,18 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
 
     consumer: Consumer
     driving: Text | None = None
-    mode: Literal["append", "upsert", "merge"] = "append"
+    mode: Literal["append", "upsert", "merge", "apply_changes"] = "append"
     keys: SomeColumnNames | None = None
     columns: SomeColumnNames | None = None
     on: PairText | None = None
     clauses: Clauses | None = None
     target_alias: Text = "t"
     source_alias: Text = "s"
+    sequence_by: Text | None = None
+    apply_as_deletes: TableText | None = None
+    column_list: SomeColumnNames | None = None
+    except_column_list: SomeColumnNames | None = None
+    tombstone_hours: Hours = 168
     changes: bool = False
     starting: Start = "snapshot"
     max_versions: Positive | None = None
@@ -117,15 +136,13 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
         want("arguments.source", is_open, "a driving table without a version: the watermark decides it")
         possible = not (self.skip_change_commits and self.changes)
         want("arguments.skip_change_commits", possible, "false with changes, which change rows describe")
-        for mode, names in (("upsert", _OF_UPSERT), ("merge", _OF_MERGE), ("append", _OF_NEW_TABLE)):
-            for name in names:
-                value = getattr(self, name)
-                want(f"arguments.{name}", self.mode == mode or not value, f'null in mode "{self.mode}"')
-        want("arguments.keys", self.mode != "upsert" or self.keys is not None, 'given in mode "upsert"')
-        for name in _OF_MERGE:
-            want(f"arguments.{name}", self.mode != "merge" or bool(getattr(self, name)), 'given in mode "merge"')
-        possible = self.on_gap == "fail" or self.mode != "merge"
-        want("arguments.on_gap", possible, '"fail" in mode "merge": the rows of a rebuilt table are not known', "full")
+        for name, modes in _MODES.items():
+            fits = self.mode in modes or not getattr(self, name)
+            want(f"arguments.{name}", fits, f'null in mode "{self.mode}"')
+        for name in _NEEDED[self.mode]:
+            want(f"arguments.{name}", bool(getattr(self, name)), f'given in mode "{self.mode}"')
+        possible = self.on_gap == "fail" or self.mode not in _NOT_REBUILT
+        want("arguments.on_gap", possible, f'"fail" in mode "{self.mode}", which needs the rows that are there', "full")
         want("arguments.schema_evolution", not self.schema_evolution, "false: on_schema_change decides")
         _ = self.acting
 
@@ -149,7 +166,7 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
     def acting(self) -> Operation:
         return self.applied(self.source)
 
-    def applied(self, source: AnySource, *, replaces: bool = False) -> Write | Upsert | Merge:
+    def applied(self, source: AnySource, *, replaces: bool = False) -> Applied:
         """Return the operation that brings the rows of this source into the table; or that replaces its rows."""
         common = {name: getattr(self, name) for name in SourceOperation.__struct_fields__}
         common |= {"source": source, "schema_evolution": self.on_schema_change == "append_new_columns"}
@@ -160,13 +177,17 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
         if self.mode == "merge":
             common |= {"target_alias": self.target_alias, "source_alias": self.source_alias}
             return Merge(**common, on=self.on or "", clauses=self.clauses or ())
+        if self.mode == "apply_changes":
+            common |= {name: getattr(self, name) for name in ("apply_as_deletes", "column_list", "except_column_list")}
+            common |= {"keys": self.keys or (), "sequence_by": self.sequence_by or ""}
+            return ApplyChanges(**common, tombstone_hours=self.tombstone_hours)
         return Write(**common, partition_by=self.partition_by, cluster_by=self.cluster_by, properties=self.properties)
 
     def range_after(self, after: int | None) -> RangeView:
         """Return which rows of the driving table a range has that begins after this version."""
         return RangeView(after=after, changes=self.changes, skip_change_commits=self.skip_change_commits)
 
-    def over(self, chosen: SourceRange) -> Write | Upsert | Merge:
+    def over(self, chosen: SourceRange) -> Applied:
         """Return the operation over one range of the driving table, with the other tables at their versions."""
         ranged = TableView(table=self.driving_table, version=chosen.version, range=self.range_after(chosen.after))
         if not isinstance(self.source, QuerySource):

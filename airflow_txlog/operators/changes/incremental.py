@@ -20,14 +20,19 @@ class DeltaIncrementalOperator(SourceOperator):
         tables of the query are read at their newest versions, which the watermark records. (templated)
     :param consumer: the watermark's name. Two tasks with one consumer share its work. (templated)
     :param driving: the view of the query that is read range by range. None is its only table.
-    :param mode: "append" the rows of the query (a missing table is created), "upsert" them by `keys`, or "merge" them
-        by `on` and `clauses`.
-    :param keys: for "upsert", as in DeltaUpsertOperator. (templated)
+    :param mode: "append" the rows of the query (a missing table is created), "upsert" them by `keys`, "merge" them by
+        `on` and `clauses`, or apply them as events by `keys` and `sequence_by` ("apply_changes").
+    :param keys: for "upsert" and "apply_changes", as in DeltaUpsertOperator. (templated)
     :param columns: for "upsert", as in DeltaUpsertOperator. (templated)
     :param on: for "merge", as in DeltaMergeOperator. (templated)
     :param clauses: for "merge", as in DeltaMergeOperator. (templated)
     :param target_alias: for "merge", the name of the table in the SQL texts.
     :param source_alias: for "merge", the name of the source in them.
+    :param sequence_by: for "apply_changes", as in DeltaApplyChangesOperator. (templated)
+    :param apply_as_deletes: the same. (templated)
+    :param column_list: the same. (templated)
+    :param except_column_list: the same. (templated)
+    :param tombstone_hours: the same.
     :param changes: False: the driving view has the rows that were added. True: it has change rows, with the columns
         `_change_type` (insert, delete, update_preimage, update_postimage), `_commit_version` and `_commit_timestamp`.
     :param starting: the start of the first run: all rows of the source ("snapshot"), a version, or the first version at
@@ -58,6 +63,10 @@ class DeltaIncrementalOperator(SourceOperator):
         "columns",
         "on",
         "clauses",
+        "sequence_by",
+        "apply_as_deletes",
+        "column_list",
+        "except_column_list",
         "starting",
     )
     # `on_schema_change` decides.
@@ -76,6 +85,11 @@ class DeltaIncrementalOperator(SourceOperator):
         clauses: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         target_alias: str = "t",
         source_alias: str = "s",
+        sequence_by: str | None = None,
+        apply_as_deletes: str | None = None,
+        column_list: str | Sequence[str] | None = None,
+        except_column_list: str | Sequence[str] | None = None,
+        tombstone_hours: float = 168,
         changes: bool = False,
         starting: int | str = "snapshot",
         max_versions: int | None = None,
@@ -100,6 +114,11 @@ class DeltaIncrementalOperator(SourceOperator):
         self.clauses = clauses
         self.target_alias = target_alias
         self.source_alias = source_alias
+        self.sequence_by = sequence_by
+        self.apply_as_deletes = apply_as_deletes
+        self.column_list = column_list
+        self.except_column_list = except_column_list
+        self.tombstone_hours = tombstone_hours
         self.changes = changes
         self.starting = starting
         self.max_versions = max_versions

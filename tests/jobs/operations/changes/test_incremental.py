@@ -15,6 +15,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.watermarks import watermarks_of
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
+from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.locations import Access
 from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import (
@@ -301,6 +302,27 @@ def test_rows_are_brought_in_by_keys(tmp_path: Path, how: dict[str, Any]) -> Non
     assert (ids(target), mark(target)) == ([0, 1, 2, 9], 1)
     assert increment(source, target, **how).status == "nothing_to_do"
     assert error_of(increment(source, tmp_path / "none", **how))["type"] == "TableNotFound"
+
+
+def test_events_are_applied_in_their_order_whatever_the_range_in_which_they_come(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("name", pa.string()), ("op", pa.string())])
+    source = make_table(tmp_path / "s", schema=schema)
+    target = make_table(tmp_path / "t", schema=schema.remove(3))
+    how: dict[str, Any] = {
+        "mode": "apply_changes",
+        "keys": ["id"],
+        "sequence_by": "at",
+        "apply_as_deletes": "op = 'd'",
+        "except_column_list": ["op"],
+        "starting": 0,
+    }
+    for events in ([(1, 5, "a", "u"), (2, 9, None, "d")], [(1, 4, "old", "u"), (2, 8, "old", "u"), (3, 1, "c", "u")]):
+        append(source, [dict(zip(schema.names, event, strict=True)) for event in events])
+        committed(increment(source, target, **how))
+    assert (by_id(target), mark(target)) == ({1: "a", 3: "c"}, 2)
+    with pytest.raises(InvalidJobSpec) as refused:
+        increment(source, target, **how, on_gap="full")
+    assert refused.value.argument == "arguments.on_gap"
 
 
 # --- once -----------------------------------------------------------------------------------------------------------
