@@ -51,3 +51,19 @@ def test_a_private_word_is_not_written(word: str) -> None:
     pattern = re.compile(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])", re.IGNORECASE)
     found = {str(path.relative_to(ROOT)): len(pattern.findall(text)) for path, text in TEXTS()}
     assert not {path: count for path, count in found.items() if count}, f"write instead: {WORDS[word]}"
+
+
+FOREIGN_OPERATORS = {
+    "ApprovalOperator",
+    "BaseOperator",
+    "BaseSensorOperator",
+    "SQLTableCheckOperator",
+    "SparkSubmitOperator",
+}
+
+
+def test_every_operator_that_is_named_is_there() -> None:
+    texts = [path.read_text() for path, _ in TEXTS()]
+    named = {name for text in texts for name in re.findall(r"\b[A-Z][A-Za-z]+Operator\b", text)}
+    defined = {name for text in texts for name in re.findall(r"^class ([A-Z][A-Za-z]+Operator)\b", text, re.MULTILINE)}
+    assert named - defined == FOREIGN_OPERATORS

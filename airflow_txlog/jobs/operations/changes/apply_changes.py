@@ -93,7 +93,7 @@ def _met(context: JobContext, changes: ApplyChanges, snapshot: Snapshot, columns
     if table.find(kept) is None:
         raise SchemaMismatch(
             f"{root} has no column {kept}, in which it keeps the sequence of each row if rows do not get the column "
-            f"{sequence!r} itself. Add it by DeltaAlterOperator(add_columns=…) with the type "
+            f"{sequence!r} itself. Add it by DeltaAlterTableOperator(add_columns=…) with the type "
             f"{columns.by_name[sequence.lower()].type}, or let rows get {sequence!r}. Nothing was changed.",
             table=root,
             columns=[kept],
