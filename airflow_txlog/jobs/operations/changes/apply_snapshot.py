@@ -183,9 +183,10 @@ class _History(_Snapshot):
     """
 
     def __init__(self, context: JobContext, described: ApplySnapshot, merge: Merge) -> None:
+        # The gate takes the parameters of the job over.
+        context.texts.parameters[_AT] = _time_of(context, described)
         super().__init__(context, described, merge)
         self.open_until = described.end_column
-        context.texts.parameters[_AT] = _time_of(context, described)
 
     def meet(self, snapshot: Snapshot, columns: StructType) -> None:
         """Check that the table has the columns of a history, and those of the snapshot."""

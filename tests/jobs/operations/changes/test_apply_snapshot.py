@@ -20,7 +20,8 @@ from tests.helpers.rows import append, bag, make_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string()), ("v", pa.string()), ("n", pa.int32()), ("f", pa.float64())])
+KEY = pa.int64()
+SCHEMA = pa.schema([("k", KEY), ("p", pa.string()), ("v", pa.string()), ("n", pa.int32()), ("f", pa.float64())])
 Row = tuple[Any, ...]
 KINDS: list[dict[str, Any]] = [
     {},
@@ -31,15 +32,15 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def table_of(rows: list[Row]) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else [[] for _ in SCHEMA]
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
+def table_of(rows: list[Row], key: pa.DataType = KEY) -> pa.Table:
+    columns, schema = zip(*rows, strict=True) if rows else [[] for _ in SCHEMA], SCHEMA.set(0, pa.field("k", key))
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
 
 
-def source_of(folder: Path, rows: list[Row] | pa.Table) -> dict[str, Any]:
+def source_of(folder: Path, rows: list[Row] | pa.Table, key: pa.DataType = KEY) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     path = folder / f"{len(list(folder.iterdir()))}.parquet"
-    pq.write_table(rows if isinstance(rows, pa.Table) else table_of(rows), path)
+    pq.write_table(rows if isinstance(rows, pa.Table) else table_of(rows, key), path)
     return {"format": "parquet", "path": str(path)}
 
 
@@ -69,13 +70,14 @@ def same(one: Row, other: Row) -> bool:
 def changed_rows(table: Table, version: int) -> Counter[str]:
     found = table.changes(version, version)
     columns = [*SCHEMA.names, "_change_type"]
-    return Counter(repr(tuple(row[name] for name in columns)) for row in found.select(columns).to_pylist())
+    rows = found.select(columns).to_pylist()
+    return Counter(repr((int(row["k"]), *(row[name] for name in columns[1:]))) for row in rows)
 
 
-def check_history(spark: SparkSession | None, folder: Path, seed: int, steps: int) -> None:
+def check_history(spark: SparkSession | None, folder: Path, seed: int, steps: int, key: pa.DataType = KEY) -> None:
     rng = random.Random(seed)
     kind, hard_deletes = KINDS[seed % len(KINDS)], rng.choice(["delete", "delete", "ignore"])
-    table = make_table(folder / "t", table_of([]), **kind)
+    table = make_table(folder / "t", table_of([], key), **kind)
     rows: dict[int, Row] = {}
     for _ in range(steps):
         snapshot = drawn(rng, rows)
@@ -83,14 +85,15 @@ def check_history(spark: SparkSession | None, folder: Path, seed: int, steps: in
         updated = [key for key, row in snapshot.items() if key in rows and not same(row, rows[key])]
         counts = (len(wanted.keys() - rows.keys()), len(updated), len(rows.keys() - wanted.keys()))
         version = table.latest_version()
-        result = apply(spark, table, source_of(folder / "in", list(snapshot.values())), hard_deletes=hard_deletes)
+        source = source_of(folder / "in", list(snapshot.values()), key)
+        result = apply(spark, table, source, hard_deletes=hard_deletes)
         if not any(counts):
             assert (result.status, table.latest_version()) == ("nothing_to_do", version), result.error
             continue
         committed(result)
         names = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
         assert tuple(result.metrics[name] for name in names) == counts
-        assert bag(table.to_arrow()) == bag(table_of(list(wanted.values())))
+        assert bag(table.to_arrow()) == bag(table_of(list(wanted.values()), key))
         if "delta.enableChangeDataFeed" in kind.get("properties", {}):
             assert changed_rows(table, version + 1) == Counter(
                 repr((*row, change))
@@ -111,10 +114,11 @@ def test_the_table_follows_its_snapshots(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.long("the same with Spark: four histories")
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.long("the same with Spark: two histories")
+@pytest.mark.parametrize("seed", [2, 3])
 def test_the_table_follows_its_snapshots_with_spark(tmp_path: Path, spark: SparkSession, seed: int) -> None:
-    check_history(spark, tmp_path, seed, 3)
+    # Of such keys only Spark joins the rows.
+    check_history(spark, tmp_path, seed, 3, pa.decimal128(10, 0))
 
 
 OLD = [(key, "x", "old", 1, 0.5) for key in range(10)]

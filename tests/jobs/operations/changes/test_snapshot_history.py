@@ -20,7 +20,8 @@ from tests.helpers.rows import append, bag, make_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DATA = [("k", pa.int64()), ("p", pa.string()), ("v", pa.string())]
+KEY = pa.int64()
+DATA = [("k", KEY), ("p", pa.string()), ("v", pa.string())]
 MOMENT = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([*DATA, ("__START_AT", MOMENT), ("__END_AT", MOMENT), ("is_current", pa.bool_())])
 Row = tuple[Any, ...]
@@ -37,18 +38,16 @@ def day(number: int) -> dt.datetime:
     return dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(days=number)
 
 
-def history_of(rows: Versions | list[Row]) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else [[] for _ in SCHEMA]
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
+def history_of(rows: Versions | list[Row], key: pa.DataType = KEY) -> pa.Table:
+    columns, schema = zip(*rows, strict=True) if rows else [[] for _ in SCHEMA], SCHEMA.set(0, pa.field("k", key))
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
 
 
-def source_of(folder: Path, rows: list[Row]) -> dict[str, Any]:
+def source_of(folder: Path, rows: list[Row], key: pa.DataType = KEY) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     path = folder / f"{len(list(folder.iterdir()))}.parquet"
-    columns = zip(*rows, strict=True) if rows else [[] for _ in DATA]
-    pq.write_table(
-        pa.table([pa.array(c, kind) for c, (_, kind) in zip(columns, DATA, strict=True)], pa.schema(DATA)), path
-    )
+    names, schema = [name for name, _ in DATA], pa.schema([("k", key), *DATA[1:]])
+    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema), path)
     return {"format": "parquet", "path": str(path)}
 
 
@@ -77,10 +76,10 @@ def after(versions: Versions, snapshot: dict[int, Row], at: dt.datetime, *, ends
     return found
 
 
-def check_history(spark: SparkSession | None, folder: Path, seed: int, steps: int) -> None:
+def check_history(spark: SparkSession | None, folder: Path, seed: int, steps: int, key: pa.DataType = KEY) -> None:
     rng = random.Random(seed)
     hard_deletes = rng.choice(["invalidate", "invalidate", "ignore"])
-    table = make_table(folder / "t", history_of([]), **KINDS[seed % len(KINDS)])
+    table = make_table(folder / "t", history_of([], key), **KINDS[seed % len(KINDS)])
     versions: Versions = []
     snapshot: dict[int, Row] = {}
     for step in range(steps):
@@ -88,16 +87,18 @@ def check_history(spark: SparkSession | None, folder: Path, seed: int, steps: in
         new = {key: (key, rng.choice([None, "x", "y"]), rng.choice([None, "", "a"])) for key in range(20)}
         snapshot = kept | {key: row for key, row in new.items() if rng.random() < 0.4}
         wanted = after(versions, snapshot, day(step), ends_gone=hard_deletes == "invalidate")
-        result = apply(spark, table, source_of(folder / "in", list(snapshot.values())), step, hard_deletes=hard_deletes)
+        result = apply(
+            spark, table, source_of(folder / "in", list(snapshot.values()), key), step, hard_deletes=hard_deletes
+        )
         assert result.status == ("committed" if wanted != versions else "nothing_to_do"), result.error
-        assert bag(table.to_arrow()) == bag(history_of(wanted))
+        assert bag(table.to_arrow()) == bag(history_of(wanted, key))
         if wanted != versions:
             ended = sum(old != new for old, new in zip(versions, wanted, strict=False))
             assert result.metrics["numTargetRowsUpdated"] == ended
             assert result.metrics["numTargetRowsInserted"] == len(wanted) - len(versions)
             assert result.metrics["numTargetRowsDeleted"] == 0
         versions = wanted
-    again = source_of(folder / "in", list(snapshot.values()))
+    again = source_of(folder / "in", list(snapshot.values()), key)
     assert apply(spark, table, again, steps, hard_deletes=hard_deletes).status == "nothing_to_do"
 
 
@@ -107,10 +108,11 @@ def test_the_table_keeps_each_version_of_a_row(tmp_path: Path, seed: int) -> Non
 
 
 @pytest.mark.spark
-@pytest.mark.long("the same with Spark: four histories")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.long("the same with Spark: two histories")
+@pytest.mark.parametrize("seed", [1, 3])
 def test_the_table_keeps_each_version_of_a_row_with_spark(tmp_path: Path, spark: SparkSession, seed: int) -> None:
-    check_history(spark, tmp_path, seed, 3)
+    # Of such keys only Spark joins the rows.
+    check_history(spark, tmp_path, seed, 3, pa.decimal128(10, 0))
 
 
 ROWS: list[Row] = [(key, "x", "old") for key in range(10)]
