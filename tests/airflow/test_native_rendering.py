@@ -127,6 +127,18 @@ TASKS: dict[str, Callable[[], Any]] = {
     "apply some columns of changes": lambda: DeltaApplyChangesOperator(
         task_id="t", **LOADING, source=SOURCE, keys=["id"], sequence_by="a", column_list=["b"]
     ),
+    "keep the history of changes": lambda: DeltaApplyChangesOperator(
+        task_id="t",
+        **LOADING,
+        source=SOURCE,
+        keys=["id"],
+        sequence_by="a",
+        stored_as_scd_type=2,
+        track_history_column_list=["b"],
+        start_column="c",
+        end_column="d",
+        current_column="e",
+    ),
     "apply_snapshot": lambda: DeltaApplySnapshotOperator(
         task_id="t",
         **LOADING,

@@ -48,6 +48,7 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ("write", {"source": FILES, "mode": "overwrite_partitions", "on_conflict": "fail"}),
     ("apply_changes", {"source": FILES, "keys": ["id"], "sequence_by": "at"}),
     ("apply_changes", {"source": FILES, "keys": ["id"], "sequence_by": "at", "column_list": ["id"]}),
+    ("apply_changes", {"source": FILES, "keys": ["id"], "sequence_by": "at", "stored_as_scd_type": 2}),
     ("upsert", {"source": FILES, "keys": ["id"]}),
     ("upsert", {"source": FILES, "keys": ["id"], "deduplicate_by": ["id"], "deduplicate_order_by": ["at DESC"]}),
     ("upsert", {"source": FILES, "keys": ["id", "day"], "columns": ["v"], "schema_evolution": True}),
@@ -101,6 +102,17 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("convert", {"partition_schema": " "}, "arguments.partition_schema"),
     ("convert", {"partition_by": ["day"]}, "arguments.partition_by"),
     ("apply_changes", {"source": FILES, "keys": [], "sequence_by": "at"}, "arguments.keys"),
+    *(
+        ("apply_changes", {"source": FILES, "keys": ["id"], "sequence_by": "at", **more}, f"arguments.{argument}")
+        for argument, more in [
+            ("current_column", {"current_column": "c"}),
+            ("track_history_column_list", {"track_history_column_list": ["c"]}),
+            ("track_history_column_list", {"stored_as_scd_type": 2, "track_history_column_list": ["c", "C"]}),
+            ("end_column", {"stored_as_scd_type": 2, "end_column": "__start_at"}),
+            ("schema_evolution", {"stored_as_scd_type": 2, "schema_evolution": True}),
+            ("stored_as_scd_type", {"stored_as_scd_type": 3}),
+        ]
+    ),
     ("apply_changes", {"source": FILES, "keys": ["id", "ID"], "sequence_by": "at"}, "arguments.keys"),
     ("apply_changes", {"source": FILES, "keys": ["id"], "sequence_by": "Id"}, "arguments.sequence_by"),
     (

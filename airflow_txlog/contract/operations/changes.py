@@ -121,6 +121,10 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
     An event for which `apply_as_deletes` is true deletes its row; any other writes it. `column_list`: the columns of
     the source that rows get; `except_column_list`: those that they do not get. `tombstone_hours`: how long the table
     remembers a deletion, so that an older event does not bring the row back.
+
+    `stored_as_scd_type` 2 keeps the history: a row for each time in which the columns of `track_history_column_list`
+    (null: all but the keys and the sequence) were the same, from `start_column` to `end_column`, null for the present
+    row; `current_column` is true in that one.
     """
 
     job = "airflow_txlog.jobs.operations.changes.apply_changes:apply_changes"
@@ -137,6 +141,11 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
     column_list: SomeColumnNames | None = None
     except_column_list: SomeColumnNames | None = None
     tombstone_hours: Hours = 168
+    stored_as_scd_type: Literal[1, 2] = 1
+    track_history_column_list: SomeColumnNames | None = None
+    start_column: Text = "__START_AT"
+    end_column: Text = "__END_AT"
+    current_column: Text | None = None
 
     def check(self) -> None:
         super().check()
@@ -150,6 +159,26 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
         want("arguments.sequence_by", not is_key, "a column that is none of the keys", self.sequence_by)
         excepted = {column.lower() for column in self.except_column_list or ()} & keys
         want("arguments.except_column_list", not excepted, "a list without the keys", self.except_column_list)
+        self._check_history()
+
+    def _check_history(self) -> None:
+        keeps, tracked = self.stored_as_scd_type == 2, self.track_history_column_list or ()
+        for name in ("track_history_column_list", "current_column"):
+            given = getattr(self, name)
+            want(f"arguments.{name}", keeps or given is None, "null without stored_as_scd_type 2", given)
+        distinct = len({column.lower() for column in tracked}) == len(tracked)
+        want("arguments.track_history_column_list", distinct, "a list of different column names", tracked)
+        times = [name for name in (self.start_column, self.end_column, self.current_column) if name is not None]
+        distinct = len({name.lower() for name in times}) == len(times)
+        want("arguments.end_column", distinct, "a column that is no other one of the times", self.end_column)
+        possible = not (keeps and self.schema_evolution)
+        want("arguments.schema_evolution", possible, "false with stored_as_scd_type 2", self.schema_evolution)
+
+    @property
+    def job_here(self) -> str:
+        if self.stored_as_scd_type == 2:
+            return "airflow_txlog.jobs.operations.changes.kept_history:keep_history"
+        return self.job
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         return looks_plain(self.apply_as_deletes) and super().likely_spares_spark(is_spark_here=is_spark_here)

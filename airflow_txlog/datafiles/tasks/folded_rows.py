@@ -34,7 +34,8 @@ Fold: TypeAlias = Callable[[Sequence[pa.Table]], pa.Table]
 class FoldedScan(FileScan):
     """The rows that `fold` makes of the `inputs`. The number of a planned file is that of one of the `parts`.
 
-    Each input comes with the names of the keys in it, in one order.
+    Each input comes with the names of the keys in it, in one order. Of all inputs but the first, rows are read only if
+    each of their keys occurs in the first.
     """
 
     inputs: tuple[tuple[FileScan, tuple[str, ...]], ...]
@@ -47,14 +48,28 @@ class FoldedScan(FileScan):
         return self.schema
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        found = self.fold([self._rows(scan, keys, planned.index) for scan, keys in self.inputs])
+        (scan, keys), *others = self.inputs
+        first = self._rows(scan, keys, planned.index)
+        wanted = [pc.unique(first.column(name)) for name in keys]
+        found = self.fold([first, *(self._rows(*each, planned.index, wanted) for each in others)])
         yield from found.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
 
-    def _rows(self, scan: FileScan, keys: tuple[str, ...], part: int) -> pa.Table:
+    def _rows(
+        self, scan: FileScan, keys: tuple[str, ...], part: int, wanted: Sequence[pa.Array] | None = None
+    ) -> pa.Table:
         batches = scan.all_rows()
+        if wanted is not None:
+            batches = (_with_keys(batch, keys, wanted) for batch in batches)
         if self.parts > 1:
             batches = (batch.filter(_in_part(batch, keys, part, self.parts)) for batch in batches)
         return pa.Table.from_batches(list(batches), scan.output_schema).combine_chunks()
+
+
+def _with_keys(rows: pa.RecordBatch, keys: Sequence[str], wanted: Sequence[pa.Array]) -> pa.RecordBatch:
+    """Return the rows each of whose keys is among the wanted ones."""
+    for name, values in zip(keys, wanted, strict=True):
+        rows = rows.filter(pc.is_in(rows.column(name), value_set=values))
+    return rows
 
 
 def _in_part(rows: pa.RecordBatch, keys: Sequence[str], part: int, parts: int) -> pa.BooleanArray:

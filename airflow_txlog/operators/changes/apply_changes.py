@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from airflow_txlog.contract.operations import ApplyChanges, Operation
 from airflow_txlog.operators.checked import SourceOperator
@@ -26,6 +26,13 @@ class DeltaApplyChangesOperator(SourceOperator):
         with `"*"`.
     :param tombstone_hours: for how long the table remembers a deletion at least, so that an older event that comes late
         does not bring the row back.
+    :param stored_as_scd_type: 1 keeps the newest row of each key. 2 keeps all of them: a row for each time in which the
+        values of a key were the same.
+    :param track_history_column_list: with type 2, the columns whose change begins a new row; None: all but the keys and
+        `sequence_by`. A change of other columns updates the row. (templated)
+    :param start_column: with type 2, the column of the table with the sequence at which a row began. (templated)
+    :param end_column: the same for its end; NULL in the present row of a key. (templated)
+    :param current_column: with type 2, a BOOLEAN column of the table that is true in the present row. (templated)
 
     Example: `DeltaApplyChangesOperator(task_id="apply", table_uri="/lake/users", source=files("/in/events"),
     keys=["user_id"], sequence_by="changed_at", apply_as_deletes="op = 'd'", except_column_list=["op"])`. Other
@@ -36,6 +43,7 @@ class DeltaApplyChangesOperator(SourceOperator):
     template_fields: Sequence[str] = (
         *SourceOperator.template_fields,
         *("source", "keys", "sequence_by", "apply_as_deletes", "column_list", "except_column_list"),
+        *("track_history_column_list", "start_column", "end_column", "current_column"),
     )
 
     def __init__(
@@ -49,6 +57,11 @@ class DeltaApplyChangesOperator(SourceOperator):
         except_column_list: str | Sequence[str] | None = None,
         schema_evolution: bool = False,
         tombstone_hours: float = 168,
+        stored_as_scd_type: Literal[1, 2] = 1,
+        track_history_column_list: str | Sequence[str] | None = None,
+        start_column: str = "__START_AT",
+        end_column: str = "__END_AT",
+        current_column: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -60,4 +73,9 @@ class DeltaApplyChangesOperator(SourceOperator):
         self.except_column_list = except_column_list
         self.schema_evolution = schema_evolution
         self.tombstone_hours = tombstone_hours
+        self.stored_as_scd_type = stored_as_scd_type
+        self.track_history_column_list = track_history_column_list
+        self.start_column = start_column
+        self.end_column = end_column
+        self.current_column = current_column
         self.check_literals()

@@ -9,6 +9,7 @@ Source: docs/decisions/tombstones.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow.compute as pc
@@ -23,7 +24,9 @@ from airflow_txlog.contract.operations import (
     UpdateClause,
 )
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.tasks.change_rows import DELETES_COLUMN, Events, NewestEvent
+from airflow_txlog.datafiles.tasks.change_rows import DELETES_COLUMN, Events, NewestEvent, deletions
+from airflow_txlog.datafiles.tasks.folded_rows import Input
+from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import plain_condition
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_columns, bare_type
@@ -51,11 +54,11 @@ _NEEDED_TO = "bring events into their order"
 
 def apply_changes(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
-    return run_row_operation(context, _ApplyChanges)
+    return run_row_operation(context, NewestEvents)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Met:
+class Met:
     """What the source's columns are to the table: keys, the sequence, the columns that rows get, and what deletes.
 
     All are spelled as the source spells them; `kept_sequence` is the table's column. `deletes`: the bound condition, or
@@ -71,7 +74,7 @@ class _Met:
     """Keys of texts whose empty value the table stores as NULL."""
 
 
-def _met(context: JobContext, changes: ApplyChanges, snapshot: Snapshot, columns: StructType) -> _Met:
+def met_columns(context: JobContext, changes: ApplyChanges, snapshot: Snapshot, columns: StructType) -> Met:
     """Return what these columns of the source are to the table.
 
     Raises UnknownColumn, SchemaMismatch and UnsupportedFeature, before an event is read.
@@ -90,6 +93,9 @@ def _met(context: JobContext, changes: ApplyChanges, snapshot: Snapshot, columns
             end = "Name it in except_column_list, or add it to the table. Nothing was changed."
             raise missing_column(what, name, table.names, end)
     kept = sequence if sequence in chosen else KEPT_SEQUENCE
+    if changes.stored_as_scd_type == 2:
+        kept = changes.start_column
+        check_has_columns("start_column", [kept], table.names, root)
     if table.find(kept) is None:
         raise SchemaMismatch(
             f"{root} has no column {kept}, in which it keeps the sequence of each row if rows do not get the column "
@@ -109,7 +115,7 @@ def _met(context: JobContext, changes: ApplyChanges, snapshot: Snapshot, columns
                 columns=[name],
             )
     partitions = {name.lower() for name in snapshot.partition_columns}
-    return _Met(
+    return Met(
         # In one order, whatever the order of the argument: tombstones have no names of columns.
         keys=tuple(sorted(keys, key=lambda name: table.by_name[name.lower()].physical_name)),
         sequence=sequence,
@@ -130,7 +136,7 @@ def _condition(context: JobContext, changes: ApplyChanges, columns: StructType) 
     return plain_condition(text, columns, used, may_fail=not context.leaves_values_to_spark)
 
 
-def as_merge(changes: ApplyChanges, met: _Met) -> Merge:
+def as_merge(changes: ApplyChanges, met: Met) -> Merge:
     """Return the merge of folded events. Its texts are quoted names and comparisons."""
     kept = quoted(met.kept_sequence)
     older = f"({TARGET_ALIAS}.{kept} IS NULL OR {TARGET_ALIAS}.{kept} < {SOURCE_ALIAS}.{quoted(met.sequence)})"
@@ -155,7 +161,7 @@ def as_merge(changes: ApplyChanges, met: _Met) -> Merge:
     )
 
 
-class _ApplyChanges(MergeRows):
+class NewestEvents(MergeRows):
     """The pipeline's view of a job that applies changes. See `MergeRows`."""
 
     clauses_not_plain = "columns of the source are not of the types of the table's, or the table has rules for rows"
@@ -163,8 +169,8 @@ class _ApplyChanges(MergeRows):
     def __init__(self, context: JobContext) -> None:
         self._changes = context.record(ApplyChanges)
         # The columns of the source are not known yet.
-        unmet = _Met(keys=self._changes.keys, sequence="", kept_sequence="", columns=(), deletes=None)
-        super().__init__(context, as_merge(self._changes, unmet))
+        unmet = Met(keys=self._changes.keys, sequence="", kept_sequence="", columns=(), deletes=None)
+        super().__init__(context, self.merge_of(unmet))
         self._met = unmet
         self._events: MaterializedSource | None = None
         self._folded: MaterializedSource | None = None
@@ -178,8 +184,8 @@ class _ApplyChanges(MergeRows):
         """
         context, text = self._context, self._changes.apply_as_deletes
         check_life(context, snapshot, self._changes.tombstone_hours)
-        self._met = _met(context, self._changes, snapshot, columns)
-        self._merge = as_merge(self._changes, self._met)
+        self._met = met_columns(context, self._changes, snapshot, columns)
+        self._merge = self.merge_of(self._met)
         if text is not None:
             self._gate.used |= set(self._gate.parameters_in(text))
             try:
@@ -187,6 +193,10 @@ class _ApplyChanges(MergeRows):
             except UnsupportedPredicate:
                 # Only Spark knows which of both the name means.
                 self._met = replace(self._met, deletes="a name that is a column and a clock")
+
+    def merge_of(self, met: Met) -> Merge:
+        """Return the merge of the folded events."""
+        return as_merge(self._changes, met)
 
     def columns_met(self, columns: StructType) -> StructType:
         """Return the columns of the folded events: those that rows get, the sequence, and whether the event deletes."""
@@ -202,7 +212,7 @@ class _ApplyChanges(MergeRows):
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
         """Return the folded events: the same in each attempt, unless another job has recorded tombstones since."""
         context, hours = self._context, self._changes.tombstone_hours
-        events = super()._source(tx, snapshot, memory)
+        events = self.events(tx, snapshot, memory)
         met = self._met
         known = tombstones_of(context, tx, snapshot, met.keys, met.kept_sequence, hours)
         if self._folded is None or events is not self._events or self._tombstones != known:
@@ -211,33 +221,43 @@ class _ApplyChanges(MergeRows):
                 memory.forget()
                 context.saved_inputs.tombstones = known.number
             with context.step("fold"):
-                self._folded = self._newest(events, known)
+                self._folded = self._fold(events, known)
             self._events, self._tombstones = events, known
             given = plural(events.num_rows, "event")
             context.log(f"{given}, and {plural(self._folded.num_rows, 'key')} without a newer tombstone")
         return self._folded
 
-    def _newest(self, events: MaterializedSource, known: Tombstones) -> MaterializedSource:
+    def events(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
+        """Return all events, written down once."""
+        return super()._source(tx, snapshot, memory)
+
+    def _fold(self, events: MaterializedSource, known: Tombstones) -> MaterializedSource:
         """Return the newest event of each key that is newer than the key's tombstones."""
-        context, met = self._context, self._met
-        columns, condition = self.columns_met(events.columns), met.deletes
+        columns = self.columns_met(events.columns)
+        first, described, size_bytes = self.described(events, tuple(columns.names[:-1]))
+        inputs = [first, *((each, known.keys) for each in known.scans(self._context))]
+        fold = NewestEvent(events=described)
+        return folded(self._context, inputs, fold, columns, size_bytes=size_bytes + known.size_bytes)
+
+    def described(self, events: MaterializedSource, columns: tuple[str, ...]) -> tuple[Input, Events, int]:
+        """Return the scan of the events, what a fold knows of them, and about the memory that they take.
+
+        `columns`: those of a folded event that come from the source.
+        """
+        met, condition = self._met, self._met.deletes
         if isinstance(condition, str):
             events, condition = self._answered(events), Column(DELETES_COLUMN)
-        read = {*met.columns, met.sequence, *(() if condition is None else columns_of(condition))}
-        scan = input_scan(context, events.files, stored_of(events, read))
-        fold = NewestEvent(
-            events=Events(
-                keys=met.keys,
-                sequence=met.sequence,
-                columns=tuple(columns.names[:-1]),
-                deletes=condition,
-                nulls=met.nulls,
-                table=context.root,
-            )
+        read = {*columns, met.sequence, *(() if condition is None else columns_of(condition))}
+        scan = input_scan(self._context, events.files, stored_of(events, read))
+        found = Events(
+            keys=met.keys,
+            sequence=met.sequence,
+            columns=columns,
+            deletes=condition,
+            nulls=met.nulls,
+            table=self._context.root,
         )
-        size_bytes = events.bytes_of(read) + known.size_bytes
-        inputs = [(scan, met.keys), *((each, known.keys) for each in known.scans(context))]
-        return folded(context, inputs, fold, columns, size_bytes=size_bytes)
+        return (scan, met.keys), found, events.bytes_of(read)
 
     def _answered(self, events: MaterializedSource) -> MaterializedSource:
         """Return the events with whether each of them deletes, by Spark."""
@@ -252,12 +272,12 @@ class _ApplyChanges(MergeRows):
         return self._context.executor.by_spark("apply_as_deletes is more than a plain condition", answer)
 
     def completed(self, tx: Transaction, prepared: PreparedMerge, change: Change) -> Change:
-        """Return the change with the tombstones of the folded events that delete."""
-        known, met = self._tombstones, self._met
+        """Return the change with the tombstones of the folded events."""
+        known, new = self._tombstones, None if self._context.is_dry_run else self.to_remember(prepared.source)
         assert known is not None
-        if self._context.is_dry_run or met.deletes is None or not self._deletes(prepared.source):
+        if new is None:
             return change
-        write, first = self._recording.begin(tx, known, prepared.source, met.keys, met.sequence), change.before_commit
+        write, first = self._recording.begin(tx, known, new), change.before_commit
 
         def before_commit() -> None:
             write()
@@ -266,10 +286,16 @@ class _ApplyChanges(MergeRows):
 
         return replace(change, before_commit=before_commit, is_recorded=True)
 
-    def _deletes(self, source: MaterializedSource) -> bool:
-        """Return whether one of the folded events deletes."""
-        rows = read_input(self._context, source.files, stored_of(source, [DELETES_COLUMN]), "look for deletions")
-        return bool(pc.any(rows.column(DELETES_COLUMN)).as_py())
+    def to_remember(self, source: MaterializedSource) -> Task | None:
+        """Return the task that yields the new tombstones; None if there are none."""
+        context, met = self._context, self._met
+        if met.deletes is None or not source.num_rows:
+            return None
+        rows = read_input(context, source.files, stored_of(source, [DELETES_COLUMN]), "look for deletions")
+        if not pc.any(rows.column(DELETES_COLUMN)).as_py():
+            return None
+        scan = input_scan(context, source.files, stored_of(source, {*met.keys, met.sequence, DELETES_COLUMN}))
+        return Task(source=scan, steps=(partial(deletions, met.keys, met.sequence),))
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
         """Return the parameters of the merge, with readable aliases."""

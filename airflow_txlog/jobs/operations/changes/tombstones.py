@@ -12,12 +12,11 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import msgspec
 import pyarrow as pa
 
-from airflow_txlog.datafiles.tasks.change_rows import DELETES_COLUMN, SEQUENCE_COLUMN, deletions, key_column
+from airflow_txlog.datafiles.tasks.change_rows import SEQUENCE_COLUMN, key_column
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
@@ -25,7 +24,6 @@ from airflow_txlog.errors import CorruptTable, InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import bins_for, plan_of
 from airflow_txlog.jobs.files.stage import input_layout, load
-from airflow_txlog.jobs.source.materialized import MaterializedSource, input_scan, stored_of
 from airflow_txlog.locations import readable
 
 FOLDER = "_txlog_tombstones"
@@ -59,7 +57,8 @@ class Tombstones:
     """The tombstones of a snapshot for certain keys, which `application` stands for.
 
     `number`: of their manifest; None if there never was one. `folder`: of this manifest and all that it lists. `types`:
-    of the keys and of the sequence.
+    of the keys and of the sequence. `values`: the columns with the rest of a remembered event, if more than deletions
+    are remembered.
     """
 
     application: str
@@ -67,6 +66,7 @@ class Tombstones:
     number: int | None
     files: tuple[TombstoneFile, ...]
     types: tuple[pa.DataType, ...]
+    values: tuple[pa.Field, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Tombstones:
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema(list(zip([*self.keys, SEQUENCE_COLUMN], self.types, strict=True)))
+        return pa.schema([*map(pa.field, [*self.keys, SEQUENCE_COLUMN], self.types), *self.values])
 
     @property
     def size_bytes(self) -> int:
@@ -109,7 +109,13 @@ def check_life(context: JobContext, snapshot: Snapshot, hours: float) -> None:
 
 
 def tombstones_of(
-    context: JobContext, tx: Transaction, snapshot: Snapshot, keys: Sequence[str], kept_sequence: str, hours: float
+    context: JobContext,
+    tx: Transaction,
+    snapshot: Snapshot,
+    keys: Sequence[str],
+    kept_sequence: str,
+    hours: float,
+    values: Sequence[pa.Field] = (),
 ) -> Tombstones:
     """Return the tombstones that the snapshot names for these columns of the table.
 
@@ -127,6 +133,7 @@ def tombstones_of(
         number=tx.read_application(application),
         files=(),
         types=tuple(snapshot.schema.field(field.name).type for field in fields),
+        values=tuple(values),
     )
     if found.number is None:
         return found
@@ -160,34 +167,28 @@ def _broken(context: JobContext, path: str, what: str) -> CorruptTable:
 
 
 class Recording:
-    """Writes the tombstones of a job's deletions before its commit, again in each attempt."""
+    """Writes the tombstones of a job before its commit, again in each attempt."""
 
     def __init__(self, context: JobContext, hours: float) -> None:
         self._context = context
         self._life_ms = int(hours * _HOUR_MS)
         self._written: list[str] = []
 
-    def begin(
-        self, tx: Transaction, known: Tombstones, folded: MaterializedSource, keys: Sequence[str], sequence: str
-    ) -> Callable[[], None]:
-        """Have the commit name a new manifest; return the step that writes it and the tombstones of `folded`."""
+    def begin(self, tx: Transaction, known: Tombstones, new: Task) -> Callable[[], None]:
+        """Have the commit name a new manifest; return the step that writes it and the tombstones that `new` yields."""
         clock = self._context.clock
         # Ascending in time, and not taken by another job of the same millisecond.
         number = (clock.now_ms() << 20) + int(clock.unique_id().replace("-", "")[:5], 16)
         tx.set_application(known.application, number)
-        return lambda: self._write(number, known, folded, keys, sequence)
+        return lambda: self._write(number, known, new)
 
-    def _write(
-        self, number: int, known: Tombstones, folded: MaterializedSource, keys: Sequence[str], sequence: str
-    ) -> None:
+    def _write(self, number: int, known: Tombstones, task: Task) -> None:
         context, now_ms = self._context, self._context.clock.now_ms()
         # An attempt that lost has left these, and no commit names them.
         for path in self._written:
             context.store.delete(path)
         self._written = [known.path_of(number)]
-        read = stored_of(folded, {*keys, sequence, DELETES_COLUMN})
-        steps = (partial(deletions, tuple(keys), sequence),)
-        new = self._staged(known, Task(source=input_scan(context, folded.files, read), steps=steps), now_ms)
+        new = self._staged(known, task, now_ms)
         kept = [file for file in known.files if file.recorded_ms > now_ms - self._life_ms]
         if len(kept) >= _MOST_FILES:
             latest_ms = max(file.recorded_ms for file in kept)
