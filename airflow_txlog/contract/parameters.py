@@ -27,7 +27,7 @@ def encode_parameter(value: Any, name: str = "parameters") -> Any:
     """
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise InvalidJobSpec(
-            f"{name} is an integer of more than 64 bits, which SQL has no literal for. Give a Decimal of up to "
+            f"{name} is an integer of more than 64 bits, for which SQL has no literal. Pass a Decimal of up to "
             f"{_DECIMAL_DIGITS} digits. Nothing was read.",
             argument=name,
         )

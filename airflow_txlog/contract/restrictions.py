@@ -106,7 +106,7 @@ def _tunes(name: str, value: str) -> bool:
 
 def _refused(argument: str, kind: str, why: str) -> InvalidJobSpec:
     return InvalidJobSpec(
-        f"{argument.removeprefix('arguments.')} is refused: {why}. Where all of it is yours, and no template puts "
-        f'another person\'s text into it, allow it by unrestricted=["{kind}"]. Nothing was read.',
+        f"{argument.removeprefix('arguments.')} is refused: {why}. If all of the text is your own, and no template "
+        f'inserts another person\'s text, allow it with unrestricted=["{kind}"]. Nothing was read.',
         argument=argument,
     )

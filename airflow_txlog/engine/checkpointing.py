@@ -174,7 +174,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
         # After the old checkpoints. The next cut finds the files that a crash leaves here.
         sidecars = _unreferenced_sidecars(store, min(cutoff_ms, now_ms - DAY_MS))
         _delete(store, sidecars, deletion, clock)
-    log.info("%s: the log begins at version %d now; %d files deleted", store.root, cut, deletion.deleted_files)
+    log.info("%s: the log now starts at version %d; %d files deleted", store.root, cut, deletion.deleted_files)
     return LogCleanup(cut=cut, deleted_files=deletion.deleted_files, deleted_bytes=deletion.deleted_bytes)
 
 

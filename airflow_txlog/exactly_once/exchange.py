@@ -73,8 +73,8 @@ class Exchange:
             raise JobError(
                 f"{self._store.root}/{self.folder}/{name}, which only the tries of this work and its driver read, is "
                 "signed and cannot be decrypted: another build of airflow_txlog has written it. Nothing was done now. "
-                "Give the worker and the driver's image one build. Where the package was upgraded between two tries, "
-                "see that the job which the earlier one submitted has ended, delete that folder, and clear the task."
+                "Use one build for the worker and the driver's image. If the package was upgraded between two tries, "
+                "make sure that the job of the earlier try has ended, delete that folder, and clear the task."
             )
         return dict(json.loads(document))
 

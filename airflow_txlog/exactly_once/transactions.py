@@ -148,7 +148,7 @@ def _check_not_expired(snapshot: Snapshot, wanted: ApplicationTransaction, now_m
         f"Table {snapshot.uri} does not know the application transaction {wanted.app_id!r}, but it forgets them after "
         f"{retention_ms / 86_400_000:g} days (delta.setTransactionRetentionDuration), and this work was first tried "
         f"{(now_ms - wanted.first_tried_ms) / 86_400_000:.1f} days ago: it may be done or not. Nothing was done now. "
-        f"Look into the table's history for the run; where its work is missing, {how_to_repeat(wanted)} to have it "
+        f"Look into the table's history for the run; if its work is missing, {how_to_repeat(wanted)} to have it "
         "done.",
         table=snapshot.uri,
         app_id=wanted.app_id,

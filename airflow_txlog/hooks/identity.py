@@ -321,8 +321,8 @@ def _earlier_work(
             raise IdempotencyKeyReused(
                 f"The application transaction {work.app_id!r} was recorded before this run began. It may be an earlier "
                 f"try of this task, an earlier run of the same name, or another Airflow: nothing kept by this Airflow "
-                "shows which. Nothing was done now. Look into the table's history; where the work is missing, clear "
-                "the task to have it done. Set [txlog] deployment_id where several deployments write the table.",
+                "shows which. Nothing was done now. Check the table's history. If the work is missing, clear "
+                "the task to repeat it. Set [txlog] deployment_id if several deployments write the table.",
                 app_id=work.app_id,
                 version=work.version,
             )

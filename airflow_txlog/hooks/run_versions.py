@@ -34,7 +34,7 @@ def pin(hook: TxlogHook, tables: Sequence[str]) -> list[dict[str, Any]]:
 def _position(hook: TxlogHook, table: str) -> Any:
     found = hook.followed(table).follower.look()
     if found.version < 0:
-        raise TableNotFound(f"There is no table at {table}, so it has no version to pin.", table=table)
+        raise TableNotFound(f"There is no table at {table}, so it has no version to fix.", table=table)
     return found
 
 
@@ -115,7 +115,7 @@ def _place(uri: str) -> str:
 
 def _not_pinned(table_uri: str, why: str) -> InvalidJobSpec:
     return InvalidJobSpec(
-        f'{table_uri} is to be read with as_of="run", and {why}. Nothing was read. Name the table in a '
+        f'{table_uri} cannot be read with as_of="run": {why}. Nothing was read. List the table in a '
         "PinVersionsOperator upstream of this task.",
         argument="as_of",
     )

@@ -32,8 +32,8 @@ def open_spark_connection(runner: str, conn_id: str | None) -> Cluster | None:
     if conn_id is None or wanted is None:
         if conn_id is not None:
             raise InvalidJobSpec(
-                f"runner={runner!r} starts a Spark of its own, and spark_conn_id is {conn_id!r}. Leave that out, or "
-                f"take a runner for a cluster: {', '.join(name for name, kind in CONNECTION_TYPES.items() if kind)}.",
+                f"runner={runner!r} starts its own Spark, but spark_conn_id is {conn_id!r}. Leave it out, or "
+                f"use a runner for a cluster: {', '.join(name for name, kind in CONNECTION_TYPES.items() if kind)}.",
                 argument="spark_conn_id",
             )
         return None

@@ -113,7 +113,7 @@ class StagedChangesOperator(TxlogOperator):
         self._running = self._make_runner()
         try:
             if self._is_stopped:
-                raise JobError("The task was stopped. Run it again: what is done is not done twice.", retryable=True)
+                raise JobError("The task was stopped. Run it again: finished work is not repeated.", retryable=True)
             result = self.last_result = run_unless_done(self._running, spec, log=self.log.info)
         finally:
             self._running = None

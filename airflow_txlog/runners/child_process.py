@@ -174,7 +174,7 @@ class RunsChildren:
     def _check_not_killed(self, spec: JobSpec) -> None:
         if self._is_killed:
             raise JobLost(
-                f"The {spec.operation.name} job on {spec.table_uri} was stopped before it began.",
+                f"The {spec.operation.name} job on {spec.table_uri} was stopped before it started.",
                 has_application_transaction=spec.application is not None,
             )
 

@@ -271,6 +271,6 @@ def check_conditions(bucket: Bucket, folder: str, repeated: Callable[[Callable[[
             bucket.delete([key])
     raise UnsupportedStore(
         f"UnsupportedStore: the server at {server} {met}. So two writers of {bucket.uri} could both believe to have "
-        "made one version. Nothing was committed. Use a server that knows conditional writes.",
+        "made one version. Nothing was committed. Use a server that supports conditional writes.",
         uri=bucket.uri,
     )

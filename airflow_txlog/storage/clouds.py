@@ -68,7 +68,7 @@ def read_options(kind: str, given: Mapping[str, Any], types: Mapping[str, type])
                 "was read."
             )
     if "endpoint_url" in given and not given["endpoint_url"].startswith(("http://", "https://")):
-        raise InvalidInput("storage_options: endpoint_url must begin with http:// or https://. Nothing was read.")
+        raise InvalidInput("storage_options: endpoint_url must start with http:// or https://. Nothing was read.")
     return dict(given)
 
 
@@ -243,8 +243,8 @@ _WAYS = {
 def no_bucket(where: str, filesystem: str) -> UnsupportedStore:
     """Return the error of a request to a missing bucket or container."""
     return UnsupportedStore(
-        f"UnsupportedStore: there is no bucket for {where}. Nothing was read or written. Make the bucket first: a "
-        "table's folder never makes one.",
+        f"UnsupportedStore: there is no bucket for {where}. Nothing was read or written. Create the bucket "
+        "first. It is never created automatically.",
         uri=where,
         filesystem=filesystem,
     )

@@ -86,8 +86,8 @@ class LocalStore(Store):
                 if error.errno not in _NO_LINKS:
                     raise
                 raise UnsupportedStore(
-                    f"UnsupportedStore: {self.root} lies on a file system without hard links ({error}), so that two "
-                    "writers could both believe to have made one version. Nothing was written. "
+                    f"UnsupportedStore: {self.root} is on a file system without hard links ({error}), so two "
+                    "writers could both create the same version. Nothing was written. "
                     "Keep the table on a POSIX file system.",
                     uri=self.root,
                     filesystem="local",

@@ -168,15 +168,15 @@ def reading_source(name: str, kind: str) -> Iterator[None]:
 
 def _gone(name: str) -> JobError:
     return JobError(
-        f"The source's file {name} was there when the job listed the files, and is gone. Nothing was committed. Run "
-        "the job again when the source stands still.",
+        f"The source's file {name} existed when the job listed the files, and is gone. Nothing was committed. Run "
+        "the job again when the source no longer changes.",
         retryable=True,
     )
 
 
 def _unreadable(name: str, kind: str, reason: str) -> InvalidInput:
     return InvalidInput(
-        f"The source's file {name} cannot be read as {kind}: {reason}. Nothing was committed. Mend the file or the "
+        f"The source's file {name} cannot be read as {kind}: {reason}. Nothing was committed. Correct the file, or the "
         "source's format, schema and options."
     )
 

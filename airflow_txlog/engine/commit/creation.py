@@ -170,7 +170,7 @@ def holds_files_of_others(
         raise FolderNotEmpty(
             f"FolderNotEmpty: no table can be created at {store.root}: the folder holds files that belong to no table "
             f"({', '.join(found[:_EXAMPLES])}{more}), and a VACUUM of the new table would delete them. Nothing was "
-            "staged. Choose an empty folder, or pass allow_non_empty=True to create the table beside them.",
+            "staged. Choose an empty folder, or pass allow_non_empty=True to create the table next to them.",
             table=store.root,
             examples=found[:_EXAMPLES],
         )

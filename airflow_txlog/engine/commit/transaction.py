@@ -297,7 +297,7 @@ class Transaction:
         if self.outcome is not None:
             raise InvalidCommit(
                 f"{self._store.root}: this transaction has committed already (version {self.outcome.version}). "
-                "Begin another one.",
+                "Start a new one.",
                 table=self._store.root,
             )
         attempt = self._checked_attempt(operation, never_rebases)

@@ -92,7 +92,7 @@ def _lost(
     last = "" if watermark is None else f" (version {watermark.version} of {watermark.source})"
     return WatermarkLost(
         f"{snapshot.uri}: the watermark of consumer {consumer!r}{last} does not hold: {what}. Nothing was processed. "
-        "Find out up to which version of the source the rows of the table go, and set it by `airflow txlog incremental "
+        "Find out which source version the table's rows correspond to, and set it with `airflow txlog incremental "
         f"reset {snapshot.uri} --consumer {consumer} --to-version N`.",
         table=snapshot.uri,
         consumer=consumer,

@@ -125,7 +125,7 @@ def fill_restore(tx: Transaction, target: Snapshot, store: Store, *, ignore_miss
         gone = pc.is_in(coming.column("path"), value_set=pa.array(missing, pa.string()))
         after_bytes -= _size(coming.filter(gone))
         coming = coming.filter(pc.invert(gone))
-        log.warning("%s: restored without %d files that are gone: %s", store.root, len(missing), missing[:_EXAMPLES])
+        log.warning("%s: restored without %d missing files: %s", store.root, len(missing), missing[:_EXAMPLES])
     tx.read_whole_table()
     if metadata != head.metadata:
         # The metadata of that version holds the rules under which its rows were written.

@@ -96,7 +96,7 @@ def milliseconds(duration: timedelta | float) -> int:
     try:
         whole = duration if isinstance(duration, timedelta) else timedelta(hours=duration)
     except (OverflowError, ValueError) as error:
-        raise InvalidInput(f"A retention of {duration} hours is no length of time. Nothing was deleted.") from error
+        raise InvalidInput(f"A retention of {duration} hours is not a valid duration. Nothing was deleted.") from error
     return whole // timedelta(milliseconds=1)
 
 

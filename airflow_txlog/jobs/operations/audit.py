@@ -47,7 +47,7 @@ def audit(context: JobContext) -> JobResult:
         words = ", ".join(f"{name} ({plural(count, 'row')})" for name, count in failed.items())
         raise AuditFailed(
             f"{len(failed)} of {plural(len(audits), 'audit')} fail on the staged change {described.id} of "
-            f"{context.root}: {words}. Nothing was published. Discard it, mend its source, and stage it again.",
+            f"{context.root}: {words}. Nothing was published. Discard it, correct its source, and stage it again.",
             table=context.root,
             id=described.id,
             failed=failed,

@@ -173,7 +173,7 @@ class ByCondition(RowOperation[C]):
             root, condition = self._context.root, prepared.scope.with_condition(self._condition)
             raise MatchNotFound(
                 f"{root}: {condition!r} is true of no row at version {prepared.snapshot.version}, and require_match "
-                "asks for one. Nothing was changed. Look whether the parameters have the values that you expect.",
+                "asks for one. Nothing was changed. Check that the parameters have the values that you expect.",
                 table=root,
                 matched=0,
             )

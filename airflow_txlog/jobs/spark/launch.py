@@ -145,7 +145,7 @@ def log_start(spark_conf: Mapping[str, str], say: Callable[[str], None], note: s
     if needed is not None and found is not None and found < needed:
         log.warning(
             "a Spark with %s of heap can take %s of memory, and there are %s here: the kernel ends it where it does. "
-            "Give it less heap ([txlog] heap, or spark.driver.memory), or the worker more memory",
+            "Reduce its heap ([txlog] heap, or spark.driver.memory), or give the worker more memory",
             heap,
             f"{needed // 1024**2} MiB",
             f"{found // 1024**2} MiB",

@@ -187,8 +187,8 @@ def _dotted(parts: Any) -> str:
 
 def _refused(what: str, why: str, **facts: Any) -> InvalidJobSpec:
     return InvalidJobSpec(
-        f"The source's SQL holds {what}, which is refused. {why}. Where all of the text is yours, and no template puts "
-        'another person\'s text into it, allow it by unrestricted=["query"]. Nothing was read.',
+        f"The source's SQL contains {what}, which is refused. {why}. If all of the text is your own, and no template "
+        'inserts another person\'s text, allow it with unrestricted=["query"]. Nothing was read.',
         argument="source",
         **facts,
     )

@@ -377,7 +377,7 @@ def test_in_a_store_the_message_does_not_blame_the_file(spark: SparkSession, tmp
         assert error["type"] == "InvalidInput"
         assert "pyarrow" in error["message"]
         assert "Other readers may read it" in error["message"]
-        assert "Mend the file" not in error["message"]
+        assert "Correct the file" not in error["message"]
 
 
 def test_a_file_that_neither_reads_is_called_unreadable_by_its_name(spark: SparkSession, tmp_path: Path) -> None:

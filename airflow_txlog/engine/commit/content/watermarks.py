@@ -53,7 +53,7 @@ def watermarks_of(domains: Mapping[str, DomainMetadata], table: str) -> dict[str
                 found[name.removeprefix(WATERMARKS)] = msgspec.json.decode(domains[name].configuration, type=Watermark)
             except msgspec.MsgspecError as error:
                 raise CorruptTable(
-                    f"{table}: the domain {name} holds no watermark ({error}). Nothing was read. Set it anew by "
+                    f"{table}: the domain {name} holds no watermark ({error}). Nothing was read. Set it again with "
                     "`airflow txlog incremental reset`.",
                     table=table,
                 ) from error

@@ -72,7 +72,7 @@ def _check_top_level(store: Store, checkpoint: CheckpointFiles, found: Gathered)
             raise _corrupt(store, checkpoint.path, why, damaged=checkpoint.path.endswith(".json"))
     for each in found.checkpoint_metadata:
         if each.version != checkpoint.version:
-            raise _corrupt(store, checkpoint.path, f"it says that it is of version {each.version}")
+            raise _corrupt(store, checkpoint.path, f"its content is for version {each.version}")
 
 
 def _content_of(store: Store, checkpoint: CheckpointFiles, found: Gathered) -> CheckpointContent:

@@ -216,8 +216,8 @@ def read_checksum(store: Store, version: int) -> Checksum | None:
         return None
     except UNREADABLE as error:
         raise CorruptTable(
-            f"CorruptTable: {path} of {store.root} is no checksum of a version: {error}. It says nothing about the "
-            "table, which can be read without it; the file may be deleted.",
+            f"CorruptTable: {path} of {store.root} is no checksum of a version: {error}. The table "
+            "can be read without this file. You may delete it.",
             table=store.root,
             path=path,
         ) from error

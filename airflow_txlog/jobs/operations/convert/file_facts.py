@@ -164,7 +164,7 @@ def changed_folder(root: str, path: str, what: str) -> FolderChanged:
 def refused_file(root: str, path: str, what: str, instead: str) -> SchemaMismatch:
     """Return the error for a file that no table can have."""
     return SchemaMismatch(
-        f"{root} cannot be converted: the file {path} has {what}, which no table holds as Spark reads it. Nothing was "
-        f"committed. Have the file written with {instead}.",
+        f"{root} cannot be converted: the file {path} has {what}, which a table cannot store with Spark's values. "
+        f"Nothing was committed. Write the file with {instead}.",
         table=root,
     )

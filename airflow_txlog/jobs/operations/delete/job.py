@@ -208,7 +208,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             within = "" if prepared.scope.text is None else f" within {prepared.scope.text}"
             raise KeysNotFound(
                 f"{context.root}: {count - matched} of {plural(count, 'key')} are in no row's {prepared.field.name!r}"
-                f"{within} at version {prepared.snapshot.version}, and require_match asks for every one. "
+                f"{within} at version {prepared.snapshot.version}, and require_match requires all of them. "
                 "Nothing was changed.",
                 table=context.root,
                 column=prepared.field.name,

@@ -190,7 +190,7 @@ class _Optimizing:
         left, self._left = self._left, set()
         if is_late and self._optimize.purge:
             raise JobError(
-                f"{plural(len(left), 'file')}, the first {min(left)}, went on being changed by other commits for "
+                f"{plural(len(left), 'file')}, the first {min(left)}, kept being changed by other commits for "
                 f"{self._context.spec.conflict_deadline_s} s and may still hold deleted rows. What was committed "
                 "before stays. Run the job again.",
                 retryable=True,

@@ -147,7 +147,7 @@ def test_a_task_that_is_killed_while_it_waits_for_a_session_ends(
 
     def run(runner: WarmRunner) -> None:
         spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "greatest(a, -a) = 1"})
-        with pytest.raises(JobLost, match="was stopped before it began") as caught:
+        with pytest.raises(JobLost, match="was stopped before it started") as caught:
             runner.run(spec, log=lines.append)
         errors.append(caught.value)
 
