@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import Audit
 from airflow_txlog.contract.wording import application_line
 from airflow_txlog.errors import ClusterLost, IdempotencyKeyReused, JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange
@@ -383,7 +384,7 @@ class ClusterModeRunner(SubmitRunner):
 
 def _exchange_of(spec: JobSpec) -> Exchange:
     # Without a key no other process can find the job, and it is this one's alone. An audit has the key of other work.
-    key = None if spec.application is None else spec.saved_work_key
+    key = None if isinstance(spec.operation, Audit) else spec.saved_work_key
     return Exchange(open_store(spec.table_uri, spec.access), key or secrets.token_hex(32))
 
 

@@ -397,12 +397,15 @@ EXPORTED = [getattr(operators, name) for name in operators.__all__ if name[0].is
 OPERATORS: list[type[TxlogOperator]] = [each for each in EXPORTED if issubclass(each, TxlogOperator)]
 
 
+OF_HANDLE = ("id", "digest", "base_version", "app_id", "app_version")
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_an_operator_takes_each_field_of_its_record_with_the_same_default(operator: type[TxlogOperator]) -> None:
     signatures = [inspect.signature(each) for each in operator.__mro__ if issubclass(each, TxlogOperator)]
     parameters = {name: each for signature in signatures for name, each in signature.parameters.items()}
     for field in msgspec.structs.fields(operator.operation):
-        if issubclass(operator, StagedChangesOperator) and field.name in ("id", "digest", "base_version", "app_id"):
+        if issubclass(operator, StagedChangesOperator) and field.name in OF_HANDLE:
             continue  # of the handle
         if operator is DeltaIncrementalOperator and field.name == "schema_evolution":
             continue  # by on_schema_change
