@@ -1,4 +1,5 @@
-"""The commands `airflow txlog upkeep`, `staged` and `traces`: what is due, what waits, and what is left of a value."""
+"""The commands `airflow txlog upkeep`, `staged` and `traces`: due maintenance, waiting changes, and remaining traces of
+a value."""
 
 from __future__ import annotations
 

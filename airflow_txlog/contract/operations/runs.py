@@ -10,8 +10,8 @@ from airflow_txlog.contract.operations.fields import Text, Version
 class Rollback(Operation, frozen=True, kw_only=True, tag="rollback"):
     """Undo what the tasks of the run have committed to the table, unless later commits are in the way.
 
-    It carries no transaction of its own: commits that are undone already are not undone again. `since`: the run has
-    committed nothing before this version. `commit`: undo this commit instead, which is an earlier rollback.
+    It carries no separate transaction, because commits that are already undone are not undone again. `since`: the run
+    has committed nothing before this version. `commit`: undo this commit instead, which is an earlier rollback.
     """
 
     job = "airflow_txlog.jobs.operations.rollback:rollback"

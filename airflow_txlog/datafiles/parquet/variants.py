@@ -1,4 +1,4 @@
-"""Variants whose parts lie in columns of their own (shredding), put together again into their two binaries.
+"""Variants whose parts are in separate columns (shredding), reassembled into their two binaries.
 
 A part of a variant is a group of `value`, which has it encoded, and `typed_value`, which has it as a column of one
 type: a primitive type, a list of parts, or a struct of the parts of an object. The invariant: every row has the variant
@@ -39,12 +39,12 @@ class Malformed(Exception):
 
 
 def is_shredded(kind: pa.StructType) -> bool:
-    """Return whether a variant of this type has parts in columns of their own."""
+    """Return whether a variant of this type has parts in separate columns."""
     return bool(kind.get_field_index("typed_value") >= 0)
 
 
 def assembled(parts: pa.StructArray) -> tuple[pa.Array, pa.Array]:
-    """Return the values and the metadata of the variants of a column, both binary; null where the column is null.
+    """Return the values and the metadata of the variants of a column, both binary; null if the column is null.
 
     Raises Malformed.
     """
@@ -103,7 +103,7 @@ class _Dictionary:
 
 
 def _encoded(members: dict[str, pa.Array], names: Sequence[_Dictionary]) -> Parts:
-    """Return the encoded parts of a group with these members; None where both of them are null."""
+    """Return the encoded parts of a group with these members; None if both of them are null."""
     value, typed = members.get("value"), members.get("typed_value")
     if value is not None and not _is_bytes(value.type):
         raise Malformed(f"its value is of the type {value.type}")

@@ -1,6 +1,6 @@
 """Copies of Parquet files in which the row groups that no row leaves are copied as bytes, with all their columns.
 
-The invariants: a row group is copied so only if no row of it leaves or changes, and if the rows that are written beside
+The invariants: a row group is copied so only if no row of it leaves or changes, and if the rows that are written with
 it have exactly the form of the file. Statistics count the values of both. Source: `splicing`, which copies chunks.
 """
 
@@ -60,7 +60,7 @@ def whole_groups(
 
 
 def _are_as_held(fields: Iterable[pa.Field], held: pa.Schema) -> bool:
-    """Return whether the file's columns have the names and types of the table's, as far as it has them."""
+    """Return whether the file's columns have the names and types of the table's columns, if the table has them."""
     members = FileFields(held)
     found = ((field, members.find(field)) for field in fields)
     is_held = (place is None or is_as_held(field, _spelled_out(held.field(place))) for field, place in found)

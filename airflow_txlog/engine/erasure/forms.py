@@ -84,7 +84,7 @@ class Forms:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names by which texts call the column, in lower case."""
+        """The names of the column in texts, in lower case."""
         return frozenset(path.rpartition(".")[2].lower() for path in self.paths)
 
     @cached_property
@@ -95,7 +95,7 @@ class Forms:
 
     @cached_property
     def are_numbers(self) -> bool:
-        """Whether the values are numbers, whose digits stand in many texts by chance."""
+        """Whether the values are numbers, whose digits occur in many texts by chance."""
         kind, types = self.values.type, pa.types
         return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
@@ -181,7 +181,7 @@ class Forms:
 
     @cached_property
     def _common(self) -> frozenset[str]:
-        """The texts that stand in many others by chance: they count where the column is named, as whole words."""
+        """The texts that occur in many others by chance. They count as whole words if the text names the column."""
         kind = self.values.type
         are_texts = _is_text(kind) or _is_bytes(kind)
         return frozenset(text for text in self.texts if not are_texts or len(text) < _SHORTEST_RARE)
@@ -341,7 +341,7 @@ def _plain(value: pa.Scalar, physical: str) -> bytes | None:
 
 
 def _integer(value: Any) -> int:
-    """Return the number by which Parquet stores a value."""
+    """Return the number that Parquet stores for a value."""
     kind, types = value.type, pa.types
     if types.is_decimal(kind):
         return int(value.as_py().scaleb(kind.scale))

@@ -38,7 +38,7 @@ _UNREADABLE = (TxlogError, OSError, pa.ArrowException, ValueError, LookupError, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectVerdict:
-    """What was found in one object."""
+    """The findings in one object."""
 
     path: str
     """Relative to the table; a segment that holds a value is marked."""

@@ -3,7 +3,7 @@
 A RESTORE by another engine keeps the domain and takes the rows. The proof is a file that the watermark's commit added
 and that is live, or else the commits since then, none of which is a RESTORE to a version before it. A property of the
 table notes each consumer, so that a domain that another engine lost is missed. The invariant: a consumer that is noted
-or has a domain never starts from the beginning by itself.
+or has a domain never starts from the beginning automatically.
 """
 
 from __future__ import annotations

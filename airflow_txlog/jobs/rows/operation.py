@@ -114,7 +114,7 @@ class RowOperation(ABC, Generic[P]):
         return {}
 
     def completed(self, tx: Transaction, prepared: P, change: Change) -> Change:
-        """Return the checked change with what else its commit records."""
+        """Return the checked change with the other records of its commit."""
         return change
 
     @abstractmethod

@@ -1,9 +1,8 @@
 """The columns of several Parquet files in one schema, as Spark merges them with the option mergeSchema.
 
-Columns come in the order of the files that have them first. Two types are merged if they are equal, or decimals of one
+Columns have the order of the first files that contain them. Two types are merged if they are equal, or decimals of one
 scale; of structs, lists and maps the members are. The invariant: a schema that Spark refuses is refused here, and the
-error names two files that disagree.
-Source: Spark, StructType.merge and SchemaMergeUtils.
+error names two files that disagree. Source: Spark, StructType.merge and SchemaMergeUtils.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Folders named `column=value`: the values of partition columns that a file's path names, and where they begin.
+"""Folders named `column=value`: the values of partition columns in a file's path, and the folder in which they start.
 
 The invariant: files count as parts of one table only if Spark reads their folders so.
 Source: Spark, PartitioningUtils.parsePartitions.

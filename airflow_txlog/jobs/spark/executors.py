@@ -49,7 +49,7 @@ def check_executors(
     task_memory_mib: int,
     conf: Mapping[str, str],
 ) -> None:
-    """Log where the application runs, wait for an executor, and check the executors that are there.
+    """Log the application's address, wait for an executor, and check the executors that are there.
 
     `scheme`: of the store that tasks open; `task_memory_mib`: of each outside the JVM. Raises NoExecutors,
     UnfitExecutor.

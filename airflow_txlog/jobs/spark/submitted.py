@@ -1,4 +1,5 @@
-"""The session of a driver that `spark-submit` has started: Spark's defaults and the submitted settings, none of ours.
+"""The session of a driver that `spark-submit` has started: Spark's defaults and the submitted settings, without
+settings of this package.
 
 The invariant: it is on the requested master. Without one Spark would silently take `local[*]`, and the job
 would run on one machine.

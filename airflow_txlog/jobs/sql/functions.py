@@ -1,6 +1,6 @@
 """The limits of a SQL text: it may use operators, and call listed functions of Spark that compute a value of one row.
 
-A text comes from an author, or from the table's log, which every writer of the table can write. Three checks each
+A text is written by an author, or is in the table's log, which every writer of the table can write. Three checks each
 refuse everything that they do not know. Before Spark analyses a text, its parser's tree may hold only the classes and
 functions that are listed here: analysis itself already loads the class that `reflect` names, evaluates the argument of
 IDENTIFIER() and instantiates a type that `from_json` is given as JSON. If the parser is on a server (Connect), the

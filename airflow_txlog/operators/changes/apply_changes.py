@@ -12,8 +12,8 @@ from airflow_txlog.operators.checked import SourceOperator
 class DeltaApplyChangesOperator(SourceOperator):
     """Apply change events to a Delta table in the order of their sequence, in one commit.
 
-    Events may come in any order, late, several for one key, and more than once. The table equals what all events so far
-    leave if they are applied in order. The names of the arguments are those of Spark's AUTO CDC.
+    Events may arrive in any order, late, several for one key, and more than once. The table equals what all events so
+    far leave if they are applied in order. The names of the arguments are those of Spark's AUTO CDC.
 
     :param source: the events: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
     :param keys: the columns, of the table and of the source, that together identify a row. (templated)

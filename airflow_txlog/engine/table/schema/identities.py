@@ -111,7 +111,7 @@ def number_of(member: StructField, name: str) -> int | None:
 
 
 def with_mark_past(member: StructField, value: int | None) -> StructField:
-    """Return an identity column whose mark is `value` or the next of its own values after that, if that is further.
+    """Return an identity column whose mark is `value` or the column's next value after it, if that is further.
 
     A value before the start moves no mark, or the column would leave its start out. Other columns stay as they are.
     """
