@@ -1,7 +1,7 @@
 """`Table`, the front door for Python code: a Delta table with all of its operations.
 
-Each method puts parts of the engine together and decides nothing. Jobs use `DeltaTable` and call what they need of
-`upkeep` themselves, so that a task imports only that.
+Each method combines parts of the engine and makes no decisions. Jobs use `DeltaTable` and call the required functions
+of `upkeep` themselves, so that a task imports only these.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from airflow_txlog.storage import Access
 
 
 class Table(DeltaTable):
-    """A Delta table at a URI. Made by `open`, `at` or `create`."""
+    """A Delta table at a URI. Returned by `open`, `at` or `create`."""
 
     @classmethod
     def open(
@@ -52,8 +52,8 @@ class Table(DeltaTable):
     ) -> Self:
         """Return the table at `uri`, which must exist and be readable here.
 
-        `strict_writers`: see `at`. `allow_absolute_paths`: rows of files outside of the table, which a shallow clone
-        names, can be read; without it they raise OutsideTable. A `Store` has its own setting.
+        `strict_writers`: see `at`. `allow_absolute_paths`: allow reading rows of files outside of the table, which a
+        shallow clone references; without it they raise OutsideTable. A `Store` has its own setting.
 
         Raises TableNotFound, UnsupportedStore, UnsupportedFeature, CorruptTable.
         """
@@ -63,7 +63,7 @@ class Table(DeltaTable):
         return table
 
     def with_staged(self, id: str, digest: str) -> Table:
-        """Return the table as a staged change would leave it, for reading only. Raises StagedChangeGone."""
+        """Return the table with a staged change applied, for reading only. Raises StagedChangeGone."""
         return _StagedTable(self, staged_snapshot(self, id, digest))
 
     def at_version(self, version: int) -> Table:
@@ -132,10 +132,10 @@ class Table(DeltaTable):
         parameters: Mapping[str, object] | None = None,
         time_zone: str = "UTC",
     ) -> pa.Table:
-        """Return the rows that satisfy the predicate, with these columns, in no order, read in this process.
+        """Return the rows that satisfy the predicate, with these columns, in any order, read in this process.
 
-        Without version and timestamp, if files are removed and vacuumed while they are read, the version that removed
-        them is read.
+        Without version and timestamp, if files are removed and vacuumed during the read, the version that removed them
+        is read instead.
 
         Raises the errors of `snapshot`, InvalidPredicate, UnsupportedPredicate (outside the engine's closed grammar),
         UnknownColumn, CorruptDataFile, OutsideTable; FilesMissing if a VACUUM has deleted files of the requested
@@ -159,14 +159,15 @@ class Table(DeltaTable):
     def changes(self, start: int, end: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows that versions `start` to `end` (inclusive; None: the latest) inserted, deleted and updated.
 
-        The table's columns (or these) as of `end`, then `_change_type` (insert, delete, update_preimage,
-        update_postimage), `_commit_version` and `_commit_timestamp` (UTC); versions ascending, read in this process.
-        Raises as `change_rows` does; VersionNotFound or LogGap if the log holds the versions no longer.
+        The result has the table's columns (or the given ones) as of `end`, then `_change_type` (insert, delete,
+        update_preimage, update_postimage), `_commit_version` and `_commit_timestamp` (UTC). Versions are ascending, and
+        the rows are read in this process. Raises the errors of `change_rows`, and VersionNotFound or LogGap if the
+        versions are no longer in the log.
         """
         return change_rows(self.uri, self.snapshot, start, end, columns)
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return the commits that the log still holds, newest first; see `upkeep.history`."""
+        """Return the commits in the log, newest first; see `upkeep.history`."""
         return history(self.store, limit)
 
     def check(self) -> list[Finding]:
@@ -187,11 +188,11 @@ class Table(DeltaTable):
     def restore(
         self, version: int | None = None, timestamp: Moment | None = None, *, ignore_missing: bool = False
     ) -> int:
-        """Make the content and metadata of an earlier version or moment the latest version; see `upkeep.restore`.
+        """Restore the content and metadata of an earlier version or time as a new version; see `upkeep.restore`.
 
-        Returns the new version, or the present one if the table is at that version already. Raises the errors of
-        `snapshot` for the version or moment, FilesMissing, UnsupportedFeature, and ConcurrentWrite if any commit lands
-        first: a restore is never rebased.
+        Returns the new version, or the current one if the table is already at that version. Raises the errors of
+        `snapshot` for the version or time, FilesMissing, UnsupportedFeature, and ConcurrentWrite if another commit
+        comes first, because a restore is never rebased.
         """
         if version is None and timestamp is None:
             raise InvalidInput(f"{self.uri}: restore needs a version or a timestamp. Nothing was changed.")
@@ -203,8 +204,8 @@ class Table(DeltaTable):
     def clean_log(self) -> LogCleanup:
         """Delete the commits and checkpoints that are past delta.logRetentionDuration; see `checkpointing`.
 
-        The log is cut only at a whole checkpoint that was read back. The cleanup makes no commit. Raises
-        UnsupportedFeature if the table may not be written here, and the store's errors for a delete.
+        The log is truncated only at a complete checkpoint that was read back. The cleanup makes no commit. Raises
+        UnsupportedFeature if this engine may not write the table, and the store's errors for a delete.
         """
         snapshot = self.begin().snapshot
         assert snapshot is not None
@@ -224,21 +225,23 @@ class Table(DeltaTable):
         on_progress: OnProgress | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> VacuumResult:
-        """Delete the files under the table that no version inside the retention needs; `dry_run` only names them.
+        """Delete the files under the table that no version inside the retention needs; `dry_run` only lists them.
 
-        Two clocks: a file that the log removed is deleted once its tombstone is older than `retention` (a timedelta, or
-        hours; None: delta.deletedFileRetentionDuration). A file that no action names may be one being staged, so it is
-        deleted only when older than `orphan_retention`, never under 24 hours. Recorded as VACUUM START and VACUUM END.
+        There are two retention times. A file that the log has removed is deleted once its tombstone is older than
+        `retention` (a timedelta, or hours; None: delta.deletedFileRetentionDuration). A file that no action references
+        may be staged by a running job, so it is deleted only if it is older than `orphan_retention`, which is never
+        less than 24 hours. The vacuum is recorded as VACUUM START and VACUUM END.
 
-        `mode` "lite" lists nothing: it deletes what the log removed since the last vacuum. `inventory` (a table, or a
-        Parquet or CSV file, of path, modificationTime, size, isDir) replaces the listing; each of its files is looked
-        up before its deletion. `parallelism` deletes run at once; `on_progress` is called at intervals. Both commits
-        carry `tags`. `include_foreign`: also delete the files of others in a table that shares its folder with them.
+        With `mode` "lite" no folder is listed, and only files that the log has removed since the last vacuum are
+        deleted. `inventory` (a table, or a Parquet or CSV file, with path, modificationTime, size, isDir) replaces the
+        listing; each of its files is checked before it is deleted. `parallelism` is the number of concurrent deletes,
+        and `on_progress` is called at intervals. Both commits contain `tags`. `include_foreign`: also delete unrelated
+        files in a table whose folder contains such files.
 
-        Raises FolderNotEmpty for such a table without it, RetentionTooShort if `retention` is below the table's and
-        `check_retention` is on, InvalidInput for impossible values, CannotVacuumLite if the log lacks commits since the
-        last vacuum, UnsupportedFeature if the table may not be written here, and the store's error for a delete, after
-        the other deletes.
+        Raises FolderNotEmpty for such a table without `include_foreign`, RetentionTooShort if `retention` is below the
+        table's and `check_retention` is on, InvalidInput for invalid values, CannotVacuumLite if commits since the last
+        vacuum are missing in the log, UnsupportedFeature if this engine may not write the table, and the store's error
+        for a delete, after the other deletes.
         """
         request = VacuumRequest(
             retention_ms=None if retention is None else milliseconds(retention),
@@ -254,7 +257,7 @@ class Table(DeltaTable):
 
 
 class _TableAtVersion(Table):
-    """A table whose latest version is one that is named."""
+    """A table whose latest version is a given one."""
 
     def __init__(self, table: Table, named: Snapshot) -> None:
         super().__init__(table.store, clock=table.clock)
@@ -275,12 +278,12 @@ class _TableAtVersion(Table):
             raise vacuumed(self._named, newest, error) from error
 
     def begin(self, version: int | None = None) -> Transaction:
-        """Raise InvalidInput: a change would be made on the latest version, which is not the one that is read here."""
+        """Raise InvalidInput, because a change must be made on the latest version, and this is not the latest one."""
         raise InvalidInput(f"{self.uri} was opened at version {self._named.version}, which is for reading only.")
 
 
 class _StagedTable(Table):
-    """A table whose latest version is the one that a staged change would make."""
+    """A table whose latest version is the one that a staged change would create."""
 
     def __init__(self, table: Table, staged: Snapshot) -> None:
         super().__init__(table.store, clock=table.clock)
@@ -291,5 +294,5 @@ class _StagedTable(Table):
         return self._staged if version is None and timestamp is None else super().snapshot(version, timestamp)
 
     def begin(self, version: int | None = None) -> Transaction:
-        """Raise InvalidInput: what is staged is published by DeltaPublishOperator alone."""
+        """Raise InvalidInput, because only DeltaPublishOperator publishes a staged change."""
         raise InvalidInput(f"{self.uri} was opened as a staged change would leave it, which is for reading only.")

@@ -33,11 +33,12 @@ class TxlogRetryPolicy(RetryPolicy):
     """Retry errors that another try may fix, and fail immediately on all others. The default of every operator here.
 
     - A TxlogError whose `retryable` is true (a conflict, a lost race, a lost job) is retried, up to the task's
-    `retries`. The delay is `delay`, doubled with each try up to `max_delay`, and randomized by ±50 %, so that mapped
-    tasks that conflicted do not start at the same time again. - For a possibly transient error (a JobError: Spark, the
-    machine, a store; SourceNotFound; any error from other code), `otherwise` applies: "fail", or "default" for
-    Airflow's own rule (`retries`, `retry_delay`). Choose "default" to put this policy first in a ChainRetryPolicy. -
-    Any other TxlogError fails the task, regardless of `retries`.
+      `retries`. The delay is `delay`, doubled with each try up to `max_delay`, and randomized by ±50 %, so that mapped
+      tasks that conflicted do not start at the same time again.
+    - For a possibly transient error (a JobError: Spark, the machine, a store; SourceNotFound; any error from other
+      code), `otherwise` applies: "fail", or "default" for Airflow's own rule (`retries`, `retry_delay`). Choose
+      "default" to put this policy first in a ChainRetryPolicy.
+    - Any other TxlogError fails the task, regardless of `retries`.
 
     `rings.RETRIED` lists every class. Replace the policy with the operator's `retry_policy=`.
     """

@@ -2,9 +2,10 @@
 
 Two invariants:
 
-* A lost answer is not a lost race. The bytes of every attempt contain a unique id, and after any answer but success the
-  version is read back: our bytes mean committed, others mean lost, and if there are none, the same bytes are put again
-  at the same version. An attempt at the next version starts only after this one was *read* as another's.
+* A lost response is not a lost race. The bytes of every attempt contain a unique id, and after any response except
+  success the version is read back: our bytes mean committed, other bytes mean lost, and if there are none, the same
+  bytes are put again at the same version. An attempt at the next version starts only after this one was *read* and
+  belongs to another writer.
 * An unknown outcome is raised as CommitStateUnknown, never guessed, and nothing staged is deleted after it.
 
 Source: protocol, "Commit files"; delta-spark, OptimisticTransaction.doCommitRetryIteratively.
@@ -160,7 +161,7 @@ def commit(
     clock: Clock,
     policy: CommitPolicy,
 ) -> Landed:
-    """Commit the attempt as the next version of the table, rebased over every commit that lands first.
+    """Commit the attempt as the next version of the table, rebased over every commit that comes first.
 
     `anchor` is the file that identifies the log of the read snapshot (`Snapshot.anchor`), None for a new table. Without
     contention this takes two requests: one that finds the anchor unchanged, and the put. A lost race costs one listing

@@ -1,7 +1,7 @@
 """A transaction: reads of one snapshot, changes, and the one commit that makes them.
 
-Reads are recorded, because the conflict rules compare them with the commits that land in the meantime. A transaction
-belongs to one thread and commits once.
+Reads are recorded, because the conflict rules compare them with concurrent commits. A transaction belongs to one thread
+and commits once.
 """
 
 from __future__ import annotations
@@ -136,10 +136,10 @@ class Transaction:
         parameters: Mapping[str, object] | None = None,
         time_zone: str = "UTC",
     ) -> pa.Table:
-        """Return the live files that may hold a match (None: every file), as a table `FILES`.
+        """Return the live files that may contain a match (None: every file), as a table `FILES`.
 
-        From now on a commit that adds rows which may match, or removes one of these files, conflicts. Raises
-        InvalidPredicate, UnknownColumn.
+        From now on this transaction conflicts with a commit that adds rows which may match, or removes one of these
+        files. Raises InvalidPredicate, UnknownColumn.
         """
         if self.snapshot is None:
             return FILES.empty_table()
@@ -162,7 +162,7 @@ class Transaction:
         return self.snapshot.files(read)
 
     def read_files(self, files: pa.Table | Iterable[str], *, matched: bool = True) -> None:
-        """Record that these files were read; `matched=False`: without a match, so a compaction may move them."""
+        """Record that these files were read; `matched=False`: they contain no match, so a compaction may move them."""
         table = files if isinstance(files, pa.Table) else self._live(list(files))
         if matched:
             self.reads = self.reads.with_paths(self._paths(table))
@@ -201,8 +201,8 @@ class Transaction:
         """Remove live files from the table: rows of a table `FILES`, an Add, or paths as the log has them.
 
         All removes of a commit share one deletion timestamp. Raises InvalidCommit if a path is not live, or is live
-        with another deletion vector: the remove would name a file that is not in the table, and its rows would stay
-        (soundness A1).
+        with a different deletion vector. Otherwise the remove would name a file that is not in the table, and its rows
+        would stay (soundness A1).
         """
         if isinstance(files, Add):
             files = adds_to_table([files])
@@ -225,7 +225,7 @@ class Transaction:
     def set_metadata(self, metadata: Metadata, *, is_checked: bool = False) -> None:
         """Set the table's metadata; its protocol gets every feature that a new property or column switches on.
 
-        `commit` raises InvalidCommit if live rows may break a new rule (a constraint, NOT NULL), and the errors of
+        `commit` raises InvalidCommit if live rows may violate a new rule (a constraint, NOT NULL), and the errors of
         `content.metadata`. `is_checked`: the caller has verified the rows and the protocol.
         """
         self._metadata, self._is_metadata_checked = metadata, is_checked
@@ -255,9 +255,9 @@ class Transaction:
         return evolution
 
     def move_marks(self, marks: Mapping[str, int]) -> None:
-        """Set the high-water marks of identity columns to values that the added files contain at the furthest.
+        """Set the high-water marks of identity columns to the furthest values in the added files.
 
-        A commit that moves marks too, and lands first, is a conflict: both have handed out the same values.
+        An earlier commit that moves marks too is a conflict, because both have assigned the same values.
         """
         assert self.metadata is not None
         self._metadata = with_marks(self.metadata, marks)
@@ -285,14 +285,14 @@ class Transaction:
         never_rebases: bool = False,
         record_empty: bool = False,
     ) -> int:
-        """Make the changes the next version of the table, and return that version.
+        """Commit the changes as the next version of the table, and return that version.
 
         If there is nothing to record and the isolation level allows it, no version is made: `outcome.committed` is
-        False and the read version is returned. `record_empty` makes one all the same. `never_rebases`: any commit that
-        lands first is a ConcurrentWrite.
+        False and the read version is returned. `record_empty` makes a version anyway. `never_rebases`: raise
+        ConcurrentWrite if any other commit comes first.
 
-        Raises InvalidCommit and its siblings before anything is written; CommitConflict if a commit that landed first
-        forbids this one; CommitStateUnknown, CommitContention, TableReplaced.
+        Raises InvalidCommit and its subclasses before anything is written, CommitConflict if an earlier commit
+        conflicts with this one, and CommitStateUnknown, CommitContention, TableReplaced.
         """
         if self.outcome is not None:
             raise InvalidCommit(
