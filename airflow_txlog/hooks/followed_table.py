@@ -18,14 +18,17 @@ from typing import Any
 
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.changes.following import (
     Condition,
     ConditionAnswer,
     LogFollower,
     Position,
     ask,
+    mark_of,
     new_versions,
 )
+from airflow_txlog.engine.upkeep.rollback import RollbackPlan, check_rollback, of_run, plan_rollback
 from airflow_txlog.exactly_once.transactions import RecordedWork, recorded_version, recorded_work
 from airflow_txlog.hooks.waiting import WaitAnswer
 from airflow_txlog.locations import Access
@@ -72,6 +75,18 @@ class FollowedTable:
     def recorded_work(self, app_id_end: str) -> list[RecordedWork]:
         """Return the application transactions whose id ends so, newest first."""
         return recorded_work(self.table, app_id_end)
+
+    def mark(self, version: int) -> str | None:
+        """Return the mark of the version's commit, as a position has it; None if the log does not hold the commit."""
+        info = self.table.store.stat(commit_name(version))
+        return None if info is None else mark_of(info)
+
+    def plan_rollback(self, tags: Mapping[str, str]) -> RollbackPlan:
+        """Return what undoes the commits with these tags. Raises as `check_rollback` if the table forbids it."""
+        plan = plan_rollback(self.table, self.table.snapshot(), of_run(tags))
+        if plan.versions and not plan.in_the_way:
+            check_rollback(self.table, plan)
+        return plan
 
     def ask(
         self,

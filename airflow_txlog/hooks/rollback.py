@@ -61,7 +61,7 @@ def roll_back(
     """
     # Two spellings of one table are one table.
     tables = list({hook.table(each).uri: each for each in reversed(find_tables(hook, places))}.values())[::-1]
-    plans = {table: _plan(hook, table, run) for table in tables}
+    plans = {table: hook.followed(table).plan_rollback(run.tags) for table in tables}
     entries = {table: _entry(table, plan) for table, plan in plans.items() if plan.versions or plan.undone}
     if not entries:
         log(f"no commit of run {run.run_id} of DAG {run.dag_id} is in the log of {plural(len(tables), 'table')}")
@@ -71,17 +71,6 @@ def roll_back(
         _check(plans)
         _run_all(entries, run, run_job, log)
     return list(entries.values())
-
-
-def _plan(hook: TxlogHook, table_uri: str, run: RunToUndo) -> RollbackPlan:
-    # Here: a DAG is parsed without the engine.
-    from airflow_txlog.engine.upkeep.rollback import check_rollback, of_run, plan_rollback
-
-    table = hook.table(table_uri)
-    plan = plan_rollback(table, table.snapshot(), of_run(run.tags))
-    if plan.versions and not plan.in_the_way:
-        check_rollback(table, plan)
-    return plan
 
 
 def _entry(table: str, plan: RollbackPlan) -> dict[str, Any]:

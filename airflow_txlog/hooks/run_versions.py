@@ -60,14 +60,10 @@ def pinned_version(hook: TxlogHook, table_uri: str, context: Mapping[str, Any] |
     Raises InvalidJobSpec (`as_of`) without a task, or if no task upstream of it has pinned the table, or two have
     pinned different versions; TableReplaced if the table was dropped and created again since.
     """
-    # Here: a DAG is parsed without the engine.
-    from airflow_txlog.engine.log.names import commit_name
-    from airflow_txlog.engine.table.changes.following import mark_of
-
     found = pinned_position(table_uri, context)
-    info = hook.table(table_uri).store.stat(commit_name(found["version"]))
+    mark = hook.followed(table_uri).mark(found["version"])
     # A commit that was cleaned from the log proves nothing; the version is then read from a checkpoint, or refused.
-    if info is not None and found.get("commit_mark") not in (None, mark_of(info)):
+    if mark is not None and found.get("commit_mark") not in (None, mark):
         raise TableReplaced(
             f"{table_uri} was dropped and created again since the run has pinned version {found['version']} of it. "
             "Nothing was read. Clear the task that pins the versions.",
