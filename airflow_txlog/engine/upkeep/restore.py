@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
 from airflow_txlog.engine.commit.content.metadata import keep_furthest
-from airflow_txlog.engine.commit.content.watermarks import rewound, rewound_text
+from airflow_txlog.engine.commit.content.watermarks import NO_TOMBSTONES, TOMBSTONES, rewound, rewound_text
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import table_to_adds
@@ -99,6 +99,10 @@ def restore(
     if target.version == head.version:
         return Restored(version=head.version)
     metrics = fill_restore(tx, target, store, ignore_missing=ignore_missing)
+    for app_id in head.state.transactions:
+        # Other transactions stay, because they record work that is done.
+        if app_id.startswith(TOMBSTONES):
+            tx.set_application(app_id, target.application_version(app_id) or NO_TOMBSTONES)
     asked = {"version": None if timestamp is not None else target.version, "timestamp": timestamp}
     version = tx.commit("RESTORE", asked, metrics, tags=tags, never_rebases=True)
     watermarks = rewound(head.state.domains, target.state.domains)

@@ -19,6 +19,12 @@ WATERMARKS = "txlog.incremental."
 """The start of the names of the domains, and of the properties that note their consumers."""
 
 
+TOMBSTONES = "airflow_txlog/tombstones/"
+"""The start of the application transactions that name the tombstones of applied changes."""
+NO_TOMBSTONES = 0
+"""The number, or a lower one, of such a transaction after a restore to a version without tombstones."""
+
+
 class Watermark(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How far a consumer has processed its source. A field of a newer release is ignored."""
 

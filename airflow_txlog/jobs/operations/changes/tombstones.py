@@ -20,6 +20,7 @@ from airflow_txlog.datafiles.tasks.change_rows import SEQUENCE_COLUMN, key_colum
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.commit.content.watermarks import NO_TOMBSTONES, TOMBSTONES
 from airflow_txlog.errors import CorruptTable, InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import bins_for, plan_of
@@ -27,10 +28,9 @@ from airflow_txlog.jobs.files.stage import input_layout, load
 from airflow_txlog.locations import readable
 
 FOLDER = "_txlog_tombstones"
-APPLICATION = "airflow_txlog/tombstones/"
-"""The application transactions that name manifests begin so."""
-
 _HOUR_MS = 3_600_000
+# The number of a manifest is the time at which it was made, and so many random bits.
+_NUMBERS_BITS = 20
 # A file that no manifest lists may belong to a job that runs, or to a version that a RESTORE brings back.
 _LEAST_AGE_MS = 8 * 24 * _HOUR_MS
 # Beyond this many files, those of earlier runs become one.
@@ -126,7 +126,7 @@ def tombstones_of(
     # A renamed column keeps its physical name, and a clone has another id.
     of = "\0".join([snapshot.metadata.id, *(field.physical_name for field in fields)])
     digest = hashlib.sha256(of.encode(errors="surrogatepass")).hexdigest()[:32]
-    application = APPLICATION + digest
+    application = TOMBSTONES + digest
     found = Tombstones(
         application=application,
         folder=f"{FOLDER}/{digest}",
@@ -135,10 +135,10 @@ def tombstones_of(
         types=tuple(snapshot.schema.field(field.name).type for field in fields),
         values=tuple(values),
     )
-    if found.number is None:
+    # A restore or a rollback to a version without tombstones leaves the number of none.
+    if found.number is None or found.number <= NO_TOMBSTONES:
         return found
-    recorded_ms = snapshot.state.transactions[application].last_updated or 0
-    may_matter = context.clock.now_ms() - recorded_ms < hours * _HOUR_MS
+    may_matter = context.clock.now_ms() - (found.number >> _NUMBERS_BITS) < hours * _HOUR_MS
     return replace(found, files=_listed(context, found.path_of(found.number), may_matter=may_matter))
 
 
@@ -177,8 +177,7 @@ class Recording:
     def begin(self, tx: Transaction, known: Tombstones, new: Task) -> Callable[[], None]:
         """Have the commit name a new manifest; return the step that writes it and the tombstones that `new` yields."""
         clock = self._context.clock
-        # Ascending in time, and not taken by another job of the same millisecond.
-        number = (clock.now_ms() << 20) + int(clock.unique_id().replace("-", "")[:5], 16)
+        number = (clock.now_ms() << _NUMBERS_BITS) + int(clock.unique_id().replace("-", "")[:5], 16)
         tx.set_application(known.application, number)
         return lambda: self._write(number, known, new)
 

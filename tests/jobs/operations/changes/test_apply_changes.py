@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +21,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.operations.changes.tombstones import FOLDER
 from airflow_txlog.storage.limits import USUAL
 from tests.helpers.jobs import application, committed, error_of, run
-from tests.helpers.racing import winning
+from tests.helpers.racing import killed, winning
 from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
@@ -250,3 +253,55 @@ def test_a_dry_run_and_a_failed_check_remember_nothing(tmp_path: Path) -> None:
     committed(apply(table, [(1, 3, "b", "u"), (1, 5, None, "d")], application=work))
     assert apply(table, [(1, 5, None, "d")], application=work).status == "already_done"
     assert rows_of(table) == set()
+
+
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.long("killed after each change too"))])
+def test_a_job_that_is_killed_anywhere_leaves_rows_and_tombstones_that_agree(after: bool, tmp_path: Path) -> None:
+    at, is_killed = 1, True
+    while is_killed:
+        table, work = empty(tmp_path / f"{at}" / "t"), application()
+        committed(apply(table, [(1, 1, "a", "u"), (2, 1, "b", "u")]))
+        deletes: list[Event] = [(1, 5, None, "d"), (2, 3, "c", "u")]
+        is_killed = killed(partial(apply, table, deletes, application=work), at, after=after)
+        is_deleted = table.latest_version() == 2
+        # A tombstone of a deletion that is not in the table does not count.
+        apply(table, [(1, 4, "late", "u")])
+        assert rows_of(table) == ({(2, 3, "c")} if is_deleted else {(1, 4, "late"), (2, 1, "b")}), at
+        again = apply(table, deletes, application=work)
+        assert again.status == ("already_done" if is_deleted else "committed"), again.error
+        assert apply(table, [(1, 4, "late", "u")]).status == "nothing_to_do"
+        assert rows_of(table) == {(2, 3, "c")}, at
+        at += 1
+    assert at > 6
+
+
+def test_a_restore_takes_the_tombstones_back_with_the_rows(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    committed(apply(table, [(1, 1, "a", "u"), (2, 1, "b", "u")]))
+    committed(apply(table, [(1, 5, None, "d")]))
+    committed(apply(table, [(2, 5, None, "d")]))
+    committed(run(None, "restore", table, version=2))
+    committed(apply(table, [(1, 4, "late", "u"), (2, 4, "later", "u")]))
+    assert rows_of(table) == {(2, 4, "later")}
+    committed(run(None, "restore", table, version=1))
+    committed(apply(table, [(1, 4, "late", "u")]))
+    assert rows_of(table) == {(1, 4, "late"), (2, 1, "b")}
+
+
+def test_a_vacuum_keeps_the_tombstones_and_other_engines_read_the_rows(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    committed(apply(table, [(1, 1, "a", "u"), (2, 1, "b", "u")]))
+    committed(apply(table, [(1, 5, None, "d")]))
+    found = sorted((tmp_path / "t" / FOLDER).rglob("*"))
+    past = time.time() - 400 * 86_400
+    for path in (tmp_path / "t").rglob("*"):
+        os.utime(path, (past, past))
+    assert run(None, "vacuum", table, retention_hours=0, check_retention=False).status in ("committed", "nothing_to_do")
+    assert sorted((tmp_path / "t" / FOLDER).rglob("*")) == found
+    assert apply(table, [(1, 4, "late", "u")]).status == "nothing_to_do"
+    other = deltalake.DeltaTable(str(tmp_path / "t"))
+    assert other.to_pyarrow_table().to_pylist() == [{"id": 2, "at": 1, "name": "b"}]
+    other.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    other.create_checkpoint()
+    assert sorted((tmp_path / "t" / FOLDER).rglob("*")) == found
+    assert apply(table, [(1, 4, "late", "u")]).status == "nothing_to_do"
