@@ -6,6 +6,7 @@ of `upkeep` themselves, so that a task imports only these.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self
@@ -34,6 +35,8 @@ from airflow_txlog.engine.upkeep.vacuum import OnProgress, VacuumResult, vacuum_
 from airflow_txlog.engine.upkeep.vacuum_plan import InventorySource, VacuumMode, VacuumRequest, milliseconds
 from airflow_txlog.errors import CorruptTable, InvalidInput, ProtocolChanged, TableAlreadyExists
 from airflow_txlog.storage import Access
+
+log = logging.getLogger(__name__)
 
 
 class Table(DeltaTable):
@@ -192,14 +195,17 @@ class Table(DeltaTable):
 
         Returns the new version, or the current one if the table is already at that version. Raises the errors of
         `snapshot` for the version or time, FilesMissing, UnsupportedFeature, and ConcurrentWrite if another commit
-        comes first, because a restore is never rebased.
+        comes first, because a restore is never rebased. Logs the watermarks of increments that go back.
         """
         if version is None and timestamp is None:
             raise InvalidInput(f"{self.uri}: restore needs a version or a timestamp. Nothing was changed.")
         tx = self.begin()
         target = self.snapshot(version, timestamp)
         asked = None if timestamp is None else moment_text(parse_moment(timestamp))
-        return restore(tx, target, self.store, timestamp=asked, ignore_missing=ignore_missing).version
+        restored = restore(tx, target, self.store, timestamp=asked, ignore_missing=ignore_missing)
+        for line in restored.rewound:
+            log.warning("%s: %s", self.uri, line)
+        return restored.version
 
     def clean_log(self) -> LogCleanup:
         """Delete the commits and checkpoints that are past delta.logRetentionDuration; see `checkpointing`.

@@ -55,12 +55,15 @@ def in_runs(files: Iterable[PlannedFile], schema: pa.Schema, *, is_read_again: b
 
     `schema` has the wanted columns of the table. `is_read_again`: as of `open_data_file`.
     """
-    reader: _Rows | None = None
+    # A file of change rows has a column that is a constant of other files.
+    readers: dict[frozenset[str], _Rows] = {}
     waiting: list[tuple[PlannedFile, pa.Table]] = []
     rows = size_bytes = 0
     for planned in files:
+        reader = readers.get(given := frozenset(planned.constants))
         if reader is None:
-            reader = _Rows([field for field in schema if field.name not in planned.constants], is_read_again)
+            columns = [field for field in schema if field.name not in given]
+            reader = readers.setdefault(given, _Rows(columns, is_read_again))
         found = reader.read(planned.file) if planned.deleted is None and planned.parts == 1 else None
         if waiting and (found is None or _is_full(waiting[-1], planned, found, rows, size_bytes)):
             yield _joined(waiting)

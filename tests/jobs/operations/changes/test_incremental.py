@@ -212,6 +212,19 @@ def test_change_rows_come_from_the_feed(tmp_path: Path) -> None:
     ]
 
 
+def test_small_files_of_rows_and_of_change_rows_are_read_together(tmp_path: Path) -> None:
+    source = make_table(tmp_path / "s", rows(1), properties=FEED)
+    for start in range(10, 50):
+        append(source, rows(2, start=start))
+        tx = source.begin()
+        tx.add_changes(stage_changes(source, [{"id": start, "_change_type": "delete"}]))
+        tx.add(stage(source, rows(1, start=start + 1), tx=tx))
+        tx.commit("DELETE")
+    committed(increment(source, tmp_path / "t", changes=True, starting=0))
+    kinds = [kind for _, kind, _ in changes_in(Table.open(tmp_path / "t"))]
+    assert (len(kinds), kinds.count("delete")) == (121, 40)
+
+
 def test_a_snapshot_of_change_rows_is_one_of_inserts(tmp_path: Path) -> None:
     source = make_table(tmp_path / "s", rows(1), rows(1, start=5))
     committed(increment(source, tmp_path / "t", changes=True))
@@ -442,7 +455,7 @@ def test_nothing_new_lists_each_log_once_and_reads_the_target_alone(
 # --- a target that was taken back -----------------------------------------------------------------------------------
 
 
-def test_our_restore_rewinds_the_watermark(tmp_path: Path) -> None:
+def test_our_restore_rewinds_the_watermark(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source, target = two_tables(tmp_path)
     append(source, rows(1, start=20))
     committed(increment(source, target))
@@ -452,6 +465,8 @@ def test_our_restore_rewinds_the_watermark(tmp_path: Path) -> None:
     assert mark(target) == 2
     committed(increment(source, target))
     assert ids(target) == [0, 1, 2, 10, 11, 12, 20]
+    Table.open(target.uri).restore(2)
+    assert "goes back from version 3 to version 2" in caplog.text
 
 
 def test_a_restore_to_before_the_first_run_takes_the_watermark(tmp_path: Path) -> None:
