@@ -62,6 +62,7 @@ SMALL_FILES = "tests/datafiles/tasks/test_small_files.py"
 CUBES = "tests/jobs/operations/optimize/test_cubes.py"
 CLUSTERING = "tests/engine/commit/conflicts/test_clustering_winner.py"
 EXPECTATIONS = "tests/jobs/rows/test_expectations.py"
+INCREMENTS = "tests/jobs/operations/changes/test_incremental.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
 MERGES_WITHOUT_SPARK = "tests/jobs/test_merges_without_spark.py"
@@ -1011,5 +1012,53 @@ FAULTS = (
         old="        if change.before_commit is not None:\n            change.before_commit()\n",
         new="",
         tests=(EXPECTATIONS,),
+    ),
+    Fault(
+        name="range-after-another-watermark",
+        breaks="a run that lost the race to another one of its consumer commits the same range again",
+        file="airflow_txlog/jobs/operations/changes/incremental.py",
+        old="                raise _Moved\n            change = plan(tx)",
+        new="                pass\n            change = plan(tx)",
+        tests=(INCREMENTS,),
+    ),
+    Fault(
+        name="watermark-over-a-restore",
+        breaks="an increment moves its watermark although a RESTORE has just taken the rows before it",
+        file="airflow_txlog/engine/commit/conflicts.py",
+        old='if marks and (winner.info or {}).get("operation") == "RESTORE":',
+        new="if False:",
+        tests=(INCREMENTS,),
+    ),
+    Fault(
+        name="watermark-without-its-note",
+        breaks="a consumer whose domain another engine dropped starts from the beginning",
+        file="airflow_txlog/engine/upkeep/consumers.py",
+        old="if watermark is None and is_noted:",
+        new="if False:",
+        tests=(INCREMENTS,),
+    ),
+    Fault(
+        name="restore-without-watermarks",
+        breaks="after a RESTORE the rows that it took are never processed again",
+        file="airflow_txlog/engine/upkeep/restore.py",
+        old="    for domain in rewound(head.state.domains, target.state.domains):\n",
+        new="    for domain in ():\n",
+        tests=(INCREMENTS,),
+    ),
+    Fault(
+        name="files-that-come-back-are-new",
+        breaks="a RESTORE of the source appends its old rows to the target again",
+        file="airflow_txlog/engine/table/changes/ranges.py",
+        old="if removed or commit.operation == _BRINGS_BACK:",
+        new="if removed:",
+        tests=(INCREMENTS,),
+    ),
+    Fault(
+        name="one-reader-for-rows-and-change-rows",
+        breaks="change rows of small files have no type",
+        file="airflow_txlog/datafiles/tasks/small_files.py",
+        old="reader = readers.get(given := frozenset(planned.constants))",
+        new="given = frozenset(planned.constants)\n        reader = next(iter(readers.values()), None)",
+        tests=(INCREMENTS,),
     ),
 )
