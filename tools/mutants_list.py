@@ -461,6 +461,30 @@ FAULTS = (
         new="pc.greater(counts, pa.scalar(2, pa.int64()))",
         tests=(MERGES_WITHOUT_SPARK,),
     ),
+    Fault(
+        name="empty-snapshot-empties-the-table",
+        breaks="an export that fails without a row deletes every row of the table",
+        file="airflow_txlog/jobs/operations/changes/apply_snapshot.py",
+        old="if gone and not prepared.source.num_rows:",
+        new="if not gone and not prepared.source.num_rows:",
+        tests=("tests/jobs/operations/changes/test_apply_snapshot.py",),
+    ),
+    Fault(
+        name="past-versions-take-part-in-a-snapshot",
+        breaks="a snapshot ends versions that have ended, or finds a row that has come back unchanged",
+        file="airflow_txlog/jobs/operations/merge/job.py",
+        old="only = None if taking_part is None else taking_part.tree",
+        new="only = None",
+        tests=("tests/jobs/operations/changes/test_snapshot_history.py",),
+    ),
+    Fault(
+        name="last-row-of-each-key-is-used",
+        breaks="deduplicate_order_by DESC keeps the oldest row of a key",
+        file="airflow_txlog/jobs/source/deduplicated.py",
+        old='"descending" if is_descending else "ascending"',
+        new='"ascending" if is_descending else "descending"',
+        tests=("tests/jobs/source/test_deduplicated.py",),
+    ),
     # --- jobs that need Spark, last ---------------------------------------------------------------------------------
     Fault(
         name="retry-has-a-current-time-of-its-own",

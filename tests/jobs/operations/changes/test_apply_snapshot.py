@@ -188,6 +188,16 @@ def test_keys_that_identify_no_single_row_are_refused(tmp_path: Path) -> None:
     assert error["type"] == "UnknownColumn"
 
 
+def test_a_row_that_an_expectation_drops_counts_as_deleted(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", table_of(OLD))
+    snapshot = source_of(tmp_path / "in", [*OLD[:9], (9, "x", "bad", 1, 0.5)])
+    more: dict[str, Any] = {"expect_or_drop": {"good": "v <> 'bad'"}}
+    error = error_of(apply(None, table, snapshot, max_deleted_fraction=0.05, **more))
+    assert error["facts"]["name"] == "max_deleted_fraction"
+    committed(apply(None, table, snapshot, max_deleted_fraction=0.1, **more))
+    assert bag(table.to_arrow()) == bag(table_of(OLD[:9]))
+
+
 def test_a_table_of_keys_alone_gets_and_loses_rows(tmp_path: Path) -> None:
     def keys(*values: int) -> pa.Table:
         return pa.table({"k": pa.array(values, pa.int64())})
