@@ -65,7 +65,7 @@ def _connection_type() -> dict[str, Any]:
 
 def _connection_fields() -> dict[str, Any]:
     """Return the fields in the order of the form."""
-    runner = _field("Runner", "string", "Where jobs run unless the operator says otherwise. Empty: [txlog] runner.")
+    runner = _field("Runner", "string", "Where jobs run, unless the operator sets it. Empty: [txlog] runner.")
     # Without null, which the form would offer as a choice.
     runner["schema"]["enum"] = list(RUNNERS)
     return {
@@ -88,25 +88,24 @@ def _connection_fields() -> dict[str, Any]:
         "storage_options": _field(
             "Storage options",
             "object",
-            "A JSON object: how the tables' stores are opened (docs/stores.md lists them). No secrets: those belong in "
+            "A JSON object with options for the tables' stores (see docs/stores.md). Put secrets in "
             "the storage connection.",
         ),
         "history_url": _field(
             "Page of a commit",
             "string",
-            "An address with {table} and {version} in it, which each task that commits links to. Empty: that of "
-            "[txlog] history_url.",
+            "A URL with {table} and {version} in it. Each task that commits links to it. Empty: [txlog] history_url.",
         ),
         "table_url": _field(
             "Page of a table",
             "string",
-            "An address with {table} in it, which each task links to. Empty: that of [txlog] table_url.",
+            "A URL with {table} in it. Each task links to it. Empty: [txlog] table_url.",
         ),
         "strict_writers": _field(
             "Strict writers",
             "boolean",
-            "Refuse, and not only warn about, a table that was lately written by an engine whose commits would replace "
-            "ours on its store.",
+            "Refuse a table if an engine that recently wrote it may overwrite other commits on its store. Otherwise a "
+            "warning is logged.",
         ),
         "single_writer": _field(
             "Single writer",
@@ -117,8 +116,8 @@ def _connection_fields() -> dict[str, Any]:
         "allow_absolute_paths": _field(
             "Allow absolute paths",
             "boolean",
-            "Read rows of files that a table names outside of its own folder, as a shallow clone does, with this "
-            "worker's permissions. Only for tables whose writers are trusted with that.",
+            "Read rows of files outside of a table's folder, which a shallow clone references, with this worker's "
+            "permissions. Only for tables whose writers you trust with this.",
         ),
     }
 
@@ -131,39 +130,39 @@ def _field(label: str, kind: str, description: str) -> dict[str, Any]:
 def _options() -> dict[str, Any]:
     return {
         "deployment_id": _option(
-            "Names this Airflow deployment in the transactions that its tasks leave in tables; it must differ between "
-            "deployments that write the same tables. Empty: ids that Airflow makes itself distinguish them, which is "
-            "all that is needed from Airflow 3.3 on.",
+            "Identifies this Airflow deployment in the transactions of its tasks. It must differ between deployments "
+            "that write the same tables. Empty: Airflow's own ids distinguish them, which is sufficient from Airflow "
+            "3.3 on.",
             example="production-eu",
         ),
         "runner": _option(
-            "Where jobs run unless the operator or its connection says otherwise: child (a child process of the task), "
+            "Where jobs run, unless the operator or its connection sets it: child (a child process of the task), "
             "warm (a Spark that the tasks of a machine share), connect (a Spark Connect server), submit (spark-submit "
             "to a cluster) or in_process (a Spark session that the process shares; for tests and demos).",
             example="warm",
             default="child",
         ),
         "history_url": _option(
-            "The page of a commit in a catalog or a browser of tables, which each task that commits links to in "
-            "Airflow's UI: an http or https address in which {table} stands for the table's URI and {version} for the "
-            "version. Without it there is no link.",
+            "The page for a commit in your catalog or table browser. Each task that commits links to it in Airflow's "
+            "UI. An http or https URL in which {table} is replaced by the table's URI and {version} by the version. "
+            "Without it there is no link.",
             example="https://lake.example.com/history?table={table}&version={version}",
         ),
         "table_url": _option(
-            "The page of a table in a catalog or a browser of tables, which each task links to in Airflow's UI: an "
-            "http or https address in which {table} stands for the table's URI. Without it there is no link.",
+            "The page for a table in your catalog or table browser. Each task links to it in Airflow's UI. An http or "
+            "https URL in which {table} is replaced by the table's URI. Without it there is no link.",
             example="https://lake.example.com/table?uri={table}",
         ),
         "cores": _option(
-            "The cores of each Spark that a task starts on its worker: so many of Spark's own tasks run at once. A "
-            "number, or * for all of the machine; empty: all. spark.master in the spark_conf of a connection or an "
-            "operator, such as local[4], overrules it. Not for the runners connect and submit.",
+            "The number of cores of each Spark that a task starts on its worker, and of Spark's concurrent tasks. A "
+            "number, or * for all cores of the machine, which is the default. spark.master in the spark_conf of a "
+            "connection or an operator, such as local[4], overrides it. Not for the runners connect and submit.",
             example="2",
         ),
         "heap": _option(
-            "The heap of each Spark that a task starts on its worker, such as 512m or 4g; empty: 2g. Its process takes "
-            "more than that (docs/sizing.md). spark.driver.memory in the spark_conf of a connection or an operator "
-            "overrules it. Not for the runners connect and submit.",
+            "The heap of each Spark that a task starts on its worker, such as 512m or 4g. The default is 2g. Its "
+            "process needs more memory than that (docs/sizing.md). spark.driver.memory in the spark_conf of a "
+            "connection or an operator overrides it. Not for the runners connect and submit.",
             example="4g",
         ),
     }

@@ -1,4 +1,4 @@
-"""A table of orders gets what its pipelines need: deletion vectors, a new column, a wider type and a rule for its rows.
+"""A table of orders gets deletion vectors, a new column, a wider type and a rule for its rows.
 
 The table lives in the folder named by TXLOG_DEMO_FOLDER.
 """

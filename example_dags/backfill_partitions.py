@@ -1,7 +1,8 @@
-"""A backfill whose mapped tasks each own one partition, and therefore never lose to each other.
+"""A backfill whose mapped tasks each own one partition, so they never conflict.
 
-Every task replaces one day. `partition_predicate` bounds what it may read and write: a row of another day in its
-source is an error, and the commit of another day's task is no conflict. A task that runs again replaces its day again.
+Every task replaces one day. `partition_predicate` limits the rows that it reads and writes: a row of another day in its
+source is an error, and the commit of another day's task does not conflict. If a task runs again, it replaces its day
+again.
 
 The input and the table live in the folder named by TXLOG_DEMO_FOLDER.
 """

@@ -1,4 +1,4 @@
-"""A DAG takes a backup of a table, which copies only what is new each time, and tries a change on a clone without data.
+"""A DAG backs up a table, copying only new files each time, and tries a change on a clone without data.
 
 The folder is below the one named by TXLOG_DEMO_FOLDER.
 """

@@ -1,4 +1,4 @@
-"""A folder of Parquet files of another team becomes a Delta table, in place, and the DAG deletes a row of it.
+"""A folder of another team's Parquet files is converted into a Delta table in place, and the DAG deletes a row of it.
 
 The folder is below the one named by TXLOG_DEMO_FOLDER.
 """

@@ -23,16 +23,16 @@ def _arg(*flags: str, **settings: Any) -> Arg:
 _TABLE = _arg(
     "table",
     metavar="TABLE",
-    help="The table: a path, a URI, or with --conn-id a name under the connection's base",
+    help="The table: a path, a URI, or with --conn-id a name below the connection's base folder",
 )
-_CONN_ID = _arg("--conn-id", metavar="ID", help="A connection of type txlog whose base TABLE is joined to")
+_CONN_ID = _arg("--conn-id", metavar="ID", help="A connection of type txlog; TABLE is a name below its base folder")
 _JSON = _arg("--json", dest="as_json", action="store_true", help="Print one JSON document")
 _COMMON = (_TABLE, _CONN_ID, _JSON)
 _VERSION = _arg("--version", dest="table_version", type=int, metavar="N", help="A version of the table")
 _TIMESTAMP = _arg(
-    "--timestamp", metavar="TIME", help="A moment: ISO-8601 (UTC without a zone) or milliseconds since the epoch"
+    "--timestamp", metavar="TIME", help="A time: ISO-8601 (UTC without a zone) or milliseconds since the epoch"
 )
-_YES = _arg("-y", "--yes", action="store_true", help="Do not ask, even on a terminal")
+_YES = _arg("-y", "--yes", action="store_true", help="Do not wait for confirmation, even on a terminal")
 
 
 def _limit(default: int | None) -> Arg:
@@ -50,15 +50,15 @@ def _whole_number(text: str) -> int:
 _whole_number.__name__ = "whole number"  # the name in argparse's messages
 
 _PREDICATE = (
-    _arg("--where", metavar="PREDICATE", help="Only files that may hold such a row, as SQL"),
+    _arg("--where", metavar="PREDICATE", help="List only files that may contain a matching row; SQL"),
     _arg(
         "--param",
         action="append",
         default=[],
         dest="params",
         metavar="NAME=VALUE",
-        help="A parameter :NAME of the predicate; VALUE is JSON, or else text, which it always is beside a column of "
-        "texts. May be given several times",
+        help="A parameter :NAME of the predicate. VALUE is JSON or else a string; compared with a string column it "
+        "is always a string. May be repeated",
     ),
 )
 _VACUUM = (
@@ -68,18 +68,33 @@ _VACUUM = (
         metavar="H",
         help="How long removed files are kept (default: the table's delta.deletedFileRetentionDuration)",
     ),
-    _arg("--no-check-retention", action="store_true", help="Take a retention below the table's as it is"),
+    _arg("--no-check-retention", action="store_true", help="Allow a retention below the table's own"),
     _arg(
         "--orphan-retention-hours",
         type=float,
         metavar="H",
-        help="How long a file that no commit names is kept (default: 168, never below 24)",
+        help="How long a file that no commit references is kept (default: 168, at least 24)",
     ),
-    _arg("--mode", choices=("full", "lite"), default="full", help="lite: by the log since the last vacuum, no listing"),
-    _arg("--inventory", metavar="FILE", help="A .parquet or .csv of path, modificationTime, size, isDir: no listing"),
-    _arg("--include-foreign", action="store_true", help="Also files that were there before a table made beside them"),
-    _arg("--parallelism", type=_whole_number, default=8, metavar="N", help="How many deletes at once (default: 8)"),
-    _arg("-n", "--dry-run", action="store_true", help="Delete nothing, only list what would go"),
+    _arg(
+        "--mode",
+        choices=("full", "lite"),
+        default="full",
+        help="lite: use the log since the last vacuum, without a listing",
+    ),
+    _arg(
+        "--inventory",
+        metavar="FILE",
+        help="Instead of a listing: a .parquet or .csv of path, modificationTime, size, isDir",
+    ),
+    _arg("--include-foreign", action="store_true", help="Also delete unrelated files in a shared folder"),
+    _arg(
+        "--parallelism",
+        type=_whole_number,
+        default=8,
+        metavar="N",
+        help="The number of concurrent deletions (default: 8)",
+    ),
+    _arg("-n", "--dry-run", action="store_true", help="Delete nothing, only list the files"),
     _YES,
 )
 _NAME, _PAIR = "NAME", "NAME=VALUE"
@@ -104,16 +119,20 @@ _ALTER = (
     _each("--add-constraint", "add_constraints", "NAME=SQL", "Add a CHECK constraint, once it is true of every row"),
     _each("--drop-constraint", "drop_constraints", _NAME, "Drop a CHECK constraint"),
     _each("--sync-identity", "sync_identity", _NAME, "Number later rows of an identity column beyond all that exist"),
-    _arg("--cluster-by", metavar="NAMES", help="The clustering columns, separated by commas; an empty text: none"),
+    _arg(
+        "--cluster-by",
+        metavar="NAMES",
+        help="The clustering columns, separated by commas; an empty string ends the clustering",
+    ),
     _arg("--allow-reader-upgrade", action="store_true", help="Allow a change that older engines cannot read"),
     _YES,
 )
 _UPKEEP = (
-    _arg("--purge-above", type=float, default=0.05, metavar="SHARE", help="Purge above this share of deleted rows"),
-    _arg("--vacuum", choices=("lite", "full", "none"), default="lite", help="As of vacuum --mode (default: lite)"),
-    _arg("--max-bytes", type=_whole_number, metavar="N", help="Rewrite no more than this in all tables together"),
-    _arg("--max-minutes", type=float, metavar="M", help="Begin no step after so many minutes"),
-    _arg("-n", "--dry-run", action="store_true", help="Do nothing, only say what is due"),
+    _arg("--purge-above", type=float, default=0.05, metavar="SHARE", help="Purge above this fraction of deleted rows"),
+    _arg("--vacuum", choices=("lite", "full", "none"), default="lite", help="Like vacuum --mode (default: lite)"),
+    _arg("--max-bytes", type=_whole_number, metavar="N", help="The maximum to rewrite in all tables together"),
+    _arg("--max-minutes", type=float, metavar="M", help="Start no step after this many minutes"),
+    _arg("-n", "--dry-run", action="store_true", help="Do nothing, only list the due steps"),
     _YES,
 )
 _TRACES = (
@@ -134,57 +153,59 @@ def get_cli_commands() -> list[GroupCommand]:
     restore = (
         _VERSION,
         _TIMESTAMP,
-        _arg("--ignore-missing", action="store_true", help="Restore what is left where files are gone"),
+        _arg("--ignore-missing", action="store_true", help="Restore the remaining files if some are missing"),
         _YES,
     )
     convert = (
-        _arg("--partition-schema", metavar="COLUMNS", help='The columns that folders name: "day DATE, shop STRING"'),
+        _arg("--partition-schema", metavar="COLUMNS", help='The columns in folder names: "day DATE, shop STRING"'),
         _arg("-n", "--dry-run", action="store_true", help="Commit nothing, only check the folder"),
         _YES,
     )
     clone = (
-        _arg("--from", dest="source", required=True, metavar="SOURCE", help="The table to clone, as TABLE is given"),
+        _arg("--from", dest="source", required=True, metavar="SOURCE", help="The table to clone, in the form of TABLE"),
         _VERSION,
         _TIMESTAMP,
         _arg("--shallow", action="store_true", help="Copy no data: the clone reads the files of SOURCE"),
-        _arg("--replace", action="store_true", help="TABLE may be a table: its rows become those of SOURCE"),
+        _arg("--replace", action="store_true", help="Replace the rows of an existing TABLE"),
         _each("--set-property", "set_properties", _PAIR, "A property of the clone, instead of the one of SOURCE"),
         _YES,
     )
     reset = (
         _arg("--consumer", required=True, metavar="NAME", help="The consumer whose watermark is set"),
         _arg("--to-version", type=int, required=True, metavar="N", help="The last processed version; -1: none"),
-        _arg("--source", metavar="SOURCE", help="The source, as TABLE is given (default: the watermark's)"),
+        _arg("--source", metavar="SOURCE", help="The source, in the form of TABLE (default: the watermark's)"),
         _YES,
     )
     incremental = GroupCommand(
         name="incremental",
-        help="The watermarks of incremental tasks: how far each has processed its source",
+        help="The watermarks of incremental tasks: the last processed versions of their sources",
         subcommands=(
             _command("show", "The consumers of a table and their watermarks", of="incremental"),
             _command("reset", "Set the watermark of a consumer; no row changes", *reset, of="incremental"),
         ),
     )
-    history = (_limit(20), _arg("--check", action="store_true", help="Also look for what is unhealthy, and advise"))
+    history = (_limit(20), _arg("--check", action="store_true", help="Also report problems of the table, with advice"))
     return [
         GroupCommand(
             name="txlog",
-            help="Look at Delta tables and keep them healthy",
+            help="Inspect and maintain Delta tables",
             subcommands=(
-                _command("history", "The commits that the log still holds, newest first", *history),
-                _command("files", "The live data files", *_PREDICATE, _VERSION, _TIMESTAMP, _limit(100)),
-                _command("snapshot", "One version: schema, partitioning, properties, size", _VERSION, _TIMESTAMP),
+                _command("history", "List the commits in the log, newest first", *history),
+                _command("files", "List the live data files", *_PREDICATE, _VERSION, _TIMESTAMP, _limit(100)),
+                _command("snapshot", "Show one version: schema, partitioning, properties, size", _VERSION, _TIMESTAMP),
                 _command("vacuum", "Delete data files that no kept version needs", *_VACUUM),
                 _command("checkpoint", "Write a checkpoint of the latest version, and clean the log"),
                 _command("alter", "Change properties, features, columns, constraints or clustering", *_ALTER),
-                _command("upkeep", "Do what is due: of a table, or of all tables of a folder", *_UPKEEP),
-                _command("convert", "Make a folder of Parquet files a table, without moving data", *convert),
-                _command("clone", "Make a table a clone of another one, shallow or deep", *clone),
-                _command("staged", "The staged changes that wait for a task to publish them"),
-                _command("traces", "The objects that still hold a value, deleted rows and the log included", *_TRACES),
-                _command("restore", "Make an earlier version the latest again", *restore),
+                _command("upkeep", "Run the due maintenance of a table, or of all tables of a folder", *_UPKEEP),
+                _command("convert", "Convert a folder of Parquet files into a table, without moving data", *convert),
+                _command("clone", "Create or update a table as a clone of another one, shallow or deep", *clone),
+                _command("staged", "List the staged changes that wait for publication"),
+                _command(
+                    "traces", "Find objects that still contain a value, also in deleted rows and the log", *_TRACES
+                ),
+                _command("restore", "Restore an earlier version", *restore),
                 incremental,
-                _command("rollback", "Undo what a run has committed, on all tables or on none", *_ROLLBACK),
+                _command("rollback", "Undo the commits of a run, on all tables or on none", *_ROLLBACK),
             ),
         )
     ]
