@@ -85,7 +85,10 @@ def writer_features(protocol: Protocol) -> frozenset[str]:
     """Return the features that a writer must honour, including those of legacy numbers."""
     if protocol.min_writer_version >= 7:
         return frozenset(protocol.writer_features or ())
-    return _legacy(_LEGACY_WRITER, protocol.min_writer_version)
+    # A feature of readers too is implied only if both numbers imply it: tables with identity columns have 1 and 6.
+    # Source: delta-spark, Protocol.implicitlySupportedFeatures.
+    implied = _legacy(_LEGACY_WRITER, protocol.min_writer_version)
+    return implied - (READABLE - reader_features(protocol))
 
 
 def _legacy(table: Mapping[int, tuple[str, ...]], version: int) -> frozenset[str]:
@@ -229,9 +232,11 @@ def protocol_with(features: frozenset[str]) -> Protocol:
     """
     both = features & READABLE
     reader_version = 3 if both - {"columnMapping"} else 1 + len(both)
-    legacy = [number for number in range(1, MAX_WRITER_VERSION) if _legacy(_LEGACY_WRITER, number) == features]
-    if reader_version < MAX_READER_VERSION and legacy:
-        return Protocol(min_reader_version=reader_version, min_writer_version=legacy[0])
+    if reader_version < MAX_READER_VERSION:
+        for number in range(1, MAX_WRITER_VERSION):
+            legacy = Protocol(min_reader_version=reader_version, min_writer_version=number)
+            if writer_features(legacy) == features:
+                return legacy
     return Protocol(
         min_reader_version=reader_version,
         min_writer_version=MAX_WRITER_VERSION,

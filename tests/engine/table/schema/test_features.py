@@ -20,6 +20,8 @@ from airflow_txlog.engine.table.schema.features import (
     check_rows_have_place,
     check_writable,
     protocol_for,
+    with_features,
+    writer_features,
 )
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, Primitive, StructField, StructType
@@ -280,3 +282,13 @@ def test_what_holds_nothing_but_void_is_refused_by_name(schema: StructType, colu
 )
 def test_void_beside_something_else_is_written(schema: StructType) -> None:
     check_rows_have_place(schema, ["p"], "t")
+
+
+def test_numbers_of_a_table_with_identity_columns_imply_no_column_mapping() -> None:
+    before = Protocol(min_reader_version=1, min_writer_version=6)
+    assert "columnMapping" not in writer_features(before)
+    assert "identityColumns" in writer_features(before)
+    after = with_features(before, ["rowTracking"])
+    assert (after.min_reader_version, after.reader_features) == (1, None)
+    assert with_features(before, []) == before
+    assert "columnMapping" in writer_features(Protocol(min_reader_version=2, min_writer_version=6))
