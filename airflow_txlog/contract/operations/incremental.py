@@ -66,9 +66,14 @@ _MODES = {
     "columns": ("upsert",),
     **dict.fromkeys(("on", "clauses"), ("merge",)),
     **dict.fromkeys(("sequence_by", "apply_as_deletes", "column_list", "except_column_list"), ("apply_changes",)),
+    **dict.fromkeys(("track_history_column_list", "current_column"), ("apply_changes",)),
     **dict.fromkeys(("partition_by", "cluster_by", "properties"), ("append",)),
 }
 _NEEDED = {"upsert": ("keys",), "merge": ("on", "clauses"), "apply_changes": ("keys", "sequence_by"), "append": ()}
+_OF_EVENTS = (
+    *("sequence_by", "apply_as_deletes", "column_list", "except_column_list", "tombstone_hours", "stored_as_scd_type"),
+    *("track_history_column_list", "start_column", "end_column", "current_column"),
+)
 # Their rows are not those of the source, so they cannot be made anew from it.
 _NOT_REBUILT = ("merge", "apply_changes")
 
@@ -114,6 +119,11 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
     column_list: SomeColumnNames | None = None
     except_column_list: SomeColumnNames | None = None
     tombstone_hours: Hours = 168
+    stored_as_scd_type: Literal[1, 2] = 1
+    track_history_column_list: SomeColumnNames | None = None
+    start_column: Text = "__START_AT"
+    end_column: Text = "__END_AT"
+    current_column: Text | None = None
     changes: bool = False
     starting: Start = "snapshot"
     max_versions: Positive | None = None
@@ -136,6 +146,8 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
         want("arguments.source", is_open, "a driving table without a version: the watermark decides it")
         possible = not (self.skip_change_commits and self.changes)
         want("arguments.skip_change_commits", possible, "false with changes, which change rows describe")
+        possible = self.stored_as_scd_type == 1 or self.mode == "apply_changes"
+        want("arguments.stored_as_scd_type", possible, f'1 in mode "{self.mode}"', self.stored_as_scd_type)
         for name, modes in _MODES.items():
             fits = self.mode in modes or not getattr(self, name)
             want(f"arguments.{name}", fits, f'null in mode "{self.mode}"')
@@ -178,9 +190,7 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
             common |= {"target_alias": self.target_alias, "source_alias": self.source_alias}
             return Merge(**common, on=self.on or "", clauses=self.clauses or ())
         if self.mode == "apply_changes":
-            common |= {name: getattr(self, name) for name in ("apply_as_deletes", "column_list", "except_column_list")}
-            common |= {"keys": self.keys or (), "sequence_by": self.sequence_by or ""}
-            return ApplyChanges(**common, tombstone_hours=self.tombstone_hours)
+            return ApplyChanges(**common, keys=self.keys or (), **{name: getattr(self, name) for name in _OF_EVENTS})
         return Write(**common, partition_by=self.partition_by, cluster_by=self.cluster_by, properties=self.properties)
 
     def range_after(self, after: int | None) -> RangeView:

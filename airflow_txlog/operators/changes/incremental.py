@@ -33,6 +33,11 @@ class DeltaIncrementalOperator(SourceOperator):
     :param column_list: the same. (templated)
     :param except_column_list: the same. (templated)
     :param tombstone_hours: the same.
+    :param stored_as_scd_type: the same.
+    :param track_history_column_list: the same.
+    :param start_column: the same.
+    :param end_column: the same.
+    :param current_column: the same.
     :param changes: False: the driving view has the rows that were added. True: it has change rows, with the columns
         `_change_type` (insert, delete, update_preimage, update_postimage), `_commit_version` and `_commit_timestamp`.
     :param starting: the start of the first run: all rows of the source ("snapshot"), a version, or the first version at
@@ -90,6 +95,11 @@ class DeltaIncrementalOperator(SourceOperator):
         column_list: str | Sequence[str] | None = None,
         except_column_list: str | Sequence[str] | None = None,
         tombstone_hours: float = 168,
+        stored_as_scd_type: int = 1,
+        track_history_column_list: str | Sequence[str] | None = None,
+        start_column: str = "__START_AT",
+        end_column: str = "__END_AT",
+        current_column: str | None = None,
         changes: bool = False,
         starting: int | str = "snapshot",
         max_versions: int | None = None,
@@ -119,6 +129,11 @@ class DeltaIncrementalOperator(SourceOperator):
         self.column_list = column_list
         self.except_column_list = except_column_list
         self.tombstone_hours = tombstone_hours
+        self.stored_as_scd_type = stored_as_scd_type
+        self.track_history_column_list = track_history_column_list
+        self.start_column = start_column
+        self.end_column = end_column
+        self.current_column = current_column
         self.changes = changes
         self.starting = starting
         self.max_versions = max_versions

@@ -300,7 +300,7 @@ class _Run:
 
     def apply(self) -> JobResult:
         """Run the operation that brings the range into the target."""
-        module, _, name = self._context.operation.job.partition(":")
+        module, _, name = self._context.operation.job_here.partition(":")
         result: JobResult = getattr(importlib.import_module(module), name)(self._context)
         return result
 

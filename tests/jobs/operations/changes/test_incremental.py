@@ -333,6 +333,11 @@ def test_events_are_applied_in_their_order_whatever_the_range_in_which_they_come
         append(source, [dict(zip(schema.names, event, strict=True)) for event in events])
         committed(increment(source, target, **how))
     assert (by_id(target), mark(target)) == ({1: "a", 3: "c"}, 2)
+    history = make_table(
+        tmp_path / "h", schema=pa.schema([*schema.remove(3), ("__START_AT", pa.int64()), ("__END_AT", pa.int64())])
+    )
+    committed(increment(source, history, **how, stored_as_scd_type=2))
+    assert history.to_arrow().num_rows == 4
     with pytest.raises(InvalidJobSpec) as refused:
         increment(source, target, **how, on_gap="full")
     assert refused.value.argument == "arguments.on_gap"
