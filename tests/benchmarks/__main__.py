@@ -57,6 +57,7 @@ CASES = (
     "optimize",
     "z-order",
     "cluster",
+    "apply-changes",
     *LOG_CASES,
     "memory",
     "ten-million",
@@ -212,6 +213,7 @@ class Bench:
             "optimize": lambda: self.optimize("optimize"),
             "z-order": lambda: self.optimize("z-order"),
             "cluster": lambda: self.optimize("cluster"),
+            "apply-changes": self.apply_changes,
             "open": self.open,
             "commit": self.commit,
             "convert": self.convert,
@@ -322,6 +324,18 @@ class Bench:
             assert files == count, f"{side} left {files} files"
 
         return self._measure("convert", [OurConvert(folder), DeltaLakeConvert(folder)], check)
+
+    def apply_changes(self) -> list[Line]:
+        from tests.benchmarks.changes_cases import ROWS, OurChanges, OurUpsert, table_and_changes
+
+        folder, left = self.folder / "changes", set[tuple[int, int]]()
+        table_and_changes(folder, max(int(ROWS * self.scale), 1000))
+
+        def check(side: str, found: tuple[int, int]) -> None:
+            left.add(found)
+            assert len(left) == 1, f"{side} left {found}"
+
+        return self._measure("apply-changes", [OurChanges(folder), OurUpsert(folder)], check)
 
     def list_partition(self) -> list[Line]:
         from tests.benchmarks.scale_cases import DeltaLakeListing, OurListing

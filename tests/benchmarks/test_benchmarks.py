@@ -52,6 +52,12 @@ def test_log_benchmarks_print_one_line_a_peer_and_find_the_same_files_on_every_s
     assert all(line["ours_s"] and line["peer_s"] and line["ratio"] for line in lines[:2])
 
 
+@pytest.mark.long("a table, and two jobs twice")
+def test_applied_changes_leave_the_rows_of_an_upsert(tmp_path: Path) -> None:
+    (line,) = run_benchmarks(tmp_path, "apply-changes")
+    assert (line["case"], line["peer"]) == ("apply-changes", "upsert")
+
+
 @pytest.mark.spark
 @pytest.mark.long("twenty statements, some of which Spark evaluates")
 def test_statements_leave_the_same_rows_in_every_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

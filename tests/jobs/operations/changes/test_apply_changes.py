@@ -20,6 +20,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.operations.changes.tombstones import FOLDER
 from airflow_txlog.storage.limits import USUAL
+from tests.helpers.depth import WHOLE
 from tests.helpers.jobs import application, committed, error_of, run
 from tests.helpers.racing import killed, winning
 from tests.helpers.rows import make_table
@@ -117,7 +118,7 @@ def test_the_table_is_the_ordered_history_in_whatever_order_events_come(number: 
 @pytest.mark.long("ten thousand histories")
 @pytest.mark.parametrize("seed", range(2))
 def test_ten_thousand_histories_are_ordered(seed: int, tmp_path: Path) -> None:
-    check_histories(empty(tmp_path / "t", **LAYOUTS[seed]), drawn(random.Random(seed), 5000))
+    check_histories(empty(tmp_path / "t", **LAYOUTS[seed]), drawn(random.Random(seed), 5000 if WHOLE else 1000))
 
 
 @pytest.mark.spark
@@ -125,7 +126,7 @@ def test_ten_thousand_histories_are_ordered(seed: int, tmp_path: Path) -> None:
 def test_spark_orders_ten_thousand_histories(tmp_path: Path, spark: SparkSession) -> None:
     # Only Spark knows `rlike`.
     arguments = {"apply_as_deletes": "op rlike '^d$'"}
-    check_histories(empty(tmp_path / "t"), drawn(random.Random(7), 10_000), spark, **arguments)
+    check_histories(empty(tmp_path / "t"), drawn(random.Random(7), 10_000 if WHOLE else 500), spark, **arguments)
 
 
 @pytest.mark.spark
