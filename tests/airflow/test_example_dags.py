@@ -132,6 +132,7 @@ def test_the_people_of_a_file_of_keys_are_forgotten_in_both_tables(folder: Path,
     assert tasks["check"][0].xcom_pull(task_ids="check") == {"people": 997, "orders": 4980}
 
 
+@pytest.mark.long("a DAG of six tasks; tests/jobs applies snapshots")
 def test_a_table_gets_the_rows_of_a_snapshot_and_another_keeps_each_version(folder: Path, dag_of: ParseDag) -> None:
     tasks = run(dag_of("shop_snapshots", "shop_snapshots"))
     metrics = tasks["follow"][0].xcom_pull(task_ids="follow")["metrics"]

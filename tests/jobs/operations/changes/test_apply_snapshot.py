@@ -108,7 +108,7 @@ def check_history(spark: SparkSession | None, folder: Path, seed: int, steps: in
         rows = wanted
 
 
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", range(5))
 def test_the_table_follows_its_snapshots(tmp_path: Path, seed: int) -> None:
     check_history(None, tmp_path, seed, 3)
 

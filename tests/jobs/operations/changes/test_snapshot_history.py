@@ -102,7 +102,7 @@ def check_history(spark: SparkSession | None, folder: Path, seed: int, steps: in
     assert apply(spark, table, again, steps, hard_deletes=hard_deletes).status == "nothing_to_do"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_table_keeps_each_version_of_a_row(tmp_path: Path, seed: int) -> None:
     check_history(None, tmp_path, seed, 4)
 
