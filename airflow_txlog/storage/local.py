@@ -120,7 +120,13 @@ class LocalStore(Store):
                 sink.close()
             self.delete(path)
 
-        return Output(sink, publish=sink.close, discard=discard)
+        def publish() -> int | None:
+            # A look-up of the file by its name would open all folders above it again.
+            modified_ms = os.fstat(sink.fileno()).st_mtime_ns // 1_000_000 if isinstance(sink, pa.OSFile) else None
+            sink.close()
+            return modified_ms
+
+        return Output(sink, publish=publish, discard=discard)
 
     def open_input(self, path: str) -> pa.NativeFile:
         return local_files.arrow_file(self._opened(path))

@@ -196,6 +196,15 @@ def test_a_directory_deleted_under_a_writer_is_made_again(tmp_path: Path, monkey
     assert len(calls) == 2
 
 
+def test_a_new_file_gives_its_time_without_a_look_up(tmp_path: Path) -> None:
+    output = LocalStore(str(tmp_path)).open_new("day=1/new.parquet")
+    output.write(b"rows")
+    output.close()
+    found = LocalStore(str(tmp_path)).stat("day=1/new.parquet")
+    assert found is not None
+    assert (output.modified_ms, found.size_bytes) == (found.modified_ms, 4)
+
+
 def test_a_file_outside_the_table_can_be_read_but_not_touched(tmp_path: Path) -> None:
     """A shallow clone names the files of its source by absolute URI."""
     (tmp_path / "source f").write_bytes(b"1")

@@ -160,16 +160,16 @@ class RowGroupWriter:
         self._end(self._writer)
         self._writer = None
         modified_ms: int | None = 0
+        size_bytes = self.written_bytes
         if self._output is not None:
             self._output.close()
             self._is_finished = True
             modified_ms = self._output.modified_ms
-        if modified_ms is not None:
-            size_bytes = self.written_bytes
-        elif (found := self._store.stat(self.path)) is not None:
+        if modified_ms is None:
+            found = self._store.stat(self.path)
+            if found is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), readable(self._store.root, self.path))
             size_bytes, modified_ms = found.size_bytes, found.modified_ms
-        else:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), readable(self._store.root, self.path))
         return StagedFile(
             path=encode_add_path(self.path),
             partition_values=partition_values,
@@ -215,12 +215,11 @@ class RowGroupWriter:
 
 def _writable(table: pa.Table) -> pa.Table:
     """Return the same rows in a form that Arrow writes."""
-    columns = table.columns
     for number, field in enumerate(table.schema):
         if hides_nulls(field.type):
-            chunks = [without_hidden_nulls(chunk) for chunk in columns[number].chunks]
-            columns[number] = pa.chunked_array(chunks, field.type)
-    return without_spare_values(pa.Table.from_arrays(columns, schema=table.schema))
+            chunks = [without_hidden_nulls(chunk) for chunk in table.column(number).chunks]
+            table = table.set_column(number, field, pa.chunked_array(chunks, field.type))
+    return without_spare_values(table)
 
 
 def has_digest(store: Store, path: str, size_bytes: int, digest: str, chunk_bytes: int = _DIGESTED_BYTES) -> bool:
@@ -246,10 +245,10 @@ def without_spare_values(table: pa.Table) -> pa.Table:
     No file may contain deleted values, dictionary pages included.
     """
     columns = table.columns
-    for number, column in enumerate(columns):
-        if pa.types.is_dictionary(column.type):
-            columns[number] = _compacted(column.unify_dictionaries().chunks)
-    return pa.Table.from_arrays(columns, schema=table.schema)
+    spare = [number for number, column in enumerate(columns) if pa.types.is_dictionary(column.type)]
+    for number in spare:
+        columns[number] = _compacted(columns[number].unify_dictionaries().chunks)
+    return pa.Table.from_arrays(columns, schema=table.schema) if spare else table
 
 
 def _compacted(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:

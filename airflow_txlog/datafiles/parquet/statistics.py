@@ -9,6 +9,7 @@ Source: protocol, "Per-file Statistics"; soundness, A6.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -77,6 +78,12 @@ class StatisticsCollector:
         self._schema = schema
         self._num_records = 0
         self._added_apart: frozenset[str] = frozenset()
+
+    def empty(self) -> StatisticsCollector:
+        """Return a collector for another file of the same columns. Call it before the first row."""
+        found = copy.copy(self)
+        found._columns = {name: [column.empty() for column in columns] for name, columns in self._columns.items()}
+        return found
 
     def of_footer(self, num_rows: int, chunks: Chunks, leaves: FooterLeaves) -> str:
         """Return the JSON of `add.stats` of a whole file by its footer. This object does not change.
@@ -277,6 +284,8 @@ class _Column:
 
 
 def _in_current_type(values: pa.ChunkedArray | pa.Array, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if values.type == field.type and not pa.types.is_nested(values.type):
+        return values
     if not isinstance(values, pa.ChunkedArray):
         return convert_array(values, field.type, field.name, FILE)
     chunks = [convert_array(chunk, field.type, field.name, FILE) for chunk in values.chunks]

@@ -199,6 +199,7 @@ class PartitionedWriter:
         self.store = store or layout.store.open()
         self._attempt = SYSTEM_CLOCK.unique_id()
         self._file_schema = physical_schema(layout.file_schema)
+        self._statistics = layout.statistics()
         self._files = 0
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
@@ -288,7 +289,7 @@ class PartitionedWriter:
                 path,
                 self._file_schema,
                 options=self._options(),
-                statistics=self._layout.statistics(),
+                statistics=self._statistics.empty(),
                 # A file must be able to end near a small target.
                 row_group_bytes=self._layout.target_bytes,
                 with_digest=self._layout.with_digests,
