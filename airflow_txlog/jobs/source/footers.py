@@ -220,7 +220,7 @@ def _check_groups(schema: pq.ParquetSchema) -> None:
         name, kind = named, ""
         if not leaf.startswith(f"{above[-1].path}{name}."):
             name, _, note = named.rpartition(" (")
-            kind = note.rstrip(")")
+            kind = note.removesuffix(")")
         if not leaf.startswith(f"{above[-1].path}{name}."):
             raise NotSpark("a column whose name is not that of its values")
         if kind not in ("", "List", "Map"):

@@ -6,9 +6,11 @@ import datetime as dt
 import decimal
 import random
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.parquet.conversion import FILE, ColumnMismatch, convert_array
@@ -212,3 +214,14 @@ def test_random_values_under_random_types_are_read_as_they_were(seed: int) -> No
     kind, values = some_type(rng, 3), [some_value(rng, 3) for _ in range(20)]
     values[rng.randrange(20)] = MISSING
     assert whole(*(shred(value, kind) for value in values), kind=column_of(kind)) == values
+
+
+def test_a_file_that_duckdb_has_shredded_is_read(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / "a.parquet"
+    variant = "{'a': i, 'b': 'text ' || i, 'c': [i, i + 1000], 'd': {'e': i % 2 = 0}}::VARIANT AS v"
+    duckdb.sql(f"COPY (SELECT {variant} FROM range(300) t(i)) TO '{path}' (FORMAT parquet)")
+    column = pq.read_table(path).column("v")
+    assert "typed_value" in str(column.type)
+    found = [value for chunk in column.chunks for value in values_of(chunk)]
+    assert found == [{"a": i, "b": f"text {i}", "c": [i, i + 1000], "d": {"e": i % 2 == 0}} for i in range(300)]

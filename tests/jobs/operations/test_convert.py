@@ -230,6 +230,15 @@ def test_the_temporary_commit_of_a_killed_convert_makes_no_table(tmp_path: Path)
     committed(convert(folder, **DAY))
 
 
+def test_a_file_with_a_variant_is_refused_by_name(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    (tmp_path / "t").mkdir()
+    duckdb.sql(f"COPY (SELECT 1 AS id, {{'a': 1}}::VARIANT AS v) TO '{tmp_path}/t/a.parquet' (FORMAT parquet)")
+    error = error_of(convert(tmp_path / "t"))
+    assert error["type"] == "SchemaMismatch"
+    assert "the file a.parquet has a group of the type Variant(1), which" in error["message"]
+
+
 def test_an_encrypted_file_without_a_parquet_name_is_refused_by_name(tmp_path: Path) -> None:
     put(tmp_path / "t" / "a.parquet")
     (tmp_path / "t" / "part-1").write_bytes(b"PARE" + bytes(20) + b"PARE")
