@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -13,9 +13,13 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.identities import identity_column
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.storage.limits import SMALL_JOB
 from tests.helpers.jobs import application, committed, error_of, run
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MARK = "delta.identity.highWaterMark"
 LEAST, GREATEST = -(2**63), 2**63 - 1
@@ -150,6 +154,17 @@ def test_rows_that_are_numbered_first_keep_their_values_and_the_mark_passes_them
     with before_commit(lambda tx: committed(sync(table))):
         append_numbered(table, tmp_path, 3)
     assert sorted(table.to_arrow().column("id").to_pylist()) == [1, 2, 8, 20, 21]
+
+
+@pytest.mark.spark
+@pytest.mark.long("the rows of a table that is too large for the job's own process")
+def test_workers_of_spark_find_the_furthest_values(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SMALL_JOB.setting, "1")
+    table = table_with(tmp_path / "t", [8, 99, 3], 1)
+    committed(run(spark, "alter", table, sync_identity=["id"]))
+    assert mark(table) == 99
 
 
 def test_a_killed_synchronization_is_done_once(tmp_path: Path) -> None:
