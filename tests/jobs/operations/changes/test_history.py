@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import pytest
 from airflow_txlog.engine import Table
 from tests.helpers.depth import WHOLE
 from tests.helpers.jobs import application, committed, error_of, run
-from tests.helpers.racing import winning
+from tests.helpers.racing import killed, winning
 from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
@@ -208,3 +209,24 @@ def test_a_table_without_columns_of_times_is_refused(
     table = make_table(tmp_path / "t", change(ROWS).empty_table())
     error = error_of(apply(table, [(1, 1, "a", None, "u")], **more))
     assert (error["type"], says in error["message"]) == (error_type, True), error
+
+
+@pytest.mark.long("killed after each change of a store")
+def test_a_history_that_is_killed_anywhere_is_kept_once(tmp_path: Path) -> None:
+    first: list[Event] = [(1, 1, "a", None, "u"), (2, 1, "b", None, "u")]
+    second: list[Event] = [(1, 5, "a", None, "u"), (1, 9, None, None, "d"), (2, 3, "c", None, "u")]
+    late: list[Event] = [(1, 3, "x", None, "u"), (2, 2, "y", None, "u")]
+    at, is_killed = 1, True
+    while is_killed:
+        table, work = empty(tmp_path / f"{at}" / "t"), application()
+        committed(apply(table, first))
+        is_killed = killed(partial(apply, table, second, application=work), at, after=True)
+        is_done = table.latest_version() == 2
+        committed(apply(table, late[:1]))
+        assert rows_of(table) == wanted([*first, *(second if is_done else []), late[0]]), at
+        again = apply(table, second, application=work)
+        assert again.status == ("already_done" if is_done else "committed"), again.error
+        committed(apply(table, late[1:]))
+        assert rows_of(table) == wanted([*first, *second, *late]), at
+        at += 1
+    assert at > 6
