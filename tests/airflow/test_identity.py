@@ -20,6 +20,7 @@ from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpe
 from airflow_txlog.contract.operations import Delete
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.upkeep.rollback import NOT_DONE
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TransactionExpired
 from airflow_txlog.exactly_once.transactions import done_in, find_done, recorded_version
 from airflow_txlog.storage import PLAIN
@@ -229,6 +230,21 @@ def test_a10_clearing_a_task_repeats_it(table: Table, spec: JobSpec) -> None:
     # And a retry of the cleared task is a retry again.
     commit(table, spec, second)
     assert identity(table, ti.cleared().retried(), store) == second
+
+
+@pytest.mark.parametrize("is_cleared", [True, False], ids=["cleared", "retried"])
+def test_a_task_whose_work_was_rolled_back_writes_again(table: Table, spec: JobSpec, is_cleared: bool) -> None:
+    ti, store = Try(), StateStore()
+    first = identity(table, ti, store)
+    commit(table, spec, first)
+    tx = table.begin()
+    tx.set_application(first.app_id, NOT_DONE)
+    tx.commit("ROLLBACK", {})
+    again = identity(table, ti.cleared() if is_cleared else ti.retried(), store)
+    assert again == first
+    assert done(spec, again) is None
+    commit(table, spec, again)
+    assert done(spec, again) is not None
 
 
 @pytest.mark.parametrize("key", [None, "a key"])

@@ -182,6 +182,18 @@ def test_a_run_that_writes_again_is_undone_again_and_only_what_is_new(tmp_path: 
     assert ids(table) == list(range(5))
 
 
+def test_what_is_older_than_the_first_commit_of_the_run_need_not_be_read(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), tags=OTHER)
+    append(table, rows(5, start=20), tags=RUN)
+    snapshot = table.snapshot()
+    for version in range(2):
+        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").write_text("not a commit")
+    meant = of_run({name: RUN[name] for name in ("airflow.dag_id", "airflow.run_id")})
+    found = plan_rollback(table, snapshot, meant, since=3)
+    assert (found.versions, found.restores) == ((3,), 2)
+
+
 def test_undone_work_counts_as_not_done_also_for_other_readers(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(5))
     append(table, rows(5, start=10), application=APP, tags=RUN)
