@@ -15,7 +15,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import handles_of
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidJobSpec, JobError
+from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError
 from airflow_txlog.operators import (
     DeltaAuditOperator,
     DeltaCloneOperator,
@@ -142,6 +142,29 @@ def test_a_retry_of_a_publication_of_several_publishes_what_is_left(
     assert {event.extra["version"] for event in events.values()} == {2}
     discard = DeltaDiscardOperator(task_id="d", staged=handles, runner="in_process")
     assert [each["status"] for each in discard.execute({})["changes"]] == ["nothing_to_do"] * 2
+
+
+def test_a_later_change_that_fails_for_good_leaves_no_event_until_all_are_published(
+    tables: tuple[Table, Table], airflow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_txlog.operators.publish.saved_work_key", lambda work: KEY)
+    first, second = (stage("truncate", table) for table in tables)
+    append(tables[1], rows(1, start=500))
+    outlets = [Asset("one", tables[0].uri), Asset("two", tables[1].uri)]
+    events = {outlet: SimpleNamespace(extra={}) for outlet in outlets}
+
+    def publish(*staged: Any) -> Any:
+        operator = DeltaPublishOperator(task_id="p", staged=list(staged), runner="in_process", outlets=outlets)
+        return operator.execute({"outlet_events": events})["changes"]
+
+    for _ in range(2):
+        with pytest.raises(TxlogError, match="version 2"):
+            publish(first, second)
+        assert ([table.snapshot().version for table in tables], ids(tables[0])) == ([2, 2], [])
+        assert [event.extra for event in events.values()] == [{}, {}]
+    done = publish(first, stage("truncate", tables[1]))
+    assert [(each["status"], each["version"]) for each in done] == [("already_done", 2), ("committed", 3)]
+    assert [event.extra["version"] for event in events.values()] == [2, 3]
 
 
 def test_the_outputs_of_tasks_and_handles_are_understood() -> None:

@@ -66,7 +66,7 @@ def killed_before_commit(number: int = 1) -> Iterator[None]:
         yield
 
 
-_CHANGING = ("put_if_absent", "put", "open_new", "delete", "delete_empty_directory")
+CHANGING = ("put_if_absent", "put", "open_new", "delete", "delete_empty_directory")
 
 
 class Death:
@@ -91,7 +91,7 @@ def killed(do: Callable[[], object], at: int, *, after: bool) -> bool:
     """Do it until it is killed there. Return whether it was."""
     death = Death(at, after=after)
     with pytest.MonkeyPatch.context() as patch:
-        for name in _CHANGING:
+        for name in CHANGING:
             really = getattr(LocalStore, name)
             patch.setattr(LocalStore, name, lambda *a, really=really, **k: death.call(really, *a, **k))
         with suppress(Killed):
