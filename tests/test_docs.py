@@ -68,15 +68,17 @@ def test_the_recipes_for_rows_from_python_run_from_top_to_bottom(tmp_path: Path)
 
 
 def test_the_check_of_a_staged_change_finds_a_wrong_row(tmp_path: Path) -> None:
-    """The page's function as it stands, on another table."""
+    """The page's functions as they stand, on another table."""
     (block,) = [each for each in python_blocks(ROOT / "docs" / "staged-changes.md") if "def check(" in each]
     orders = make_table(tmp_path / "orders", pa.table({"amount": [1]}))
     namespace: dict[str, Any] = {}
     exec(compile(block.replace("/lake/orders", str(tmp_path / "orders")), "staged-changes.md", "exec"), namespace)
-    check = namespace["check"].function
-    check({"staged": stage("update", orders, set={"amount": "amount + 1"})})
-    with pytest.raises(AssertionError):
-        check({"staged": stage("update", orders, set={"amount": "-amount"})})
+    checks = [namespace[name].function for name in ("check", "check_with_duckdb")]
+    good, bad = (stage("update", orders, set={"amount": value}) for value in ("amount + 1", "-amount"))
+    for check in checks:
+        check({"staged": good})
+        with pytest.raises(AssertionError):
+            check({"staged": bad})
 
 
 def test_quotes_of_the_example_dags_are_up_to_date() -> None:

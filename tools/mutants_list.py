@@ -39,6 +39,7 @@ COPYING = "tests/datafiles/parquet/test_rewriting.py"
 TASKS = "tests/datafiles/parquet/test_writing.py"
 CHANGE_ROWS = "tests/datafiles/tasks/test_changes.py"
 SAVED_WORK = "tests/jobs/resume/test_histories.py"
+REAUDITED = "tests/jobs/resume/test_reaudited.py"
 FORGED_MEMORY = "tests/security/test_forged_memory.py"
 KEYS = "tests/jobs/operations/delete/test_key_values.py"
 ATTEMPTS = "tests/jobs/resume/test_attempts_by_the_log.py"
@@ -1084,5 +1085,29 @@ FAULTS = (
         old="reader = readers.get(given := frozenset(planned.constants))",
         new="given = frozenset(planned.constants)\n        reader = next(iter(readers.values()), None)",
         tests=(INCREMENTS,),
+    ),
+    Fault(
+        name="made-again-and-not-audited",
+        breaks="rows that no audit has seen are published after a conflict",
+        file="airflow_txlog/jobs/operations/publish.py",
+        old="    for audit in audits:\n        _audit(",
+        new="    for audit in audits[1:]:\n        _audit(",
+        tests=(REAUDITED,),
+    ),
+    Fault(
+        name="a-failed-audit-refuses-nothing",
+        breaks="the files of a change that failed its audit stay, because a task may be publishing it",
+        file="airflow_txlog/jobs/operations/publish.py",
+        old="        decide(context.store, id, REFUSED, error.message)\n",
+        new="        decide(context.store, id, PUBLISH, error.message)\n",
+        tests=(REAUDITED,),
+    ),
+    Fault(
+        name="another-process-adds-an-audit",
+        breaks="SQL of whoever may write the table's folder runs with the credentials of the publication",
+        file="airflow_txlog/jobs/resume/unpublished.py",
+        old="if not seal.is_signed(_AUDIT_KIND",
+        new="if not seal and seal.is_signed(_AUDIT_KIND",
+        tests=(REAUDITED,),
     ),
 )
