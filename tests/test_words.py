@@ -55,6 +55,7 @@ def test_a_private_word_is_not_written(word: str) -> None:
 
 FOREIGN_OPERATORS = {
     "ApprovalOperator",
+    "BashOperator",
     "BaseOperator",
     "BaseSensorOperator",
     "SQLTableCheckOperator",
