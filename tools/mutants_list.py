@@ -481,7 +481,7 @@ FAULTS = (
     Fault(
         name="last-row-of-each-key-is-used",
         breaks="deduplicate_order_by DESC keeps the oldest row of a key",
-        file="airflow_txlog/jobs/source/deduplicated.py",
+        file="airflow_txlog/jobs/source/folded.py",
         old='"descending" if is_descending else "ascending"',
         new='"ascending" if is_descending else "descending"',
         tests=("tests/jobs/source/test_deduplicated.py",),

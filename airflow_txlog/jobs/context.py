@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import Details, JobResult, JobSpec, Lineage
 from airflow_txlog.contract.operations import Incremental, LimitedOperation, Operation
-from airflow_txlog.contract.operations.incremental import SourceRange
+from airflow_txlog.contract.operations.changes import SourceRange
 from airflow_txlog.datafiles.parquet.judging import Judged
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction

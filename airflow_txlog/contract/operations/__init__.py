@@ -13,7 +13,7 @@ from airflow_txlog.contract.operations.base import (
     read_operation,
     register,
 )
-from airflow_txlog.contract.operations.changes import ApplyChanges, ApplySnapshot, KeyedOperation, Upsert
+from airflow_txlog.contract.operations.changes import ApplyChanges, ApplySnapshot, Incremental, KeyedOperation, Upsert
 from airflow_txlog.contract.operations.fields import (
     FORMATS,
     AnyClause,
@@ -29,8 +29,7 @@ from airflow_txlog.contract.operations.fields import (
     UpdateClause,
     View,
 )
-from airflow_txlog.contract.operations.incremental import Incremental
-from airflow_txlog.contract.operations.publish import Audit, Discard, Publish
+from airflow_txlog.contract.operations.publish import Audit, Discard, Publish, Rollback
 from airflow_txlog.contract.operations.reading import Sees
 from airflow_txlog.contract.operations.records import (
     Checkpoint,
@@ -46,7 +45,6 @@ from airflow_txlog.contract.operations.records import (
     Vacuum,
     Write,
 )
-from airflow_txlog.contract.operations.runs import Rollback
 
 __all__ = [
     "FORMATS",

@@ -1,15 +1,34 @@
-"""The operations that bring the rows of a source to a table by key columns: their records."""
+"""The operations that bring what has changed into a table, by key columns or by versions of a source: their records."""
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from airflow_txlog.contract.operations.base import SourceOperation, register
-from airflow_txlog.contract.operations.fields import Hours, Moment, Share, SomeColumnNames, TableText, Text
+from airflow_txlog.contract.operations.base import REPLACED, Operation, SourceOperation, register
+from airflow_txlog.contract.operations.fields import (
+    AnySource,
+    Bytes,
+    Clauses,
+    ColumnNames,
+    Hours,
+    Moment,
+    PairText,
+    QuerySource,
+    RangeView,
+    Share,
+    SomeColumnNames,
+    TableText,
+    TableView,
+    Text,
+    TextMap,
+    Version,
+)
 from airflow_txlog.contract.operations.reading import want
-from airflow_txlog.contract.operations.records import is_in_reach, looks_plain, may_be_read_here
+from airflow_txlog.contract.operations.records import Merge, Write, is_in_reach, looks_plain, may_be_read_here
 
 
 class KeyedOperation(SourceOperation, frozen=True, kw_only=True):
@@ -182,3 +201,192 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         return looks_plain(self.apply_as_deletes) and super().likely_spares_spark(is_spark_here=is_spark_here)
+
+
+_JOBS = "airflow_txlog.jobs.operations.changes"
+
+
+_START = '"snapshot", a version from 0 on, or a date or time in ISO 8601'
+Consumer = Annotated[
+    str,
+    Meta(pattern=r"\A[A-Za-z0-9][\w.-]{0,99}\Z", description="a name of letters, digits, '.', '_' and '-'"),
+]
+Start = Annotated[Literal["snapshot"] | Version | Moment, Meta(description=_START, extra={"is_shown": True})]
+Positive = Annotated[int, Meta(ge=1, description="a whole number from 1 on")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRange:
+    """The versions of a source that one run processes: those after `after`, up to `version`; all its rows for null.
+
+    `source` and `table_id` identify the source, `base` is the text of the watermark that the range follows (null:
+    none). `others`: the versions of the other tables by the names of their views. `replaces`: the rows of the target
+    become those of the range.
+    """
+
+    source: str
+    table_id: str
+    after: int | None
+    version: int
+    base: str | None
+    others: dict[str, int] = field(default_factory=dict)
+    replaces: bool = False
+
+
+# The modes in which an argument may be given.
+_MODES = {
+    "keys": ("upsert", "apply_changes"),
+    "columns": ("upsert",),
+    **dict.fromkeys(("on", "clauses"), ("merge",)),
+    **dict.fromkeys(("sequence_by", "apply_as_deletes", "column_list", "except_column_list"), ("apply_changes",)),
+    **dict.fromkeys(("track_history_column_list", "current_column"), ("apply_changes",)),
+    **dict.fromkeys(("partition_by", "cluster_by", "properties"), ("append",)),
+}
+_NEEDED = {"upsert": ("keys",), "merge": ("on", "clauses"), "apply_changes": ("keys", "sequence_by"), "append": ()}
+_OF_EVENTS = (
+    *("sequence_by", "apply_as_deletes", "column_list", "except_column_list", "tombstone_hours", "stored_as_scd_type"),
+    *("track_history_column_list", "start_column", "end_column", "current_column"),
+)
+# Their rows are not those of the source, so they cannot be made anew from it.
+_NOT_REBUILT = ("merge", "apply_changes")
+
+
+Applied = Write | Upsert | Merge | ApplyChanges
+"""The operations that may bring a range into the target."""
+
+
+@register
+class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental"):
+    """Process the versions of one source table after the consumer's watermark, and move the watermark, in one commit.
+
+    `driving`: the view of the query that is this table; null: its only table. The other tables are read at their
+    newest versions, which the watermark records. `mode`: append the rows of the source, upsert them by `keys`, merge
+    them by `on` and `clauses`, or apply them as events by `keys` and `sequence_by`. `changes`: the driving view has
+    change rows. `starting`: the first range, of a consumer without a watermark. The maxima bound a range, which has one
+    commit at least. `on_gap` "full": if changes cannot be read, the rows of the target become those of the query over
+    the whole source. `on_schema_change`: what happens to columns of the source that the target lacks.
+    """
+
+    job = f"{_JOBS}.incremental:incremental"
+    needs_spark = True
+    changes_rows = True
+    may_wait = False
+    rows = {
+        "numTargetRowsInserted": "inserted",
+        "numTargetRowsUpdated": "updated",
+        "numTargetRowsDeleted": "deleted",
+        "numReplacedRows": REPLACED,
+    }
+
+    consumer: Consumer
+    driving: Text | None = None
+    mode: Literal["append", "upsert", "merge", "apply_changes"] = "append"
+    keys: SomeColumnNames | None = None
+    columns: SomeColumnNames | None = None
+    on: PairText | None = None
+    clauses: Clauses | None = None
+    target_alias: Text = "t"
+    source_alias: Text = "s"
+    sequence_by: Text | None = None
+    apply_as_deletes: TableText | None = None
+    column_list: SomeColumnNames | None = None
+    except_column_list: SomeColumnNames | None = None
+    tombstone_hours: Hours = 168
+    stored_as_scd_type: Literal[1, 2] = 1
+    track_history_column_list: SomeColumnNames | None = None
+    start_column: Text = "__START_AT"
+    end_column: Text = "__END_AT"
+    current_column: Text | None = None
+    changes: bool = False
+    starting: Start = "snapshot"
+    max_versions: Positive | None = None
+    max_files: Positive | None = None
+    max_bytes: Bytes | None = None
+    skip_change_commits: bool = False
+    on_gap: Literal["fail", "full"] = "fail"
+    on_schema_change: Literal["fail", "append_new_columns", "ignore"] = "fail"
+    partition_by: ColumnNames | None = None
+    cluster_by: ColumnNames | None = None
+    properties: TextMap = msgspec.field(default_factory=dict)
+
+    def check(self) -> None:
+        views = self._tables
+        want("arguments.source", bool(views), "a table, or a query over views of which one is a table")
+        if self.driving is not None:
+            want("arguments.driving", self.driving in views, f"one of the tables {sorted(views)}", self.driving)
+        want("arguments.driving", self.driving is not None or len(views) == 1, "given: the source has several tables")
+        is_open = not views[self.driving_view].names_version
+        want("arguments.source", is_open, "a driving table without a version: the watermark decides it")
+        possible = not (self.skip_change_commits and self.changes)
+        want("arguments.skip_change_commits", possible, "false with changes, which change rows describe")
+        possible = self.stored_as_scd_type == 1 or self.mode == "apply_changes"
+        want("arguments.stored_as_scd_type", possible, f'1 in mode "{self.mode}"', self.stored_as_scd_type)
+        for name, modes in _MODES.items():
+            fits = self.mode in modes or not getattr(self, name)
+            want(f"arguments.{name}", fits, f'null in mode "{self.mode}"')
+        for name in _NEEDED[self.mode]:
+            want(f"arguments.{name}", bool(getattr(self, name)), f'given in mode "{self.mode}"')
+        possible = self.on_gap == "fail" or self.mode not in _NOT_REBUILT
+        want("arguments.on_gap", possible, f'"fail" in mode "{self.mode}", which needs the rows that are there', "full")
+        want("arguments.schema_evolution", not self.schema_evolution, "false: on_schema_change decides")
+        _ = self.acting
+
+    @property
+    def _tables(self) -> dict[str, TableView]:
+        """The views that are tables by their names; "" is the name of a source without a query."""
+        views = self.source.views if isinstance(self.source, QuerySource) else {"": self.source}
+        return {name: view for name, view in views.items() if isinstance(view, TableView)}
+
+    @property
+    def driving_view(self) -> str:
+        """The name of the view that is read range by range."""
+        return next(iter(self._tables)) if self.driving is None else self.driving
+
+    @property
+    def driving_table(self) -> str:
+        """The place of the table that is read range by range."""
+        return self._tables[self.driving_view].table
+
+    @property
+    def acting(self) -> Operation:
+        return self.applied(self.source)
+
+    def applied(self, source: AnySource, *, replaces: bool = False) -> Applied:
+        """Return the operation that brings the rows of this source into the table; or that replaces its rows."""
+        common = {name: getattr(self, name) for name in SourceOperation.__struct_fields__}
+        common |= {"source": source, "schema_evolution": self.on_schema_change == "append_new_columns"}
+        if replaces:
+            return Write(**common, mode="overwrite")
+        if self.mode == "upsert":
+            return Upsert(**common, keys=self.keys or (), columns=self.columns)
+        if self.mode == "merge":
+            common |= {"target_alias": self.target_alias, "source_alias": self.source_alias}
+            return Merge(**common, on=self.on or "", clauses=self.clauses or ())
+        if self.mode == "apply_changes":
+            return ApplyChanges(**common, keys=self.keys or (), **{name: getattr(self, name) for name in _OF_EVENTS})
+        return Write(**common, partition_by=self.partition_by, cluster_by=self.cluster_by, properties=self.properties)
+
+    def range_after(self, after: int | None) -> RangeView:
+        """Return which rows of the driving table a range has that begins after this version."""
+        return RangeView(after=after, changes=self.changes, skip_change_commits=self.skip_change_commits)
+
+    def over(self, chosen: SourceRange) -> Applied:
+        """Return the operation over one range of the driving table, with the other tables at their versions."""
+        ranged = TableView(table=self.driving_table, version=chosen.version, range=self.range_after(chosen.after))
+        if not isinstance(self.source, QuerySource):
+            return self.applied(ranged, replaces=chosen.replaces)
+        views = dict(self.source.views)
+        for name, at in chosen.others.items():
+            view = views[name]
+            assert isinstance(view, TableView)
+            views[name] = TableView(table=view.table, version=at)
+        views[self.driving_view] = ranged
+        return self.applied(QuerySource(sql=self.source.sql, views=views), replaces=chosen.replaces)
+
+    @property
+    def may_spare_spark(self) -> bool:
+        return True
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        # Many runs find nothing new, and need neither a Spark nor a cluster.
+        return True

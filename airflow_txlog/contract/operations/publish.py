@@ -1,4 +1,4 @@
-"""The operations on a staged change, one record each: its audit, its publication, its end."""
+"""The operations on changes that were made before: audit, publication and end of a staged one; a run's rollback."""
 
 from __future__ import annotations
 
@@ -79,3 +79,21 @@ class Discard(Operation, frozen=True, kw_only=True, tag="discard"):
 
     id: ChangeId
     digest: Text
+
+
+@register
+class Rollback(Operation, frozen=True, kw_only=True, tag="rollback"):
+    """Undo what the tasks of the run have committed to the table, unless later commits are in the way.
+
+    It carries no separate transaction, because commits that are already undone are not undone again. `since`: the run
+    has committed nothing before this version. `commit`: undo this commit instead, which is an earlier rollback.
+    """
+
+    job = f"{_JOBS}.rollback:rollback"
+    changes_rows = True
+    rows = {"numDeletedRows": "deleted"}
+
+    run_id: Text
+    of_dag_id: Text
+    since: Version = 0
+    commit: Version | None = None

@@ -1,27 +1,44 @@
 """Rows that tasks make of materialized sources, key by key, and the sources that hold such rows.
 
-The rows are read and written as those of any materialized source, so their readers do not know of the fold. The
-invariant: keys and orders are compared as Spark compares them; a column for which that is not certain is refused.
+The rows are read and written as those of any materialized source, so their readers do not know of the fold. One fold
+keeps the first row of each key in the author's order (`deduplicated`). The source is materialized before, so that the
+rows which are left out are the same ones in every attempt and try; if there are any, the other rows are materialized
+again. Expectations on the source have judged the rows before. The invariant: keys and orders are compared as Spark
+compares them; a column for which that is not certain is refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
+from airflow_txlog.contract.operations import SourceOperation
+from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.folded_rows import Fold, FoldedScan, Input
-from airflow_txlog.datafiles.tasks.scan_and_write import Task
+from airflow_txlog.datafiles.tasks.folded_rows import Fold, FoldedScan, Input, rows_after_first
+from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, united
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
 from airflow_txlog.errors import UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import plan_of, sent_bins
-from airflow_txlog.jobs.files.stage import input_layout, load
-from airflow_txlog.jobs.source.materialized import MaterializedSource, with_row_id
+from airflow_txlog.jobs.files.scan import bins_for, plan_of, sent_bins
+from airflow_txlog.jobs.files.stage import Staged, input_layout, load
+from airflow_txlog.jobs.source.materialized import (
+    WRITING_SOURCE,
+    MaterializedSource,
+    input_scan,
+    read_again,
+    unmatched_plan,
+    with_row_id,
+)
 from airflow_txlog.jobs.sql.columns import check_has_columns
 from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
 
@@ -94,3 +111,79 @@ def _written(
     task = folded_scan(context, inputs, fold, stored, size_bytes)
     layout = input_layout(context, with_row_id(stored))
     return tuple(load(context, replace(task, layout=layout, numbers_rows=True), FOLDING).files)
+
+
+_NEEDED_TO = "choose one row of each key"
+_DIRECTION = re.compile(r"\s+(asc|desc)\s*\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRow:
+    """Which rows share a key, and which of them is kept: columns of a source, as it spells them.
+
+    `order`: columns with a direction, "ascending" or "descending"; null comes last.
+    """
+
+    keys: tuple[str, ...]
+    order: tuple[tuple[str, str], ...]
+
+
+def first_row_wanted(context: JobContext, columns: StructType) -> FirstRow | None:
+    """Return the job's `deduplicate_by` and `deduplicate_order_by` for a source with these columns.
+
+    Raises UnknownColumn; UnsupportedFeature for a column whose values engines compare in several ways.
+    """
+    operation = context.operation
+    if not isinstance(operation, SourceOperation) or operation.deduplicate_by is None:
+        return None
+    ordered, root = list(map(_direction_of, operation.deduplicate_order_by or ())), context.root
+    keys = check_compared("deduplicate_by", operation.deduplicate_by, columns, root, _NEEDED_TO)
+    names = check_compared("deduplicate_order_by", [name for name, _ in ordered], columns, root, _NEEDED_TO)
+    order: dict[str, str] = {}
+    for name, (_, direction) in zip(names, ordered, strict=True):
+        order.setdefault(name, direction)
+    # A key has one value in all rows that share it.
+    useful = tuple((name, direction) for name, direction in order.items() if name not in keys)
+    return FirstRow(keys=tuple(dict.fromkeys(keys)), order=useful)
+
+
+def _direction_of(text: str) -> tuple[str, str]:
+    found = _DIRECTION.search(text)
+    is_descending = found is not None and found[1].lower() == "desc"
+    return _DIRECTION.sub("", text).strip(), "descending" if is_descending else "ascending"
+
+
+def deduplicated(context: JobContext, source: MaterializedSource) -> MaterializedSource:
+    """Return the job's source with one row of each key, if the job is to deduplicate it and has not done so."""
+    wanted, saved = first_row_wanted(context, source.columns), context.saved_inputs.source
+    if wanted is None or saved is None or saved.num_duplicates is not None:
+        return source
+    with context.step("deduplicate"):
+        later = rows_after(context, source, wanted)
+        num_later = sum(rows.num_rows for rows in later.values())
+        if num_later:
+            saved = replace(saved, files=tuple(_without(context, source, later).files))
+        context.saved_inputs.source = replace(saved, num_duplicates=num_later)
+    context.log(
+        f"{plural(num_later, 'row')} of {source.num_rows} left out: another has the same {', '.join(wanted.keys)}"
+    )
+    return replace(read_again(context, saved, source.stored), reads_target=source.reads_target)
+
+
+def rows_after(context: JobContext, source: MaterializedSource, wanted: FirstRow) -> Mapping[int, RowPositions]:
+    """Return the rows that are not the first ones of their keys, by part of the source."""
+    names = [*wanted.keys, *(name for name, _ in wanted.order)]
+    scan = input_scan(context, source.files, with_row_id(pa.schema([source.stored.field(name) for name in names])))
+    order, directions = zip(*wanted.order, strict=True) if wanted.order else ((), ())
+    fold = partial(rows_after_first, wanted.keys, order, directions)
+    size_bytes = source.bytes_of([*names, ROW_ID_COLUMN])
+    task = folded_scan(context, [(scan, wanted.keys)], fold, PACKED_SCHEMA, size_bytes)
+    return united(context.executor.run([task], PACKED_SCHEMA, FOLDING))
+
+
+def _without(context: JobContext, source: MaterializedSource, later: Mapping[int, RowPositions]) -> Staged:
+    """Materialize the rows of the source that are not among `later`."""
+    plan = unmatched_plan(context, source, source.names, later, range(source.num_buckets))
+    scan = MaterializedScan(bins=bins_for(context, plan), schema=plan.schema)
+    layout = input_layout(context, with_row_id(source.stored))
+    return load(context, Task(source=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)

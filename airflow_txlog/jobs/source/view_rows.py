@@ -2,6 +2,12 @@
 
 A range is a `TableView` with a `range`. The invariant: the rows are those of the commits after `after` up to
 `version`, each once, whatever the table has become since.
+
+Commits that replaced files without a change data feed are compared by the ids of row tracking. A row that moved has its
+id and its commit version in the new file; a row that changed has its id and another version. A row is unchanged only if
+both are equal. A writer that does not keep ids makes a row that moved look like one that was deleted and one that was
+inserted, which changes nothing in the sum.
+Source: protocol, "Row Tracking" (reader requirements).
 """
 
 from __future__ import annotations
@@ -12,22 +18,25 @@ from functools import partial
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.contract.operations import TableView
-from airflow_txlog.datafiles.deletion_vectors.positions import difference
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, difference, packed_by_file, whole
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN, INSERT
+from airflow_txlog.datafiles.row_ids import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN, DELETE, INSERT
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
 from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.changes.ranges import CommitFile, appended_files, changed_files
 from airflow_txlog.engine.table.changes.versions import changes_since
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_columns
-from airflow_txlog.errors import SchemaMismatch, VersionNotFound
+from airflow_txlog.errors import SchemaMismatch, SourceGap, VersionNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, plan_files
-from airflow_txlog.jobs.source.tracked_changes import settled
+from airflow_txlog.jobs.files.kept_ids import carried_ids, with_base_ids
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files
 
 _VERSION_COLUMN, _TIME_COLUMN = "_commit_version", "_commit_timestamp"
 _CHANGE_FIELDS = (
@@ -66,7 +75,7 @@ def rows_of_view(context: JobContext, view: TableView, snapshot: Snapshot) -> Vi
         plan = plan_files(snapshot, snapshot.files(), zone, instants)
         facts = [(INSERT, snapshot.version, snapshot.timestamp_ms)] * plan.num_files
         return ViewRows(plan=_with_changes(plan, facts), columns=_with_change_fields(columns))
-    found = settled(context, snapshot, range_files(context, view, snapshot))
+    found = _settled(context, snapshot, range_files(context, view, snapshot))
     files = [file for file, _ in found]
     plan = plan_files(snapshot, adds_to_table([file.add for file in files]), zone, instants)
     if not wanted.changes:
@@ -136,3 +145,67 @@ def _positions(
         gone = own[number]
         positions[number] = other.data if gone is None else difference(other, RowPositions(gone, "of the range"))
     return positions
+
+
+_UPDATED = {DELETE: "update_preimage", INSERT: "update_postimage"}
+_COMPARING = "compare the ids of rows"
+_ORDINAL = pa.scalar((1 << POSITION_BITS) - 1, pa.int64())
+
+
+def _settled(
+    context: JobContext, snapshot: Snapshot, files: Sequence[CommitFile]
+) -> list[tuple[CommitFile, bytes | None]]:
+    """Return the files with the positions of the rows that count in each; None for all that its vector leaves.
+
+    A file in which rows moved occurs once for each type of change that it shows. Raises SourceGap.
+    """
+    found: list[tuple[CommitFile, bytes | None]] = [(file, None) for file in files if not file.is_moved]
+    for version in sorted({file.version for file in files if file.is_moved}):
+        found += _of_commit(context, snapshot, [file for file in files if file.is_moved and file.version == version])
+    return found
+
+
+def _of_commit(
+    context: JobContext, snapshot: Snapshot, files: Sequence[CommitFile]
+) -> list[tuple[CommitFile, bytes | None]]:
+    table = adds_to_table([file.add for file in files])
+    ids = carried_ids(snapshot, table)
+    if ids is None:
+        raise SourceGap(
+            f"version {files[0].version} of {snapshot.uri} replaces files by others without a change data feed, and "
+            "the ids of their rows cannot be read. Nothing was processed. Start the consumer again after that version.",
+            table=snapshot.uri,
+            version=files[0].version,
+        )
+    plan = with_base_ids(plan_files(snapshot, table, context.spec.time_zone, context.executor.instants), table)
+    bases = [pa.field(name, pa.int64()) for name in (BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT)]
+    scan = FileScan(bins=bins_for(context, plan), schema=pa.schema([*ids.fields, *bases]), with_address=True)
+    rows = context.executor.run([Task(source=scan)], scan.output_schema, _COMPARING)
+    addresses = rows.column(ADDRESS_COLUMN)
+    numbers = pc.add(rows.column(BASE_ROW_ID_CONSTANT), pc.bit_wise_and(addresses, _ORDINAL))
+    is_removed = pa.array([file.kind == DELETE for file in files])
+    keyed = pa.table(
+        {
+            "id": pc.coalesce(rows.column(ids.row_id), numbers),
+            "version": pc.coalesce(rows.column(ids.row_version), rows.column(ROW_VERSION_CONSTANT)),
+            "address": addresses,
+            "removed": is_removed.take(pc.shift_right(addresses, POSITION_BITS)),
+        }
+    )
+    return _changed_positions(keyed, files)
+
+
+def _changed_positions(keyed: pa.Table, files: Sequence[CommitFile]) -> list[tuple[CommitFile, bytes | None]]:
+    """Return the positions of the changed rows of each file by the type of their change."""
+    found: list[tuple[CommitFile, bytes | None]] = []
+    removed, added = keyed.filter(keyed.column("removed")), keyed.filter(pc.invert(keyed.column("removed")))
+    for kind, side, other in ((DELETE, removed, added), (INSERT, added, removed)):
+        others = other.select(["id", "version"]).rename_columns(["id", "other"])
+        joined = side.join(others, "id", join_type="left outer")
+        is_alone = pc.is_null(joined.column("other"))
+        is_changed = pc.fill_null(pc.not_equal(joined.column("version"), joined.column("other")), False)
+        for change, chosen in ((kind, is_alone), (_UPDATED[kind], is_changed)):
+            addresses = whole(joined.filter(chosen).column("address"))
+            for index, positions in packed_by_file(addresses):
+                found.append((replace(files[index], kind=change, is_moved=False), positions))
+    return found

@@ -16,7 +16,7 @@ from functools import partial
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Incremental, QuerySource, TableView
-from airflow_txlog.contract.operations.incremental import SourceRange
+from airflow_txlog.contract.operations.changes import SourceRange
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.watermarks import Watermark, domain_of, watermarks_of
 from airflow_txlog.engine.log.tail import list_tail

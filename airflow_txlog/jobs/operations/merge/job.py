@@ -44,7 +44,7 @@ from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork, vector_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
-from airflow_txlog.jobs.source.deduplicated import deduplicated, first_row_wanted
+from airflow_txlog.jobs.source.folded import deduplicated, first_row_wanted
 from airflow_txlog.jobs.source.handed_out import HandedOut, Numbering
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_again, saved_source
 from airflow_txlog.jobs.sql.columns import assigned_columns, evolved_metadata

@@ -40,7 +40,7 @@ from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.checked_change import check_arguments, check_old_rows, checked
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
 from airflow_txlog.jobs.rows.tiny_files import joined
-from airflow_txlog.jobs.source.deduplicated import first_row_wanted
+from airflow_txlog.jobs.source.folded import first_row_wanted
 from airflow_txlog.jobs.source.handed_out import NOT_NUMBERED
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.sql.columns import (

@@ -14,7 +14,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.rules import RowRules, read_rules
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
-from airflow_txlog.jobs.source.deduplicated import deduplicated, first_row_wanted
+from airflow_txlog.jobs.source.folded import deduplicated, first_row_wanted
 from airflow_txlog.jobs.source.handed_out import NOT_NUMBERED, HandedOut, Numbering, marks_after, still_handed_out
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_again, saved_source
 from airflow_txlog.jobs.sql.expectations import why_spark_judges
