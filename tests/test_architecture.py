@@ -174,7 +174,6 @@ SHARED_NAMES = {
     "footers": "of Parquet files, and their columns to Spark",
     "table_version": "waiting for one: the sensor, and its trigger",
     "sql": "what a text says by itself, and what Spark says of it",
-    "runs": "the record on a run's commits; its operator, and that of a run's versions",
     "staging": "of changed rows, and of the rows that OPTIMIZE moves",
 }
 

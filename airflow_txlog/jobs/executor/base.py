@@ -127,6 +127,14 @@ class Executor(Protocol):
         the scan reads. A row with a null equals no row.
         """
 
+    def answered(
+        self, context: JobContext, gate: SqlGate, source: MaterializedSource, text: str, name: str
+    ) -> MaterializedSource:
+        """Return the rows of a source with whether a condition that is not plain is TRUE, in a column `name`.
+
+        Raises InvalidPredicate.
+        """
+
     @property
     def knows_settings(self) -> bool:
         """Whether `setting` knows every setting that Spark would read files under."""

@@ -114,6 +114,11 @@ class LocalExecutor:
         shared = sizes.filter(pc.greater(sizes.column("count_all"), 1)).column("count_all")
         return rows.num_rows, pc.sum(shared, min_count=0).as_py()
 
+    def answered(
+        self, context: JobContext, gate: SqlGate, source: MaterializedSource, text: str, name: str
+    ) -> MaterializedSource:
+        self.refuse("a condition on the source's rows is more than a plain one")
+
     @property
     def knows_settings(self) -> bool:
         """False if the installed Spark has a file of settings."""

@@ -28,6 +28,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import FrameRows, over_bins, scan_frame, shuffled_towards, union_of, write_work
 from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
 from airflow_txlog.jobs.files.stage import NewRows, Staged, TaskRows, Work, stage
+from airflow_txlog.jobs.source.answered import answered
 from airflow_txlog.jobs.source.frames import Source, build_source, materialize, numbered_rows, stored_columns
 from airflow_txlog.jobs.source.handed_out import HandedOut
 from airflow_txlog.jobs.source.materialized import MaterializedSource, columns_of
@@ -104,6 +105,11 @@ class SparkExecutor:
         totals = sizes.agg(F.coalesce(F.sum("rows"), F.lit(0)), F.coalesce(F.sum(shared), F.lit(0)))
         (found,) = collect(totals.toDF("rows", "shared"), "look for rows that are not unique").to_pylist()
         return found["rows"], found["shared"]
+
+    def answered(
+        self, context: JobContext, gate: SqlGate, source: MaterializedSource, text: str, name: str
+    ) -> MaterializedSource:
+        return answered(context, gate, source, text, name)
 
     def setting(self, name: str, default: str) -> str:
         return str(self.spark.conf.get(name, default))

@@ -246,7 +246,10 @@ class NewestEvents(MergeRows):
         """
         met, condition = self._met, self._met.deletes
         if isinstance(condition, str):
-            events, condition = self._answered(events), Column(DELETES_COLUMN)
+            text = self._changes.apply_as_deletes
+            assert text is not None
+            events = self._context.executor.answered(self._context, self._gate, events, text, DELETES_COLUMN)
+            condition = Column(DELETES_COLUMN)
         read = {*columns, met.sequence, *(() if condition is None else columns_of(condition))}
         scan = input_scan(self._context, events.files, stored_of(events, read))
         found = Events(
@@ -258,18 +261,6 @@ class NewestEvents(MergeRows):
             table=self._context.root,
         )
         return (scan, met.keys), found, events.bytes_of(read)
-
-    def _answered(self, events: MaterializedSource) -> MaterializedSource:
-        """Return the events with whether each of them deletes, by Spark."""
-        text = self._changes.apply_as_deletes
-        assert text is not None
-
-        def answer() -> MaterializedSource:
-            from airflow_txlog.jobs.operations.changes.answered_events import answered  # noqa: PLC0415 - only with Spark
-
-            return answered(self._context, self._gate, events, text)
-
-        return self._context.executor.by_spark("apply_as_deletes is more than a plain condition", answer)
 
     def completed(self, tx: Transaction, prepared: PreparedMerge, change: Change) -> Change:
         """Return the change with the tombstones of the folded events."""
