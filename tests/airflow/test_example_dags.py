@@ -16,6 +16,7 @@ from airflow_txlog.errors import CommitConflict, PartitionMismatch
 from airflow_txlog.operators.sources import query
 from airflow_txlog.runners.in_process import InProcessRunner
 from tests.airflow.racing import OvertakenRunner
+from tests.helpers.depth import by_hand
 from tests.helpers.specs import job_spec
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -352,7 +353,8 @@ def test_both_tasks_of_the_race_at_once_leave_the_same_whoever_wins(folder: Path
     assert users_left(specs["users"].table_uri) == EXPECTED
 
 
-@pytest.mark.long("twelve tasks of Airflow with queries; the jobs are tested without it")
+@by_hand("eight tasks of Airflow with queries")
+@pytest.mark.long("the jobs are tested without Airflow")
 def test_each_table_takes_every_order_once(folder: Path, dag_of: ParseDag) -> None:
     dag = dag_of("increments", "increments")
     for _ in range(2):

@@ -10,9 +10,9 @@ import pytest
 from tests.chaos.increments import chaos
 
 
-@pytest.mark.long("two processes that are killed six times, and 120 commits")
+@pytest.mark.long("two processes that are killed four times, and 60 commits")
 def test_no_range_is_processed_twice_or_skipped_when_schedulers_are_killed(tmp_path: Path) -> None:
-    figures, problems = chaos(120, 6, os.getpid(), tmp_path)
+    figures, problems = chaos(60, 4, os.getpid(), tmp_path)
     assert (figures["processed_twice"], figures["skipped"], problems) == (0, 0, []), figures
-    assert figures["kills"] == 6
-    assert figures["ranges"] > 10
+    assert figures["kills"] == 4
+    assert figures["ranges"] > 3
