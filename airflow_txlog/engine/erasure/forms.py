@@ -2,8 +2,8 @@
 
 The values are those of one column, the key. A file may hold one as a value of a Parquet column, as the bytes of such a
 value in a dictionary or a bound, as a text in JSON, or as a part of a longer text. The invariant: every form of a value
-counts as the value, and a bound that may be a shortened value counts too. In longer texts, numbers, dates and tiny
-texts stand by chance: there they count as whole words of a text that names the column.
+counts as the value, also inside of a longer text, and a bound that may be a shortened value counts too. Numbers, dates
+and tiny texts stand in many texts by chance: they count in the key, and as whole words of a text that names it.
 Source: parquet.thrift, Statistics; Parquet, "Plain" encoding; delta-spark, truncation of string statistics.
 """
 
@@ -13,7 +13,7 @@ import re
 import struct
 import uuid
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -31,8 +31,13 @@ from airflow_txlog.errors import InvalidInput, UnknownColumn
 _SHORTEST_PREFIX = 8
 """A shortened bound of fewer characters identifies no subject, unless it is more than half of the value."""
 _SHORTEST_RARE = 5
+# The bytes of the values in one pattern. More do not fit in the memory of the search, which then becomes a thousand
+# times slower.
+_BYTES_AT_ONCE = 4_800
+_FEW_BYTES = 65_536
 # What writers append to a shortened upper bound, so that it stays above all values.
 _TIE_BREAKERS = "\U0010ffff\ufffd\x7f"
+_Form = TypeVar("_Form", str, bytes)
 _FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
 _INTEGER_BYTES = {"INT32": 4, "INT64": 8}
 
@@ -107,25 +112,42 @@ class Forms:
 
     def searches(self, kind: pa.DataType, path: str) -> bool:
         """Return whether a leaf column may hold a value: the key, and every column of texts or bytes."""
-        return self.is_key(path) or _is_text(kind) or (_is_bytes(kind) and not self.are_numbers)
+        return self.is_key(path) or (bool(self._rare) and (_is_text(kind) or _is_bytes(kind)))
 
     def in_column(self, leaf: pa.Array, path: str) -> int:
-        """Return how many rows of a leaf column have one of the values."""
-        wanted = self._of_type(leaf.type, is_key=self.is_key(path))
-        if not len(wanted) or not len(leaf):
-            return 0
+        """Return how many rows of a leaf column hold one of the values; of texts in the key, which are one."""
         values = leaf.dictionary_decode() if pa.types.is_dictionary(leaf.type) else leaf
-        return pc.sum(pc.is_in(values, value_set=wanted)).as_py() or 0
+        kind = values.type
+        if not len(values):
+            return 0
+        if _is_text(kind) and not self.is_key(path):
+            # A shorter text holds none.
+            values = values.filter(pc.greater_equal(pc.binary_length(values), self._shortest_bytes))
+            return int(pc.sum(self._holding(values)).as_py() or 0)
+        count: int = pc.sum(pc.is_in(values, value_set=self._of_type(kind))).as_py() or 0
+        # A variant holds texts among other bytes.
+        return count or int(_is_bytes(kind) and self.in_bytes(values.buffers()[-1] or b""))
 
-    def _of_type(self, kind: pa.DataType, *, is_key: bool) -> pa.Array:
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
+    @cached_property
+    def _shortest_bytes(self) -> int:
+        return min(len(form.encode()) for form in self._rare)
+
+    def _holding(self, texts: pa.Array) -> pa.BooleanArray:
+        """Return for each text whether it holds a value that no text holds by chance."""
+        found = pa.repeat(pa.scalar(False), len(texts))
+        for pattern in self._patterns:
+            found = pc.or_(found, pc.fill_null(pc.match_substring_regex(texts, pattern), False))
+        return found
+
+    @cached_property
+    def _patterns(self) -> list[str]:
+        return ["|".join(map(re.escape, part)) for part in _parts(self._rare, lambda form: len(form.encode()))]
+
+    def _of_type(self, kind: pa.DataType) -> pa.Array:
         if _is_text(kind):
             return pa.array(sorted(self.texts), pa.string()).cast(kind)
         if _is_bytes(kind):
             return _fitting(sorted(self._bytes), kind)
-        if not is_key:
-            return pa.array([], kind)
         return _cast_each(self.values, kind)
 
     @cached_property
@@ -152,7 +174,7 @@ class Forms:
             return self._plain_bytes
         if not self.is_key(path):
             return self._plain_bytes if physical == "FIXED_LEN_BYTE_ARRAY" and not self.are_numbers else Plain()
-        return Plain(frozenset(plain_values(self._of_type(kind, is_key=True), physical)))
+        return Plain(frozenset(plain_values(self._of_type(kind), physical)))
 
     @cached_property
     def _plain_bytes(self) -> Plain:
@@ -169,8 +191,20 @@ class Forms:
 
     def in_text(self, text: str, key: str = "") -> bool:
         """Return whether a text holds a value. `key`: the name of the member of JSON or of the folder that it is."""
-        if any(form in text for form in self._rare):
-            return True
+        return self.holding([text])[0] or self.in_named_text(text, key)
+
+    def holding(self, texts: Sequence[str]) -> list[bool]:
+        """Return for each text whether it holds a value that no text holds by chance."""
+        if sum(map(len, texts)) > _FEW_BYTES:
+            found: list[bool] = self._holding(pa.array(texts, pa.string())).to_pylist()
+            return found
+        # Arrow would take longer to read the values than to find them.
+        every = "\n".join(texts)
+        forms = [form for form in self._rare if form in every]
+        return [any(form in text for form in forms) for text in texts]
+
+    def in_named_text(self, text: str, key: str) -> bool:
+        """Return whether a text that names the column, or is its member, holds a number, a date or a tiny text."""
         # The groups of an identifier, such as a table's, are no numbers.
         if not self._common or _identifier(text) is not None:
             return False
@@ -195,9 +229,17 @@ class Forms:
     def _rare(self) -> list[str]:
         return sorted(self.texts - self._common)
 
-    def in_bytes(self, data: bytes) -> bool:
+    def in_bytes(self, data: bytes | pa.Buffer) -> bool:
         """Return whether bytes hold one of the values that no text holds by chance, in UTF-8 or UTF-16."""
-        return any(form in data for form in self._encoded)
+        if len(data) <= _FEW_BYTES:
+            searched = bytes(data)
+            return any(form in searched for form in self._encoded)
+        whole = pa.array([data], pa.large_binary())
+        return any(pc.match_substring_regex(whole, pattern)[0].as_py() for pattern in self._byte_patterns)
+
+    @cached_property
+    def _byte_patterns(self) -> list[str]:
+        return ["|".join(map(_as_pattern, part)) for part in _parts(self._encoded, len)]
 
     @cached_property
     def _encoded(self) -> list[bytes]:
@@ -303,6 +345,24 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
 
 
+def _parts(forms: Sequence[_Form], size: Callable[[_Form], int]) -> Iterator[list[_Form]]:
+    """Yield the forms in lists of at most _BYTES_AT_ONCE, each of one at least."""
+    part: list[_Form] = []
+    total = 0
+    for form in forms:
+        if part and total + size(form) > _BYTES_AT_ONCE:
+            yield part
+            part, total = [], 0
+        part.append(form)
+        total += size(form)
+    if part:
+        yield part
+
+
+def _as_pattern(form: bytes) -> str:
+    return "".join(chr(byte) if chr(byte).isascii() and chr(byte).isalnum() else f"\\x{byte:02x}" for byte in form)
+
+
 def _fitting(values: Iterable[bytes], kind: pa.DataType) -> pa.Array:
     if pa.types.is_fixed_size_binary(kind):
         values = [value for value in values if len(value) == kind.byte_width]
@@ -352,10 +412,7 @@ def _integer(value: Any) -> int:
     return int(value.as_py())
 
 
-_Ordered = TypeVar("_Ordered", str, bytes)
-
-
-def _with_prefix(ordered: Sequence[_Ordered], start: _Ordered) -> _Ordered | None:
+def _with_prefix(ordered: Sequence[_Form], start: _Form) -> _Form | None:
     """Return the shortest of some ordered values that a value begins, and is not; None if there is none."""
     at = bisect_right(ordered, start)
     found = ordered[at] if at < len(ordered) else None

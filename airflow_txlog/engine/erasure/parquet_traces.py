@@ -35,7 +35,7 @@ from airflow_txlog.datafiles.parquet.thrift import (
 )
 from airflow_txlog.engine.erasure.bloom import BloomFilter
 from airflow_txlog.engine.erasure.forms import Forms, Plain, is_of_statistics, plain_values
-from airflow_txlog.engine.erasure.text_traces import kind_of_text
+from airflow_txlog.engine.erasure.text_traces import kinds_of_texts
 from airflow_txlog.engine.erasure.traces import Kind, Trace
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 
@@ -83,7 +83,7 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
             chunks = structs_of(fields_of(group), _COLUMNS)
             for leaf in searched:
                 if leaf.plain.values:
-                    yield from _in_chunk(parquet, number, leaf, fields_of(chunks[leaf.number]))
+                    yield from _in_chunk(parquet, number, leaf, fields_of(chunks[leaf.number]), forms)
 
 
 def _searched(parquet: OpenParquet, forms: Forms) -> Iterator[_Leaf]:
@@ -130,10 +130,8 @@ def _in_values(values: pa.Array, path: str, forms: Forms, *, is_log: bool) -> It
         yield "statistic" if is_log and is_of_statistics(path) else "value", count
     # The texts of a checkpoint are JSON, paths and bounds, which hold a value as a part.
     elif is_log and pa.types.is_string(values.type):
-        for text in pc.unique(values.drop_null()).to_pylist():
-            kind = kind_of_text(text, path, forms)
-            if kind is not None:
-                yield kind, 1
+        for kind in kinds_of_texts(pc.unique(values.drop_null()).to_pylist(), path, forms):
+            yield kind, 1
 
 
 def _top_level(parquet: OpenParquet, paths: Iterable[str]) -> list[str]:
@@ -162,11 +160,11 @@ def _in_footer(raw: bytes, parquet: OpenParquet, forms: Forms) -> Iterator[Trace
         with suppress(ValueError):
             packed.append(base64.b64decode(value, validate=True))
     texts = (value.decode(errors="replace") for value in key_values.values())
-    if any(map(forms.in_bytes, packed)) or any(kind_of_text(text, "", forms) for text in texts):
+    if any(map(forms.in_bytes, packed)) or any(kinds_of_texts(texts, "", forms)):
         yield Trace("footer", "value")
 
 
-def _in_chunk(parquet: OpenParquet, group: int, leaf: _Leaf, chunk: Fields) -> Iterator[Trace]:
+def _in_chunk(parquet: OpenParquet, group: int, leaf: _Leaf, chunk: Fields, forms: Forms) -> Iterator[Trace]:
     metadata = fields_of(chunk[_META_DATA][1])
     where = f"column {leaf.path!r}, row group {group}"
     if _in_statistics(metadata, _STATISTICS, leaf):
@@ -179,7 +177,7 @@ def _in_chunk(parquet: OpenParquet, group: int, leaf: _Leaf, chunk: Fields) -> I
     in_dictionary = in_pages = False
     for header, body in _pages(parquet.source, found):
         if _DICTIONARY in header:
-            in_dictionary |= not leaf.plain.values.isdisjoint(_dictionary(header, body, found, parquet, leaf))
+            in_dictionary |= _in_dictionary(header, body, found, parquet, leaf, forms)
         for kind, statistics in _STATISTICS_OF.items():
             if kind in header:
                 in_pages |= _in_statistics(fields_of(header[kind][1]), statistics, leaf)
@@ -243,25 +241,29 @@ def _pages(source: Any, chunk: Any) -> Iterator[tuple[Fields, bytes]]:
         at += length + size
 
 
-def _dictionary(header: Fields, body: bytes, chunk: Any, parquet: OpenParquet, leaf: _Leaf) -> set[bytes]:
-    """Return the values of a dictionary page as bytes."""
+def _in_dictionary(header: Fields, body: bytes, chunk: Any, parquet: OpenParquet, leaf: _Leaf, forms: Forms) -> bool:
+    """Return whether a dictionary page has a value, or in a column that is not the key a text that holds one."""
     data = _decompressed(body, chunk.compression, integer_of(header, _SIZE) or 0)
     count = integer_of(fields_of(header[_DICTIONARY][1]), _COUNT) or 0
-    physical = chunk.physical_type
-    if physical != "BYTE_ARRAY":
-        width = _WIDTHS.get(physical) or parquet.schema.column(leaf.number).length
-        if len(data) < count * width:
-            raise ValueError("a dictionary ends within a value")
-        return {data[at : at + width] for at in range(0, count * width, width)}
-    found, at = set(), 0
+    if chunk.physical_type == "BYTE_ARRAY":
+        if not forms.is_key(leaf.path):
+            return forms.in_bytes(data)
+        return not leaf.plain.values.isdisjoint(_texts(data, count))
+    width = _WIDTHS.get(chunk.physical_type) or parquet.schema.column(leaf.number).length
+    if len(data) < count * width:
+        raise ValueError("a dictionary ends within a value")
+    return any(data[at : at + width] in leaf.plain.values for at in range(0, count * width, width))
+
+
+def _texts(data: bytes, count: int) -> Iterator[bytes]:
+    at = 0
     for _ in range(count):
         (length,) = _LENGTH.unpack_from(data, at)
         at += 4
-        found.add(data[at : at + length])
+        yield data[at : at + length]
         at += length
     if at > len(data):
         raise ValueError("a dictionary ends within a value")
-    return found
 
 
 def _decompressed(body: bytes, codec: str, size: int) -> bytes:

@@ -8,8 +8,8 @@ Source: protocol, "Per-file Statistics", "Checksum File", "Last Checkpoint File"
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -22,12 +22,15 @@ _BOUNDS = frozenset(("minValues", "maxValues"))
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 _MOST_NESTED = 32
 
+_Scalar: TypeAlias = tuple[tuple[str, ...], Any]
+"""A text or a number of JSON, with the names of the members around it."""
+
 
 def traces_in_text(data: bytes, forms: Forms) -> Iterator[Trace]:
     """Yield the traces in an object, `decompressed`."""
     places: dict[tuple[str, Kind], int] = {}
-    for keys, value in _scalars(data):
-        kind = _kind_of(keys, value, forms)
+    found = list(_scalars(data))
+    for (keys, _), kind in zip(found, _kinds(found, forms), strict=True):
         if kind is not None:
             place = _place_of(keys, forms)
             places[place, kind] = places.get((place, kind), 0) + 1
@@ -47,32 +50,39 @@ def decompressed(data: bytes) -> bytes:
     return data
 
 
-def kind_of_text(text: str, path: str, forms: Forms) -> Kind | None:
-    """Return the kind of trace in a text of the column `path`, such as the JSON of statistics in a checkpoint."""
-    kinds = {_kind_of(keys, scalar, forms) for keys, scalar in _inner(tuple(path.split(".")), text, 0)}
-    return "value" if "value" in kinds else "statistic" if "statistic" in kinds else None
+def kinds_of_texts(texts: Iterable[str], path: str, forms: Forms) -> Iterator[Kind]:
+    """Yield the kind of each trace in texts of the column `path`, such as the JSON of statistics in a checkpoint."""
+    keys = tuple(path.split(".")) if path else ()
+    scalars = [scalar for text in texts for scalar in _inner(keys, text, 0)]
+    yield from (kind for kind in _kinds(scalars, forms) if kind is not None)
 
 
 def _place_of(keys: Sequence[str], forms: Forms) -> str:
     return ".".join(forms.without_values(key) for key in keys) or "text"
 
 
-def _kind_of(keys: tuple[str, ...], value: Any, forms: Forms) -> Kind | None:
-    is_bound = not _BOUNDS.isdisjoint(keys)
-    for text in {value, unquote(value)} if isinstance(value, str) else {_spelled(value)}:
-        if forms.in_text(text, keys[-1] if keys else ""):
-            return "statistic" if is_bound else "value"
-        if is_bound and forms.may_be_shortened(text):
-            return "statistic"
-    # A member's name may hold a value too, such as that of a partition.
-    return "value" if keys and forms.in_text(keys[-1]) else None
+def _kinds(scalars: Sequence[_Scalar], forms: Forms) -> list[Kind | None]:
+    """Return for each scalar of JSON the kind of trace that it is."""
+    texts = [value if isinstance(value, str) else _spelled(value) for _, value in scalars]
+    plain = [unquote(text) for text in texts]
+    names = [keys[-1] if keys else "" for keys, _ in scalars]
+    # Their texts together, because a search of one costs as much as that of thousands.
+    held = [any(each) for each in zip(*map(forms.holding, (texts, plain, names)), strict=True)]
+    found: list[Kind | None] = []
+    for (keys, _), text, decoded, name, holds in zip(scalars, texts, plain, names, held, strict=True):
+        is_bound = not _BOUNDS.isdisjoint(keys)
+        if holds or forms.in_named_text(text, name) or forms.in_named_text(decoded, name):
+            found.append("statistic" if is_bound else "value")
+        else:
+            found.append("statistic" if is_bound and forms.may_be_shortened(text) else None)
+    return found
 
 
 def _spelled(value: Any) -> str:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)
 
 
-def _scalars(data: bytes) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _scalars(data: bytes) -> Iterator[_Scalar]:
     """Yield each text and number of JSON, with the names of the members around it."""
     try:
         text = data.decode()
@@ -87,7 +97,7 @@ def _scalars(data: bytes) -> Iterator[tuple[tuple[str, ...], Any]]:
         yield from _inner((), line, 0)
 
 
-def _inner(keys: tuple[str, ...], text: str, depth: int) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _inner(keys: tuple[str, ...], text: str, depth: int) -> Iterator[_Scalar]:
     """Yield a text, or the scalars of the JSON that it is."""
     if text[:1] in ("{", "[") and depth < _MOST_NESTED:
         try:
@@ -98,7 +108,7 @@ def _inner(keys: tuple[str, ...], text: str, depth: int) -> Iterator[tuple[tuple
     yield keys, text
 
 
-def _walk(keys: tuple[str, ...], value: Any, depth: int) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _walk(keys: tuple[str, ...], value: Any, depth: int) -> Iterator[_Scalar]:
     if isinstance(value, dict):
         for name, member in value.items():
             yield from _walk((*keys, name), member, depth)

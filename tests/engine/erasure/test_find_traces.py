@@ -117,6 +117,22 @@ def test_other_columns_of_texts_and_members_of_structs_and_lists_are_searched(ta
     }
 
 
+def test_a_value_inside_of_a_longer_text_or_of_a_variant_is_found(table: Table) -> None:
+    stray = pa.table({"note": ["to call", f"call {SUBJECT} back"], "packed": [b"\x02\x01", b"\x0c" + SUBJECT.encode()]})
+    pq.write_table(stray, folder_of(table) / "stray.parquet", use_dictionary=False, write_statistics=False)
+    assert {place for place in places(only(found_in(table))) if place.startswith("rows")} == {
+        "rows, column 'note'",
+        "rows, column 'packed'",
+    }
+
+
+def test_hundreds_of_values_are_searched_at_once(table: Table) -> None:
+    subjects = [f"{number}-subject@example.org" for number in range(450)]
+    for number in (0, 199, 200, 449):
+        pq.write_table(pa.table({"note": [f"<{subjects[number]}>"]}), folder_of(table) / f"stray{number}.parquet")
+    assert set(found_in(table, subjects)) == {f"stray{number}.parquet" for number in (0, 199, 200, 449)}
+
+
 def test_change_files_are_searched(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", SCHEMA, properties={"delta.enableChangeDataFeed": "true"})
     append(table, rows(SUBJECT, OTHER))
@@ -327,6 +343,9 @@ def test_numbers_count_where_the_column_is_named(tmp_path: Path) -> None:
     with_line(table, {"commitInfo": {"operationParameters": {"predicate": '["(id = 12345)"]'}}}, "a.compacted.json")
     assert places(only(found_in(table, [12345], "id"))) == {"commitInfo.operationParameters.predicate"}
     assert found_in(table, [1234], "id") == {}
+    pq.write_table(pa.table({"text": ["1234"], "size": [1234]}), tmp_path / "t" / "stray.parquet")
+    assert found_in(table, [1234], "id") == {}
+    (tmp_path / "t" / "stray.parquet").unlink()
     # The groups of an identifier are no numbers, whatever it identifies.
     with_line(table, {"metaData": {"id": "00001234-1234-1234-1234-123456789012"}}, "b.compacted.json")
     assert found_in(table, [1234], "id") == {}
