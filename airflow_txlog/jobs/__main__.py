@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -117,6 +118,9 @@ def _run_in_session(
         # Imported here, so that a missing or broken package is an error of the job.
         from airflow_txlog.jobs.run import run_job  # noqa: PLC0415
 
+        # The collector examines the objects of the libraries no more, which would take a tenth of a short job. They
+        # live as long as this process.
+        gc.freeze()
     except Exception as error:
         result = JobResult(
             status="failed",

@@ -6,10 +6,8 @@ its settings and its materialized inputs are gone when `run_job` returns.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import JobResult, JobSpec, write_document
@@ -26,24 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@contextlib.contextmanager
-def _older_objects_kept() -> Iterator[None]:
-    """Keep the garbage collector from examining the objects that were there before the block.
-
-    A job of half a second would spend a tenth of it on those of the libraries. A process that has frozen objects keeps
-    them so: it shares their memory with others.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-@_older_objects_kept()
 def run_job(
     spec: JobSpec,
     spark: SparkSession | None,

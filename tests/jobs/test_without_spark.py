@@ -5,7 +5,6 @@ before they ask for it.
 from __future__ import annotations
 
 import datetime as dt
-import gc
 import json
 import os
 import subprocess
@@ -431,20 +430,3 @@ def test_rows_of_a_file_whose_footer_notes_views_are_deleted_and_updated(tmp_pat
     committed(run_job(spec_of(table, arguments={"predicate": "name = 'b'"}), None))
     committed(run_job(spec_of(table, "update", arguments={"predicate": "id = 3", "set": {"name": "'c'"}}), None))
     assert table.to_arrow().sort_by("id").to_pydict() == {"id": [0, 1, 3], "name": ["n", "a", "c"]}
-
-
-@pytest.mark.parametrize("is_frozen", [False, True])
-def test_a_job_spares_the_collector_the_older_objects_and_leaves_them_as_they_were(
-    tmp_path: Path, is_frozen: bool
-) -> None:
-    """Airflow freezes objects before it forks, and so does this test suite."""
-    gc.unfreeze()
-    if is_frozen:
-        gc.freeze()
-    before, counts = gc.get_freeze_count(), list[int]()
-    spec = spec_of(make_table(tmp_path, rows(4)), arguments=by_keys(3))
-    committed(run_job(spec, None, log=lambda line: counts.append(gc.get_freeze_count())))
-    after = gc.get_freeze_count()
-    gc.freeze()
-    assert counts[0] > 1_000
-    assert (after > 1_000) == (before > 1_000) == is_frozen

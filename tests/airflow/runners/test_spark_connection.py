@@ -68,7 +68,7 @@ def test_a_connect_server_is_the_one_of_the_connection_and_its_token_is_in_no_re
     [
         ("connect", None, "runner='connect' needs the address of its cluster"),
         ("connect", "other", "is of type 'http', and runner='connect' takes one of type 'spark_connect'"),
-        ("child", "server", "runner='child' starts a Spark of its own, and spark_conn_id is 'server'"),
+        ("child", "server", "runner='child' starts its own Spark, but spark_conn_id is 'server'"),
         ("elsewhere", "server", "runner must be one of"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_source_table_whose_file_was_vacuumed_is_read_at_its_newest_version(
     assert len(ids(table)) == 3
     # A version that was named has its files or it does not: there is nothing newer to read.
     named = error_of(run(spark, "write", table, source={"table": source.uri, "version": 2}))
-    assert (named["type"], named["retryable"]) == ("CorruptDataFile", False)
+    assert (named["type"], named["retryable"]) == ("FilesMissing", False)
 
 
 def test_optimize_drops_a_bin_whose_file_was_vacuumed(
