@@ -83,6 +83,7 @@ def cells(line: str) -> list[str]:
     return re.split(r" {2,}", line.strip())
 
 
+@pytest.mark.long("a DAG makes the commits")
 def test_history_has_a_line_for_each_commit_on_a_terminal_of_120_columns(
     written: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

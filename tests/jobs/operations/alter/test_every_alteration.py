@@ -109,7 +109,14 @@ def state(table: Table) -> tuple[Any, ...]:
     return snapshot.version, snapshot.protocol, snapshot.schema.names, sorted(snapshot.properties), bag(table)
 
 
-@pytest.mark.parametrize("name", ALTERATIONS)
+# Of the others there are more like each of these.
+SHORT = ("add", "constraint", "row ids", "widen")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in SHORT else pytest.mark.long("another alteration")) for name in ALTERATIONS],
+)
 def test_an_alteration_that_is_killed_at_any_request_is_done_once(
     made: Callable[[Path], Table], tmp_path: Path, name: str
 ) -> None:

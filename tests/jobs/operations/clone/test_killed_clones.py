@@ -53,7 +53,9 @@ def copied() -> Iterator[Counter[str]]:
 
 
 @pytest.mark.parametrize("shallow", [True, False], ids=["shallow", "deep"])
-@pytest.mark.parametrize("replace", [False, True], ids=["new", "again"])
+@pytest.mark.parametrize(
+    "replace", [False, pytest.param(True, marks=pytest.mark.long("a clone again"))], ids=["new", "again"]
+)
 def test_a_clone_that_is_killed_at_any_request_is_made_once(
     source: Table, tmp_path: Path, shallow: bool, replace: bool
 ) -> None:
