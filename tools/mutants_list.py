@@ -910,6 +910,22 @@ FAULTS = (
         tests=("tests/datafiles/tasks/test_in_place.py",),
     ),
     Fault(
+        name="unread-object-passes",
+        breaks="an object that cannot be read counts as one without a trace",
+        file="airflow_txlog/engine/erasure/object_verdicts.py",
+        old="    elif reason is not None:",
+        new="    elif False:",
+        tests=("tests/engine/erasure/test_find_traces.py",),
+    ),
+    Fault(
+        name="dictionary-without-a-look",
+        breaks="a value that only a dictionary still holds is not found",
+        file="airflow_txlog/engine/erasure/parquet_traces.py",
+        old="in_dictionary |= _in_dictionary(",
+        new="in_dictionary |= False and _in_dictionary(",
+        tests=("tests/engine/erasure/test_find_traces.py",),
+    ),
+    Fault(
         name="first-column-at-the-end",
         breaks="Spark reads no row of a file whose first column has changed in place",
         file="airflow_txlog/datafiles/parquet/splicing.py",

@@ -10,9 +10,7 @@ Source: parquet.thrift, Statistics; Parquet, "Plain" encoding; delta-spark, trun
 from __future__ import annotations
 
 import re
-import struct
 import uuid
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,14 +20,21 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.engine.erasure.plain import (
+    Plain,
+    is_bytes,
+    is_long_prefix,
+    is_text,
+    plain_array,
+    plain_values,
+    with_prefix,
+)
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.schema import to_arrow
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidInput, UnknownColumn
 
-_SHORTEST_PREFIX = 8
-"""A shortened bound of fewer characters identifies no subject, unless it is more than half of the value."""
 _SHORTEST_RARE = 5
 # The bytes of the values in one pattern. More do not fit in the memory of the search, which then becomes a thousand
 # times slower.
@@ -38,8 +43,6 @@ _FEW_BYTES = 65_536
 # What writers append to a shortened upper bound, so that it stays above all values.
 _TIE_BREAKERS = "\U0010ffff\ufffd\x7f"
 _Form = TypeVar("_Form", str, bytes)
-_FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
-_INTEGER_BYTES = {"INT32": 4, "INT64": 8}
 
 
 @dataclass(frozen=True)
@@ -112,21 +115,21 @@ class Forms:
 
     def searches(self, kind: pa.DataType, path: str) -> bool:
         """Return whether a leaf column may hold a value: the key, and every column of texts or bytes."""
-        return self.is_key(path) or (bool(self._rare) and (_is_text(kind) or _is_bytes(kind)))
+        return self.is_key(path) or (bool(self._rare) and (is_text(kind) or is_bytes(kind)))
 
     def in_column(self, leaf: pa.Array, path: str) -> int:
         """Return how many rows of a leaf column hold one of the values; of texts in the key, which are one."""
-        values = leaf.dictionary_decode() if pa.types.is_dictionary(leaf.type) else leaf
+        values = plain_array(leaf)
         kind = values.type
         if not len(values):
             return 0
-        if _is_text(kind) and not self.is_key(path):
+        if is_text(kind) and not self.is_key(path):
             # A shorter text holds none.
             values = values.filter(pc.greater_equal(pc.binary_length(values), self._shortest_bytes))
             return int(pc.sum(self._holding(values)).as_py() or 0)
         count: int = pc.sum(pc.is_in(values, value_set=self._of_type(kind))).as_py() or 0
         # A variant holds texts among other bytes.
-        return count or int(_is_bytes(kind) and self.in_bytes(values.buffers()[-1] or b""))
+        return count or int(is_bytes(kind) and self.in_bytes(values.buffers()[-1] or b""))
 
     @cached_property
     def _shortest_bytes(self) -> int:
@@ -144,9 +147,9 @@ class Forms:
         return ["|".join(map(re.escape, part)) for part in _parts(self._rare, lambda form: len(form.encode()))]
 
     def _of_type(self, kind: pa.DataType) -> pa.Array:
-        if _is_text(kind):
+        if is_text(kind):
             return pa.array(sorted(self.texts), pa.string()).cast(kind)
-        if _is_bytes(kind):
+        if is_bytes(kind):
             return _fitting(sorted(self._bytes), kind)
         return _cast_each(self.values, kind)
 
@@ -165,16 +168,20 @@ class Forms:
 
     # --- bytes of columns -------------------------------------------------------------------------------------------
 
-    def plain(self, physical: str, kind: pa.DataType, path: str) -> Plain:
+    def plain(self, column: Any, kind: pa.DataType) -> Plain:
         """Return the bytes of the values in a leaf column, as dictionaries, bounds and Bloom filters have them.
 
-        `physical` is Parquet's name of its type, `kind` its Arrow type.
+        `column` is Parquet's description of it (`ColumnSchema`), `kind` its Arrow type. Raises ValueError for a
+        key whose bytes are not known here.
         """
+        physical, path = column.physical_type, column.path
         if physical == "BYTE_ARRAY" and not pa.types.is_decimal(kind):
             return self._plain_bytes
         if not self.is_key(path):
             return self._plain_bytes if physical == "FIXED_LEN_BYTE_ARRAY" and not self.are_numbers else Plain()
-        return Plain(frozenset(plain_values(self._of_type(kind), physical)))
+        if physical == "INT96" or (physical == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_floating(kind)):
+            raise ValueError(f"the key is stored as {physical}, whose bytes are not compared here")
+        return Plain(frozenset(plain_values(self._of_type(kind), column)))
 
     @cached_property
     def _plain_bytes(self) -> Plain:
@@ -187,7 +194,7 @@ class Forms:
         start = text.rstrip(_TIE_BREAKERS)
         # An upper bound may be raised: its last character is one above that of the value.
         raised = text[:-1] + chr(max(0, ord(text[-1]) - 1)) if text else ""
-        return any(_is_long_prefix(each, _with_prefix(self._rare, each)) for each in (start, raised) if each)
+        return any(is_long_prefix(each, with_prefix(self._rare, each)) for each in (start, raised) if each)
 
     def in_text(self, text: str, key: str = "") -> bool:
         """Return whether a text holds a value. `key`: the name of the member of JSON or of the folder that it is."""
@@ -217,7 +224,7 @@ class Forms:
     def _common(self) -> frozenset[str]:
         """The texts that occur in many others by chance. They count as whole words if the text names the column."""
         kind = self.values.type
-        are_texts = _is_text(kind) or _is_bytes(kind)
+        are_texts = is_text(kind) or is_bytes(kind)
         return frozenset(text for text in self.texts if not are_texts or len(text) < _SHORTEST_RARE)
 
     @cached_property
@@ -271,41 +278,7 @@ def is_of_statistics(path: str) -> bool:
     return not _PARSED.isdisjoint(path.split("."))
 
 
-@dataclass(frozen=True)
-class Plain:
-    """Values as the bytes that dictionaries, bounds and Bloom filters have."""
-
-    values: frozenset[bytes] = frozenset()
-
-    @cached_property
-    def _ordered(self) -> list[bytes]:
-        return sorted(self.values)
-
-    def in_bound(self, bound: bytes) -> bool:
-        """Return whether a lower or upper bound is one of the values, or may be one that was shortened."""
-        if bound in self.values:
-            return True
-        whole = _with_prefix(self._ordered, bound) if bound else None
-        raised = bound[:-1] + bytes([max(0, bound[-1] - 1)]) if bound else b""
-        cut = _with_prefix(self._ordered, raised) if raised else None
-        return any(
-            found is not None and (len(start) >= _SHORTEST_PREFIX or 2 * len(start) > len(found))
-            for start, found in ((bound, whole), (raised, cut))
-        )
-
-
 _WORDS = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)|\w+")
-
-
-def plain_values(values: pa.Array, physical: str) -> Iterator[bytes]:
-    """Yield the bytes of each value by the plain encoding, without the length of a text.
-
-    `physical` is Parquet's name of the type; values that it cannot hold are left out.
-    """
-    for value in values:
-        data = _plain(value, physical) if value.is_valid else None
-        if data is not None:
-            yield data
 
 
 def _spellings(value: pa.Scalar) -> Iterable[str]:
@@ -334,15 +307,6 @@ def _identifier(text: str) -> uuid.UUID | None:
         return uuid.UUID(text) if len(text) in (32, 36) else None
     except ValueError:
         return None
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
 
 
 def _parts(forms: Sequence[_Form], size: Callable[[_Form], int]) -> Iterator[list[_Form]]:
@@ -381,43 +345,3 @@ def _cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 continue
         return pa.array(found, kind)
-
-
-def _plain(value: pa.Scalar, physical: str) -> bytes | None:
-    plain = value.as_py() if _is_text(value.type) or _is_bytes(value.type) else None
-    if plain is not None:
-        return plain.encode() if isinstance(plain, str) else bytes(plain)
-    if physical in _FLOATS:
-        return _FLOATS[physical].pack(value.as_py())
-    try:
-        number = _integer(value)
-        if physical in _INTEGER_BYTES:
-            return number.to_bytes(_INTEGER_BYTES[physical], "little", signed=True)
-        if physical == "BOOLEAN":
-            return bytes([number])
-    except (OverflowError, TypeError):
-        return None
-    return None
-
-
-def _integer(value: Any) -> int:
-    """Return the number that Parquet stores for a value."""
-    kind, types = value.type, pa.types
-    if types.is_decimal(kind):
-        return int(value.as_py().scaleb(kind.scale))
-    if types.is_date(kind):
-        return int(value.cast(pa.date32()).value)
-    if types.is_timestamp(kind) or types.is_time(kind):
-        return int(value.value)
-    return int(value.as_py())
-
-
-def _with_prefix(ordered: Sequence[_Form], start: _Form) -> _Form | None:
-    """Return the shortest of some ordered values that a value begins, and is not; None if there is none."""
-    at = bisect_right(ordered, start)
-    found = ordered[at] if at < len(ordered) else None
-    return found if found is not None and found.startswith(start) else None
-
-
-def _is_long_prefix(start: str, whole: str | None) -> bool:
-    return whole is not None and (len(start) >= _SHORTEST_PREFIX or 2 * len(start) > len(whole))

@@ -34,7 +34,8 @@ from airflow_txlog.datafiles.parquet.thrift import (
     structs_of,
 )
 from airflow_txlog.engine.erasure.bloom import BloomFilter
-from airflow_txlog.engine.erasure.forms import Forms, Plain, is_of_statistics, plain_values
+from airflow_txlog.engine.erasure.forms import Forms, is_of_statistics
+from airflow_txlog.engine.erasure.plain import Plain, plain_array, plain_type, plain_values
 from airflow_txlog.engine.erasure.text_traces import kinds_of_texts
 from airflow_txlog.engine.erasure.traces import Kind, Trace
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
@@ -93,10 +94,11 @@ def _searched(parquet: OpenParquet, forms: Forms) -> Iterator[_Leaf]:
     for number, kind in enumerate(kinds):
         column = parquet.schema.column(number)
         if forms.searches(kind, column.path):
-            yield _Leaf(number, column.path, kind, forms.plain(column.physical_type, kind, column.path))
+            yield _Leaf(number, column.path, kind, forms.plain(column, kind))
 
 
 def _leaf_types(kind: pa.DataType) -> list[pa.DataType]:
+    kind = plain_type(kind)
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _leaf_types(kind.value_type)
     inner = inner_fields(kind)
@@ -115,7 +117,7 @@ def _in_rows(file: DataFile, parquet: OpenParquet, searched: Iterable[_Leaf], fo
     batches = read_batches(file, parquet, [parquet.schema_arrow.field(name) for name in wanted]) if wanted else ()
     for _, batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            for number, values in zip(numbers[name], leaves(column), strict=True):
+            for number, values in zip(numbers[name], leaves(plain_array(column)), strict=True):
                 if number not in by_number:
                     continue
                 path = by_number[number].path
@@ -129,8 +131,8 @@ def _in_values(values: pa.Array, path: str, forms: Forms, *, is_log: bool) -> It
     if count := forms.in_column(values, path):
         yield "statistic" if is_log and is_of_statistics(path) else "value", count
     # The texts of a checkpoint are JSON, paths and bounds, which hold a value as a part.
-    elif is_log and pa.types.is_string(values.type):
-        for kind in kinds_of_texts(pc.unique(values.drop_null()).to_pylist(), path, forms):
+    elif is_log and pa.types.is_string(plain_type(values.type)):
+        for kind in kinds_of_texts(pc.unique(plain_array(values).drop_null()).to_pylist(), path, forms):
             yield kind, 1
 
 
@@ -223,8 +225,8 @@ def _plain_values(parquet: OpenParquet, group: int, leaf: _Leaf) -> Iterator[byt
     (top,) = _top_level(parquet, [leaf.path])
     at = _leaf_numbers(parquet)[top].index(leaf.number)
     for batch in parquet.iter_batches(row_groups=[group], columns=[top]):
-        values = pc.unique(leaves(batch.column(0))[at].drop_null())
-        yield from plain_values(values, parquet.schema.column(leaf.number).physical_type)
+        values = pc.unique(plain_array(leaves(plain_array(batch.column(0)))[at]).drop_null())
+        yield from plain_values(values, parquet.schema.column(leaf.number))
 
 
 def _pages(source: Any, chunk: Any) -> Iterator[tuple[Fields, bytes]]:

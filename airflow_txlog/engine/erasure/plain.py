@@ -1,0 +1,133 @@
+"""Values as Parquet stores them: the bytes of one, and whether a bound may be one that was shortened.
+
+Source: parquet.thrift, Statistics and ConvertedType; Parquet, "Plain" encoding and "Logical types".
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_SHORTEST_PREFIX = 8
+"""A shortened bound of fewer characters identifies no subject, unless it is more than half of the value."""
+_Form = TypeVar("_Form", str, bytes)
+_FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
+_INTEGER_BYTES = {"INT32": 4, "INT64": 8}
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Values as the bytes that dictionaries, bounds and Bloom filters have."""
+
+    values: frozenset[bytes] = frozenset()
+
+    @cached_property
+    def _ordered(self) -> list[bytes]:
+        return sorted(self.values)
+
+    def in_bound(self, bound: bytes) -> bool:
+        """Return whether a lower or upper bound is one of the values, or may be one that was shortened."""
+        if bound in self.values:
+            return True
+        whole = with_prefix(self._ordered, bound) if bound else None
+        raised = bound[:-1] + bytes([max(0, bound[-1] - 1)]) if bound else b""
+        cut = with_prefix(self._ordered, raised) if raised else None
+        return any(
+            found is not None and (len(start) >= _SHORTEST_PREFIX or 2 * len(start) > len(found))
+            for start, found in ((bound, whole), (raised, cut))
+        )
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column's values: without a dictionary, and without what an extension makes of them."""
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
+def plain_array(values: pa.Array) -> pa.Array:
+    """Return values as an array of their `plain_type`."""
+    while values.type != plain_type(values.type):
+        if isinstance(values.type, pa.BaseExtensionType):
+            values = values.storage
+        elif pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        else:
+            values = pc.run_end_decode(values)
+    return values
+
+
+def plain_values(values: pa.Array, column: Any) -> Iterator[bytes]:
+    """Yield the bytes of each value by the plain encoding, without the length of a text.
+
+    `column` is Parquet's description (`ColumnSchema`). Values that its type cannot hold are left out.
+    """
+    for value in values:
+        if value.is_valid:
+            yield from _plain(value, column)
+
+
+def _plain(value: pa.Scalar, column: Any) -> Iterator[bytes]:
+    physical, kind = column.physical_type, value.type
+    if is_text(kind) or is_bytes(kind):
+        plain = value.as_py()
+        yield plain.encode() if isinstance(plain, str) else bytes(plain)
+    elif physical in _FLOATS:
+        yield _FLOATS[physical].pack(value.as_py())
+    elif physical == "BOOLEAN":
+        yield bytes([value.as_py()])
+    else:
+        for number in _integers(value):
+            with suppress(OverflowError):
+                if physical in _INTEGER_BYTES:
+                    yield number.to_bytes(_INTEGER_BYTES[physical], "little", signed=True)
+                else:
+                    size = column.length if physical == "FIXED_LEN_BYTE_ARRAY" else (number.bit_length() + 8) // 8
+                    yield number.to_bytes(size, "big", signed=True)
+
+
+def _integers(value: Any) -> Iterator[int]:
+    """Yield the numbers by which Parquet may store a value: of a time in each unit."""
+    kind, types = value.type, pa.types
+    if types.is_decimal(kind):
+        yield int(value.as_py().scaleb(kind.scale))
+    elif types.is_date(kind):
+        yield int(value.cast(pa.date32()).value)
+    elif types.is_timestamp(kind):
+        for unit in ("ms", "us", "ns"):
+            with suppress(pa.ArrowInvalid):
+                yield int(value.cast(pa.timestamp(unit, kind.tz)).value)
+    else:
+        yield int(value.as_py())
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def with_prefix(ordered: Sequence[_Form], start: _Form) -> _Form | None:
+    """Return the shortest of some ordered values that a value begins, and is not; None if there is none."""
+    at = bisect_right(ordered, start)
+    found = ordered[at] if at < len(ordered) else None
+    return found if found is not None and found.startswith(start) else None
+
+
+def is_long_prefix(start: str, whole: str | None) -> bool:
+    return whole is not None and (len(start) >= _SHORTEST_PREFIX or 2 * len(start) > len(whole))
