@@ -40,6 +40,7 @@ _SHORTEST_RARE = 5
 # times slower.
 _BYTES_AT_ONCE = 4_800
 _FEW_BYTES = 65_536
+_BEGINNING = 4
 # What writers append to a shortened upper bound, so that it stays above all values.
 _TIE_BREAKERS = "\U0010ffff\ufffd\x7f"
 _Form = TypeVar("_Form", str, bytes)
@@ -126,6 +127,9 @@ class Forms:
         if is_text(kind) and not self.is_key(path):
             # A shorter text holds none.
             values = values.filter(pc.greater_equal(pc.binary_length(values), self._shortest_bytes))
+            if len(self._patterns) > len(self._beginnings):
+                # Few texts have the first characters of a value, and are searched for the whole ones.
+                values = values.filter(_matched(values, self._beginnings))
             return int(pc.sum(self._holding(values)).as_py() or 0)
         count: int = pc.sum(pc.is_in(values, value_set=self._of_type(kind))).as_py() or 0
         # A variant holds texts among other bytes.
@@ -137,14 +141,15 @@ class Forms:
 
     def _holding(self, texts: pa.Array) -> pa.BooleanArray:
         """Return for each text whether it holds a value that no text holds by chance."""
-        found = pa.repeat(pa.scalar(False), len(texts))
-        for pattern in self._patterns:
-            found = pc.or_(found, pc.fill_null(pc.match_substring_regex(texts, pattern), False))
-        return found
+        return _matched(texts, self._patterns)
 
     @cached_property
     def _patterns(self) -> list[str]:
-        return ["|".join(map(re.escape, part)) for part in _parts(self._rare, lambda form: len(form.encode()))]
+        return _patterns_of(self._rare)
+
+    @cached_property
+    def _beginnings(self) -> list[str]:
+        return _patterns_of(sorted({form[:_BEGINNING] for form in self._rare}))
 
     def _of_type(self, kind: pa.DataType) -> pa.Array:
         if is_text(kind):
@@ -241,8 +246,16 @@ class Forms:
         if len(data) <= _FEW_BYTES:
             searched = bytes(data)
             return any(form in searched for form in self._encoded)
-        whole = pa.array([data], pa.large_binary())
-        return any(pc.match_substring_regex(whole, pattern)[0].as_py() for pattern in self._byte_patterns)
+        return _any_matches(data, self._byte_patterns)
+
+    def in_texts(self, data: bytes) -> bool:
+        """Return whether the bytes of many texts, such as those of a dictionary, hold one of the values."""
+        # Of these most have no beginning of a value.
+        return _any_matches(data, self._beginnings) and _any_matches(data, self._text_patterns)
+
+    @cached_property
+    def _text_patterns(self) -> list[str]:
+        return ["|".join(map(_as_pattern, part)) for part in _parts([form.encode() for form in self._rare], len)]
 
     @cached_property
     def _byte_patterns(self) -> list[str]:
@@ -321,6 +334,23 @@ def _parts(forms: Sequence[_Form], size: Callable[[_Form], int]) -> Iterator[lis
         total += size(form)
     if part:
         yield part
+
+
+def _patterns_of(texts: Sequence[str]) -> list[str]:
+    return ["|".join(map(re.escape, part)) for part in _parts(texts, lambda text: len(text.encode()))]
+
+
+def _matched(texts: pa.Array, patterns: Iterable[str]) -> pa.BooleanArray:
+    """Return for each text whether it holds a match of one of the patterns; False for null."""
+    found = pa.repeat(pa.scalar(False), len(texts))
+    for pattern in patterns:
+        found = pc.or_(found, pc.fill_null(pc.match_substring_regex(texts, pattern), False))
+    return found
+
+
+def _any_matches(data: bytes | pa.Buffer, patterns: Iterable[str]) -> bool:
+    whole = pa.array([data], pa.large_binary())
+    return any(pc.match_substring_regex(whole, pattern)[0].as_py() for pattern in patterns)
 
 
 def _as_pattern(form: bytes) -> str:

@@ -249,7 +249,7 @@ def _in_dictionary(header: Fields, body: bytes, chunk: Any, parquet: OpenParquet
     count = integer_of(fields_of(header[_DICTIONARY][1]), _COUNT) or 0
     if chunk.physical_type == "BYTE_ARRAY":
         if not forms.is_key(leaf.path):
-            return forms.in_bytes(data)
+            return forms.in_texts(data) if pa.types.is_string(leaf.kind) else forms.in_bytes(data)
         return not leaf.plain.values.isdisjoint(_texts(data, count))
     width = _WIDTHS.get(chunk.physical_type) or parquet.schema.column(leaf.number).length
     if len(data) < count * width:
