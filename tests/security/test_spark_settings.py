@@ -99,7 +99,8 @@ while True:
                 jvms.add(pid)
             if canary in text:
                 shown.add(f"{name} {text[:300]!r}")
-    for path in folder.rglob("*"):
+    # A folder may go while it is listed, which os.walk passes over.
+    for path in (Path(place, name) for place, _, names in os.walk(folder) for name in names):
         try:
             if path.is_file() and canary in path.read_bytes() and path.stat().st_mode & 0o077:
                 shown.add(str(path))
