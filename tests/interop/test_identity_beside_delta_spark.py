@@ -17,7 +17,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.identities import identity_column
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from tests.helpers.delta_spark import DeltaSpark, DeltaSparkError
-from tests.helpers.depth import depth
+from tests.helpers.depth import by_hand, depth
 from tests.helpers.jobs import committed, insert, run, update
 from tests.helpers.racing import before_commit
 
@@ -37,7 +37,7 @@ def source(folder: Path, numbers: list[int]) -> dict[str, str]:
 
 
 @pytest.mark.long("delta-spark runs beside it")
-@pytest.mark.parametrize("maker", ["ours", pytest.param("theirs", marks=pytest.mark.long("the other maker"))])
+@pytest.mark.parametrize("maker", ["ours", pytest.param("theirs", marks=by_hand("the other maker"))])
 def test_both_writers_number_rows_in_turn(delta: DeltaSpark, tmp_path: Path, maker: str) -> None:
     uri, rng = str(tmp_path / "t"), random.Random(7)
     name = f"delta.`{uri}`"

@@ -14,6 +14,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.delta_spark import DeltaSpark
+from tests.helpers.depth import by_hand
 from tests.helpers.jobs import committed
 from tests.helpers.specs import job_spec
 from tests.interop.reference.plain import plain_rows
@@ -41,7 +42,7 @@ def updated(uri: str, assigned: dict[str, str], predicate: str) -> dict[str, Any
 
 
 @pytest.mark.long("delta-spark runs beside it")
-@pytest.mark.parametrize("mapping", ["none", pytest.param("name", marks=pytest.mark.long("mapped columns"))])
+@pytest.mark.parametrize("mapping", ["none", pytest.param("name", marks=by_hand("mapped columns"))])
 def test_delta_spark_reads_what_we_changed_and_changes_it_again(uri: str, delta: DeltaSpark, mapping: str) -> None:
     delta.run(
         f"CREATE TABLE delta.`{uri}` USING delta TBLPROPERTIES ('delta.columnMapping.mode' = '{mapping}') AS {ROWS}"
