@@ -87,10 +87,10 @@ def test_quotes_of_the_example_dags_are_up_to_date() -> None:
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    for page in (*tool.QUOTING_PAGES, *tool.QUOTING_IN_PART):
+    for page in tool.PAGES:
         text = page.read_text()
         assert tool.quoted(text) == text, "run `python tools/quote_examples.py`"
-        if page in tool.QUOTING_IN_PART:
+        if page in tool.QUOTING_IN_PART or not tool.QUOTE.search(text):
             continue
         assert len(tool.QUOTE.findall(text)) + len(dag_blocks(page)) == len(python_blocks(page)), (
             "a block is neither a quote of an example nor a DAG that this module parses"
@@ -280,12 +280,28 @@ def test_the_settings_page_has_every_option_field_and_variable() -> None:
 
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK_TO_A_SECTION = re.compile(r"\]\(([^)#\s:]*)#([^)\s]+)\)")
+
+
+def sections(page: Path) -> set[str]:
+    """The anchors of a page: those that it names, and those that GitHub makes of its headings."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    words = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    named = re.findall(r'<a id="([^"]+)"', text)
+    return {*named, *(re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in words)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     targets = [target for target in LINK.findall(page.read_text()) if "://" not in target]
     assert [target for target in targets if not (page.parent / target).exists()] == []
+    to_sections = [
+        (page.parent / target if target else page, section)
+        for target, section in LINK_TO_A_SECTION.findall(page.read_text())
+        if not target or target.endswith(".md")
+    ]
+    assert [section for other, section in to_sections if section not in sections(other)] == []
 
 
 def test_every_decision_is_listed() -> None:

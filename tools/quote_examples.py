@@ -11,10 +11,8 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-QUOTING_PAGES = [ROOT / "docs" / name for name in ("checks.md", "operators.md", "waiting.md")]
-QUOTING_IN_PART = [
-    ROOT / "docs" / name for name in ("bring-your-tables.md", "python-rows.md", "staged-changes.md", "undo-a-run.md")
-]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+QUOTING_IN_PART = [ROOT / "docs" / name for name in ("bring-your-tables.md", "python-rows.md", "staged-changes.md")]
 """Pages with blocks of their own too, which a test runs."""
 QUOTE = re.compile(r"<!-- (example_dags/\w+\.py): (\w+) -->\n```python\n(.*?)```", re.DOTALL)
 
@@ -37,5 +35,5 @@ def quoted(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in (*QUOTING_PAGES, *QUOTING_IN_PART):
+    for page in PAGES:
         page.write_text(quoted(page.read_text()))
