@@ -8,7 +8,7 @@ _NAME = "Delta tables (txlog)"
 _OPERATORS = (
     *("write", "merge", "upsert", "delete", "update", "publish"),
     *("changes.incremental", "changes.apply_changes", "changes.apply_snapshot"),
-    *("alter", "truncate", "restore", "runs", "convert", "clone", "optimize", "checkpoint", "vacuum", "upkeep"),
+    *("alter", "truncate", "restore", "runs", "convert", "clone", "optimize", "maintenance", "upkeep"),
 )
 
 RUNNERS = ("child", "in_process", "warm", "connect", "submit")

@@ -160,6 +160,7 @@ SHARED_NAMES = {
     "job": "its description and its result; and of the operation whose folder it is in",
     "progress": "of a job: shown by its process, and read by its operator",
     "errors": "the provider's errors, and Spark's",
+    "maintenance": "checkpoints and vacuums, as jobs and as operators",
     "memory": "a store in memory; a job's memory of its work",
     "local spark": "what does a job's work; a store, and what drives Spark",
     "schema snapshot": "the subject of the folder, and its first module",

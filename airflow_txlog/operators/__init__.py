@@ -7,10 +7,10 @@ from airflow_txlog.operators.alter import DeltaAlterTableOperator
 from airflow_txlog.operators.changes.apply_changes import DeltaApplyChangesOperator
 from airflow_txlog.operators.changes.apply_snapshot import DeltaApplySnapshotOperator
 from airflow_txlog.operators.changes.incremental import DeltaIncrementalOperator
-from airflow_txlog.operators.checkpoint import CheckpointOperator
 from airflow_txlog.operators.clone import DeltaCloneOperator
 from airflow_txlog.operators.convert import DeltaConvertOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.operators.maintenance import CheckpointOperator, VacuumOperator
 from airflow_txlog.operators.merge import (
     DeltaMergeOperator,
     when_matched_delete,
@@ -33,7 +33,6 @@ from airflow_txlog.operators.truncate import DeltaTruncateOperator
 from airflow_txlog.operators.update import DeltaUpdateOperator
 from airflow_txlog.operators.upkeep import DeltaUpkeepOperator
 from airflow_txlog.operators.upsert import DeltaUpsertOperator
-from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
 
 __all__ = [

@@ -12,24 +12,21 @@ from airflow.providers.common.compat.sdk import TaskGroup
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.operations import Audit, Discard, Operation, Publish, read_operation
 from airflow_txlog.contract.wording import handles_of, summary_lines, xcom_of
-from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError
+from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
-from airflow_txlog.hooks.identity import annotations_of
 from airflow_txlog.hooks.work_key import saved_work_key
-from airflow_txlog.operators.arguments.given import parameter_map, text_map
+from airflow_txlog.operators.arguments.given import parameter_map
 from airflow_txlog.operators.arguments.texts import check_texts
-from airflow_txlog.operators.base import TxlogOperator
+from airflow_txlog.operators.many_jobs import ManyJobsOperator
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import raise_for_airflow
-from airflow_txlog.runners import run_unless_done
 
 if TYPE_CHECKING:
     import jinja2
     from airflow.providers.common.compat.sdk import Context
-    from airflow.providers.openlineage.extractors import OperatorLineage
 
 
-class StagedChangesOperator(TxlogOperator):
+class StagedChangesOperator(ManyJobsOperator):
     """Base of the operators on staged changes: one job for each, in order.
 
     :param staged: the changes: the outputs of the tasks that staged them, such as `[load.output, fix.output]`, or one
@@ -40,12 +37,8 @@ class StagedChangesOperator(TxlogOperator):
 
     def __init__(self, *, staged: Any, **kwargs: Any) -> None:
         # The handles name the tables.
-        super().__init__(table_uri="/", **kwargs)
+        super().__init__(**kwargs)
         self.staged = staged
-        self._is_stopped = False
-        self._published: list[tuple[JobSpec, JobResult]] = []
-        if self.deferrable:
-            raise InvalidJobSpec("Staged changes take several jobs, which are not deferrable.", argument="deferrable")
         self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
@@ -103,49 +96,14 @@ class StagedChangesOperator(TxlogOperator):
         )
         return {"changes": changes}
 
-    def on_kill(self) -> None:
-        """Stop the job that runs, and begin no other."""
-        self._is_stopped = True
-        super().on_kill()
-
     def _run(self, context: Mapping[str, Any], handle: Mapping[str, Any]) -> JobResult:
-        spec = self._spec_of(context, handle)
-        self._running = self._make_runner()
-        try:
-            if self._is_stopped:
-                raise JobError("The task was stopped. Run it again: finished work is not repeated.", retryable=True)
-            result = self.last_result = run_unless_done(self._running, spec, log=self.log.info)
-        finally:
-            self._running = None
-        if spec.operation.changes_rows:
-            self._published.append((spec, result))
+        result = self.last_result = self.run_job(context, self._spec_of(context, handle))
         return result
 
     def _spec_of(self, context: Mapping[str, Any], handle: Mapping[str, Any]) -> JobSpec:
         operation = read_operation(self.operation, self.arguments_for(handle))
         check_texts(operation)
-        spec = JobSpec(
-            operation=operation,
-            table_uri=self.hook.table_uri(handle["table_uri"]),
-            spark_conf=text_map("spark_conf", self.spark_conf),
-            unrestricted=self.unrestricted,
-            time_zone=self.time_zone,
-            conflict_deadline_s=self.conflict_deadline_s,
-        )
-        return self.hook.with_settings(spec, self.hook.runner_or(self.runner)).replace(
-            annotations=annotations_of(context, is_sensitive=self.sensitive)
-        )
-
-    def _lineage(self, result: JobResult | None) -> OperatorLineage[Any, Any]:
-        # Here: only a process in which the listener runs is certain to have its provider.
-        from airflow.providers.openlineage.extractors import OperatorLineage
-
-        # The task that staged a change knows where its rows come from.
-        outputs = []
-        for spec, done in self._published:
-            self._spec_of_work = spec
-            outputs += super()._lineage(done).outputs
-        return OperatorLineage(outputs=outputs)
+        return self.spec_for(context, operation, self.hook.table_uri(handle["table_uri"]))
 
 
 def _work_of(handle: Mapping[str, Any]) -> ApplicationTransaction:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Operation, Rollback, read_operation
 from airflow_txlog.contract.wording import summary_lines
-from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError
+from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
-from airflow_txlog.hooks.identity import annotations_of, job_identity
 from airflow_txlog.hooks.rollback import RunToUndo, roll_back
 from airflow_txlog.hooks.run_versions import pin
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.upkeep import find_tables
-from airflow_txlog.hooks.work_key import saved_work_key
-from airflow_txlog.operators.arguments.given import text_map
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
-from airflow_txlog.operators.base import TxlogOperator
+from airflow_txlog.operators.many_jobs import ManyJobsOperator
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
-from airflow_txlog.runners import DurableRunner, run_unless_done
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-    from airflow.providers.openlineage.extractors import OperatorLineage
 
 
 class PinVersionsOperator(RenderedOperator):
@@ -76,7 +70,7 @@ class PinVersionsOperator(RenderedOperator):
         return {"tables": pinned}
 
 
-class DeltaRollbackOperator(TxlogOperator):
+class DeltaRollbackOperator(ManyJobsOperator):
     """Undo the commits of the tasks of a DAG run, on all tables or on none, without Spark.
 
     :param run_id: the run. (templated)
@@ -108,17 +102,12 @@ class DeltaRollbackOperator(TxlogOperator):
         dry_run: bool = False,
         **kwargs: Any,
     ) -> None:
-        # Its tables are known when it runs.
-        super().__init__(table_uri="/", **kwargs)
+        super().__init__(**kwargs)
         self.run_id = run_id
         self.tables = tables
         self.of_dag_id = of_dag_id
         # Not `self.dry_run`, which is a method of every Airflow operator.
         self.is_dry_run = dry_run
-        self._is_stopped = False
-        self._done: list[tuple[JobSpec, JobResult]] = []
-        if self.deferrable:
-            raise InvalidJobSpec("A rollback runs several jobs, and is not deferrable.", argument="deferrable")
         self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
@@ -154,49 +143,12 @@ class DeltaRollbackOperator(TxlogOperator):
         )
         return {"tables": entries, "dry_run": self.is_dry_run}
 
-    def on_kill(self) -> None:
-        """Stop the job that runs, and begin no other."""
-        self._is_stopped = True
-        super().on_kill()
-
     def _run(self, context: Mapping[str, Any], table: str, record: Rollback) -> JobResult:
-        spec = JobSpec(
-            operation=record,
-            table_uri=table,
-            spark_conf=text_map("spark_conf", self.spark_conf),
-            unrestricted=self.unrestricted,
-            conflict_deadline_s=self.conflict_deadline_s,
-        )
-        spec = self.hook.with_settings(spec, self.hook.runner_or(self.runner)).replace(
-            annotations=annotations_of(context)
-        )
-        self._running = runner = self._make_runner()
-        try:
-            if self._is_stopped:
-                raise JobError("The task was stopped. Run it again: nothing is undone twice.", retryable=True)
-            if isinstance(runner, DurableRunner):
-                # Each table's job has a name of its own, by which a retry finds it.
-                identity = job_identity(context)
-                identity = dataclasses.replace(identity, app_id=f"{identity.app_id}/{table}/{record.commit}")
-                spec = spec.replace(saved_work_key=saved_work_key(identity))
-            result = run_unless_done(runner, spec, log=self.log.info)
-        finally:
-            self._running = None
+        result = self.run_job(context, self.spec_for(context, record, table), f"{table}/{record.commit}")
         for line in summary_lines(result, result.seconds):
             self.log.info("%s", line)
         report_result(context, result, result.seconds)
-        self._done.append((spec, result))
         return result
-
-    def _lineage(self, result: JobResult | None) -> OperatorLineage[Any, Any]:
-        # Here: only a process in which the listener runs is certain to have its provider.
-        from airflow.providers.openlineage.extractors import OperatorLineage
-
-        outputs = []
-        for spec, done in self._done:
-            self._spec_of_work = spec
-            outputs += super()._lineage(done).outputs
-        return OperatorLineage(outputs=outputs)
 
 
 def named_places(tables: Any) -> list[str]:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import Operation, Upkeep, read_operation
-from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError
-from airflow_txlog.hooks.identity import annotations_of, job_identity
+from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.upkeep import run_upkeep
-from airflow_txlog.hooks.work_key import saved_work_key
-from airflow_txlog.operators.arguments.given import text_map
-from airflow_txlog.operators.base import TxlogOperator
+from airflow_txlog.operators.many_jobs import ManyJobsOperator
 from airflow_txlog.policies.retry import raise_for_airflow
-from airflow_txlog.runners import DurableRunner, run_unless_done
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-    from airflow.providers.openlineage.extractors import OperatorLineage
 
 
-class DeltaUpkeepOperator(TxlogOperator):
+class DeltaUpkeepOperator(ManyJobsOperator):
     """Compact, purge, checkpoint, clean and vacuum the tables that need it, one after another.
 
     :param tables: tables, or folders with tables at any depth: paths, URIs, or names below the base folder of the
@@ -67,8 +61,7 @@ class DeltaUpkeepOperator(TxlogOperator):
     ) -> None:
         if tables is None and kwargs.get("txlog_conn_id") is None:
             raise TypeError("DeltaUpkeepOperator needs tables, or a txlog_conn_id whose base folder has them")
-        # Its tables are known when it runs.
-        super().__init__(table_uri="/", **kwargs)
+        super().__init__(**kwargs)
         self.tables = tables
         self.compact = compact
         self.purge_above = purge_above
@@ -80,9 +73,6 @@ class DeltaUpkeepOperator(TxlogOperator):
         self.max_minutes = max_minutes
         # Not `self.dry_run`, which is a method of every Airflow operator.
         self.is_dry_run = dry_run
-        self._is_stopped = False
-        if self.deferrable:
-            raise InvalidJobSpec("An upkeep runs several jobs, and is not deferrable.", argument="deferrable")
         for name, limit in (("max_bytes", max_bytes), ("max_minutes", max_minutes)):
             if limit is not None and not limit > 0:
                 raise InvalidJobSpec(f"{name} must be more than 0; found {limit!r}.", argument=name)
@@ -101,7 +91,7 @@ class DeltaUpkeepOperator(TxlogOperator):
                 self.hook,
                 self._places(),
                 lambda table, limits: self._spec_of(context, table, limits),
-                lambda spec: self._run(context, spec),
+                lambda spec: self.run_job(context, spec, spec.table_uri),
                 self.log.info,
                 max_bytes=self.max_bytes,
                 max_minutes=self.max_minutes,
@@ -117,18 +107,6 @@ class DeltaUpkeepOperator(TxlogOperator):
             raise_for_airflow(error)
         return report.to_dict()
 
-    def on_kill(self) -> None:
-        """Stop the job that runs, and begin no other."""
-        self._is_stopped = True
-        super().on_kill()
-
-    def _lineage(self, result: JobResult | None) -> OperatorLineage[Any, Any]:
-        # Here: only a process in which the listener runs is certain to have its provider.
-        from airflow.providers.openlineage.extractors import OperatorLineage
-
-        # No row changes, and the tables are known only to the report.
-        return OperatorLineage()
-
     def _places(self) -> list[str]:
         tables = self.tables
         if isinstance(tables, str):
@@ -141,28 +119,4 @@ class DeltaUpkeepOperator(TxlogOperator):
         return [""] if tables is None else list(tables)
 
     def _spec_of(self, context: Mapping[str, Any], table: str, limits: Mapping[str, Any]) -> JobSpec:
-        spec = JobSpec(
-            operation=read_operation(self.operation, {**self.job_arguments(), **limits}),
-            table_uri=table,
-            spark_conf=text_map("spark_conf", self.spark_conf),
-            unrestricted=self.unrestricted,
-            time_zone=self.time_zone,
-            conflict_deadline_s=self.conflict_deadline_s,
-        )
-        return self.hook.with_settings(spec, self.hook.runner_or(self.runner)).replace(
-            annotations=annotations_of(context)
-        )
-
-    def _run(self, context: Mapping[str, Any], spec: JobSpec) -> JobResult:
-        self._running = runner = self._make_runner()
-        try:
-            if self._is_stopped:
-                raise JobError("The upkeep was stopped. Run it again: what is done is no longer due.", retryable=True)
-            if isinstance(runner, DurableRunner):
-                # Each table's job has a name of its own, by which a retry finds it.
-                identity = job_identity(context)
-                identity = dataclasses.replace(identity, app_id=f"{identity.app_id}/{spec.table_uri}")
-                spec = spec.replace(saved_work_key=saved_work_key(identity))
-            return run_unless_done(runner, spec, log=self.log.info)
-        finally:
-            self._running = None
+        return self.spec_for(context, read_operation(self.operation, {**self.job_arguments(), **limits}), table)

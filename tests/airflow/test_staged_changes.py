@@ -129,7 +129,7 @@ def test_a_retry_of_a_publication_of_several_publishes_what_is_left(
             raise JobError("the worker is gone", retryable=True)
         return run_unless_done(runner, spec, **more)
 
-    monkeypatch.setattr("airflow_txlog.operators.publish.run_unless_done", killed_at_the_second)
+    monkeypatch.setattr("airflow_txlog.operators.many_jobs.run_unless_done", killed_at_the_second)
     with pytest.raises(JobError):
         publish.execute({"outlet_events": events})
     assert ([ids(table) for table in tables], [event.extra for event in events.values()]) == ([[], [0, 1, 2]], [{}, {}])

@@ -8,9 +8,9 @@ from datetime import timedelta
 from airflow.sdk import DAG, Asset, task
 
 from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.operators.maintenance import VacuumOperator
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
 from airflow_txlog.operators.update import DeltaUpdateOperator
-from airflow_txlog.operators.vacuum import VacuumOperator
 
 TABLE = os.environ.get("TXLOG_TEST_TABLE", "/nowhere")
 DEFAULTS = {"runner": "in_process", "retries": 5, "retry_delay": timedelta(0)}

@@ -1,12 +1,28 @@
-"""VacuumOperator: delete the data files that no kept version needs."""
+"""CheckpointOperator and VacuumOperator: write a checkpoint, and delete the data files that no kept version needs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from airflow_txlog.contract.operations import Operation, Vacuum
+from airflow_txlog.contract.operations import Checkpoint, Operation, Vacuum
 from airflow_txlog.operators.base import TxlogOperator
+
+
+class CheckpointOperator(TxlogOperator):
+    """Write a checkpoint, so that a reader opens the table without replaying its commits.
+
+    The engine writes a checkpoint every `delta.checkpointInterval` commits. Use this operator for a table that only
+    other writers change. It changes no row, makes no version and carries no application transaction.
+
+    Arguments: `TxlogOperator`.
+    """
+
+    operation: ClassVar[type[Operation]] = Checkpoint
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.check_literals()
 
 
 class VacuumOperator(TxlogOperator):
