@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import hmac
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.operations import Audit, Publish
 from airflow_txlog.datafiles.parquet.encryption import decrypted, encrypted
 from airflow_txlog.errors import JobError, LimitExceeded, OutsideTable
 from airflow_txlog.exactly_once.transactions import (
@@ -34,6 +38,8 @@ from airflow_txlog.storage import Access, Store, open_store
 
 KEY_SETTING = "spark.txlog.secret"
 """The setting by which the driver can open an exchange. Spark shows no setting that is named a secret."""
+
+_TASK = ("dag_id", "task_id", "run_id", "map_index")
 
 # A signature of an exchange is not valid for saved work of the same key, nor the reverse.
 _SIGNED_AS = ApplicationTransaction(app_id="airflow_txlog/exchange", version=1)
@@ -123,6 +129,17 @@ class Exchange:
         return exchange, int(given["number"]), dict(given["withheld"])
 
 
+def exchange_of(spec: JobSpec) -> Exchange:
+    """Return the exchange of the work that a spec describes: the same one for each of its tries."""
+    # Without a key no other process can find the job, and it is this one's alone.
+    key = spec.saved_work_key or secrets.token_hex(32)
+    if isinstance(spec.operation, Audit | Publish):
+        # Their key is that of the work that staged the change, which has an exchange itself.
+        work = [spec.digest(), *(spec.annotations.get(name) for name in _TASK)]
+        key = hmac.new(bytes.fromhex(key), json.dumps(work).encode(), hashlib.sha256).hexdigest()
+    return Exchange(open_store(spec.table_uri, spec.access), key)
+
+
 def forget_saved_work(spec: JobSpec) -> None:
     """Delete the rows and keys that the tries of this work have saved; VACUUM takes staged files. Raises OSError."""
     store = open_store(spec.table_uri, spec.access)
@@ -130,6 +147,6 @@ def forget_saved_work(spec: JobSpec) -> None:
     if folder is not None:
         remove_saved_work(store, folder)
     if spec.saved_work_key is not None:
-        Exchange(store, spec.saved_work_key).remove()
+        exchange_of(spec).remove()
     if spec.operation.counts_from_first_try and spec.application is not None:
         remove_first_version_note(store, spec.application)

@@ -20,10 +20,9 @@ from typing import Any, NoReturn
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import JobResult, JobSpec
-from airflow_txlog.contract.operations import Audit
 from airflow_txlog.contract.wording import application_line
 from airflow_txlog.errors import ClusterLost, IdempotencyKeyReused, JobError, JobLost, SparkUnavailable, TxlogError
-from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange
+from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange, exchange_of
 from airflow_txlog.jobs.spark.shipping import driver_zip
 from airflow_txlog.runners.base import (
     ApplicationState,
@@ -41,7 +40,6 @@ from airflow_txlog.runners.child_process import (
     stop,
 )
 from airflow_txlog.runners.submit import SHARED_DEFAULTS, SubmitRunner, check_left_to_connection, settings_file
-from airflow_txlog.storage import open_store
 
 POLL_S = 10.0
 _SLICE_S = 0.2
@@ -146,7 +144,7 @@ class ClusterModeRunner(SubmitRunner):
         check_left_to_connection(spec)
         if not spec.operation.needs_spark:
             return self._in_child(ChildProcessRunner(), spec, log)
-        exchange = _exchange_of(spec)
+        exchange = exchange_of(spec)
         job = _last_of(exchange)
         is_alive = job is not None and self._is_alive(job)
         if job is not None and may_submit:
@@ -183,7 +181,7 @@ class ClusterModeRunner(SubmitRunner):
     def cancel(self, spec: JobSpec, *, log: Log) -> None:
         """Cancel the last submitted job of this work, log the outcome, and delete its description."""
         try:
-            job = _last_of(_exchange_of(spec))
+            job = _last_of(exchange_of(spec))
         except JobError as error:
             # The exchange is another build's. The try that found it has failed, and its files may be ignored.
             log(str(error))
@@ -380,12 +378,6 @@ class ClusterModeRunner(SubmitRunner):
             + (f"shows its commit, version {done.version}" if done is not None else "does not show its transaction")
         )
         return not is_alive
-
-
-def _exchange_of(spec: JobSpec) -> Exchange:
-    # Without a key no other process can find the job, and it is this one's alone. An audit has the key of other work.
-    key = None if isinstance(spec.operation, Audit) else spec.saved_work_key
-    return Exchange(open_store(spec.table_uri, spec.access), key or secrets.token_hex(32))
 
 
 def _last_of(exchange: Exchange) -> Submitted | None:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.operations import Audit, Publish
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import (
     ClusterLost,
@@ -36,6 +38,7 @@ from airflow_txlog.hooks.spark_connection import KubernetesApplications, YarnApp
 from airflow_txlog.jobs import cluster_main
 from airflow_txlog.jobs.spark.shipping import driver_zip
 from airflow_txlog.runners.base import ApplicationState
+from airflow_txlog.runners.cluster_mode import ClusterModeRunner
 from airflow_txlog.storage import PLAIN, open_store
 from tests.helpers.driver_elsewhere import DetachedCluster, PlayedCluster, mode_of
 from tests.helpers.paths import PACKAGES, ROOT
@@ -392,6 +395,37 @@ def test_a_job_from_before_the_task_was_cleared_is_cancelled_and_its_work_done_a
     assert after.result is not None
     assert after.result.status == "committed"
     assert len(cluster.homes()) == 2
+
+
+@pytest.mark.parametrize("name", ["publish", "audit"])
+def test_a_job_on_a_staged_change_is_not_taken_for_the_one_that_staged_it(
+    cluster: PlayedCluster, users: Table, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """They have one key. Each finds its own job again, and ends no other."""
+    monkeypatch.setattr(ClusterModeRunner, "_without_spark", lambda *_: None)
+    keyed = ApplicationTransaction(app_id="test/elsewhere", version=1, check_digest=True)
+    staging = spec_of(users, application=keyed, annotations={"task_id": "stage"})
+    of_change: dict[str, Any] = {"id": "a" * 32, "digest": "d"}
+    operation, work = (
+        (Publish(**of_change, on_change="reaudit"), replace(keyed, check_digest=False))
+        if name == "publish"
+        else (Audit(**of_change, base_version=1, checks={"some": "COUNT(*) > 0"}), None)
+    )
+    later = staging.replace(operation=operation, application=work, annotations={"task_id": "later"})
+    done = JobResult(status="nothing_to_do", operation=name, table_uri=users.uri, read_version=1)
+    (cluster.folder / "result").write_text(done.to_json())
+    cluster.hold("commit")
+    given = [later, later, later.replace(annotations={"task_id": "another"}), staging]
+    lines = ["app-1", "which runs: waiting for it", "app-1", "app-1"]
+    tasks = []
+    for spec, line in zip(given, lines, strict=True):
+        tasks.append(Waiting(cluster, spec))
+        tasks[-1].until(line, 20)
+    assert [cluster.runs(each) for each in cluster.homes()] == [True] * 3
+    cluster.go_on()
+    for task in tasks:
+        task.over()
+    assert documents(users) == {}
 
 
 def test_a_file_that_another_writer_has_put_in_a_documents_place_keeps_no_result_back(
