@@ -267,7 +267,8 @@ def write_audit_publish(
             'those and nothing else, or publish with on_change="fail".',
             argument="on_change",
         )
-    connections = {name: getattr(writes[0], name) for name in ("txlog_conn_id", "storage_conn_id", "runner")}
+    names = ("txlog_conn_id", "storage_conn_id", "spark_conn_id", "runner")
+    connections = {name: getattr(writes[0], name) for name in names}
     staged = [task.output for task in writes]
     with TaskGroup(group_id) as group:
         published = DeltaPublishOperator(task_id="publish", staged=staged, **{**connections, **publish})

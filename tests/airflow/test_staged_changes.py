@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from airflow.sdk import Asset
+from airflow.sdk import DAG, Asset
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_txlog.contract.job import JobResult
@@ -236,6 +236,16 @@ def test_operators_refuse_what_cannot_be_staged_changes_when_the_dag_is_parsed()
             write_audit_publish(truncate, audits, on_change="reaudit")
     with pytest.raises(InvalidJobSpec, match="publish=False"):
         write_audit_publish(DeltaTruncateOperator(task_id="t", table_uri="/t"), [])
+
+
+def test_the_publication_runs_on_the_cluster_of_the_task_that_staged_the_change() -> None:
+    cluster = {"runner": "connect", "spark_conn_id": "spark"}
+    with DAG("d", schedule=None):
+        write = DeltaTruncateOperator(task_id="t", table_uri="/t", publish=False, **cluster)
+        audit = DeltaAuditOperator(task_id="a", staged=[HANDLE], no_rows={"n": "SELECT 1"}, **cluster)
+        group = write_audit_publish(write, audit, on_change="reaudit")
+    for task in group.children.values():
+        assert task.spark_conn_id == "spark"
 
 
 @pytest.mark.parametrize(("output", "staged"), [(HANDLE, True), ({"staged": HANDLE}, True), (NOTHING, False)])
