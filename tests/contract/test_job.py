@@ -114,6 +114,19 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
         ]
     ),
     ("apply_changes", {"source": FILES, "keys": ["id", "ID"], "sequence_by": "at"}, "arguments.keys"),
+    *(
+        ("incremental", {"source": {"table": "/s"}, "consumer": "c", **more}, f"arguments.{argument}")
+        for argument, more in [
+            ("keys", {"keys": ["id"]}),
+            ("keys", {"mode": "upsert"}),
+            ("target_alias", {"target_alias": "x"}),
+            ("tombstone_hours", {"tombstone_hours": 24}),
+            ("stored_as_scd_type", {"stored_as_scd_type": 2}),
+            ("start_column", {"mode": "upsert", "keys": ["id"], "start_column": "since"}),
+            ("properties", {"mode": "upsert", "keys": ["id"], "properties": {"a": "b"}}),
+            ("on_gap", {"mode": "apply_changes", "keys": ["id"], "sequence_by": "at", "on_gap": "full"}),
+        ]
+    ),
     ("apply_changes", {"source": FILES, "keys": ["id"], "sequence_by": "Id"}, "arguments.sequence_by"),
     (
         "apply_changes",
@@ -356,6 +369,16 @@ def test_b5_a_checkpoint_carries_no_application_transaction() -> None:
     with pytest.raises(InvalidJobSpec) as caught:
         job_spec(operation="checkpoint", table_uri="/t", application=ApplicationTransaction(app_id="a", version=1))
     assert caught.value.argument == "application"  # type: ignore[attr-defined]
+
+
+def test_a_refusal_of_a_combination_describes_no_value_that_was_not_looked_at() -> None:
+    with pytest.raises(InvalidJobSpec, match=r"publish must be true: a change by apply_changes cannot wait\.$"):
+        job_spec(
+            operation="apply_changes",
+            table_uri="/t",
+            arguments={"source": FILES, "keys": ["id"], "sequence_by": "at"},
+            publish=False,
+        )
 
 
 def test_c8_a_refusal_does_not_repeat_a_value() -> None:

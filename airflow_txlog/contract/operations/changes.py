@@ -233,20 +233,19 @@ class SourceRange:
     replaces: bool = False
 
 
-# The modes in which an argument may be given.
-_MODES = {
-    "keys": ("upsert", "apply_changes"),
-    "columns": ("upsert",),
-    **dict.fromkeys(("on", "clauses"), ("merge",)),
-    **dict.fromkeys(("sequence_by", "apply_as_deletes", "column_list", "except_column_list"), ("apply_changes",)),
-    **dict.fromkeys(("track_history_column_list", "current_column"), ("apply_changes",)),
-    **dict.fromkeys(("partition_by", "cluster_by", "properties"), ("append",)),
-}
-_NEEDED = {"upsert": ("keys",), "merge": ("on", "clauses"), "apply_changes": ("keys", "sequence_by"), "append": ()}
 _OF_EVENTS = (
     *("sequence_by", "apply_as_deletes", "column_list", "except_column_list", "tombstone_hours", "stored_as_scd_type"),
     *("track_history_column_list", "start_column", "end_column", "current_column"),
 )
+# The modes in which an argument may be given.
+_MODES = {
+    "keys": ("upsert", "apply_changes"),
+    "columns": ("upsert",),
+    **dict.fromkeys(("on", "clauses", "target_alias", "source_alias"), ("merge",)),
+    **dict.fromkeys(_OF_EVENTS, ("apply_changes",)),
+    **dict.fromkeys(("partition_by", "cluster_by", "properties"), ("append",)),
+}
+_NEEDED = {"upsert": ("keys",), "merge": ("on", "clauses"), "apply_changes": ("keys", "sequence_by"), "append": ()}
 # Their rows are not those of the source, so they cannot be made anew from it.
 _NOT_REBUILT = ("merge", "apply_changes")
 
@@ -319,15 +318,14 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
         want("arguments.source", is_open, "a driving table without a version: the watermark decides it")
         possible = not (self.skip_change_commits and self.changes)
         want("arguments.skip_change_commits", possible, "false with changes, which change rows describe")
-        possible = self.stored_as_scd_type == 1 or self.mode == "apply_changes"
-        want("arguments.stored_as_scd_type", possible, f'1 in mode "{self.mode}"', self.stored_as_scd_type)
+        given = self.given_arguments()
         for name, modes in _MODES.items():
-            fits = self.mode in modes or not getattr(self, name)
-            want(f"arguments.{name}", fits, f'null in mode "{self.mode}"')
+            fits = self.mode in modes or name not in given
+            want(f"arguments.{name}", fits, f'left out in mode "{self.mode}", which does not use it')
         for name in _NEEDED[self.mode]:
             want(f"arguments.{name}", bool(getattr(self, name)), f'given in mode "{self.mode}"')
         possible = self.on_gap == "fail" or self.mode not in _NOT_REBUILT
-        want("arguments.on_gap", possible, f'"fail" in mode "{self.mode}", which needs the rows that are there', "full")
+        want("arguments.on_gap", possible, f'"fail" in mode "{self.mode}", which needs the rows that are there')
         want("arguments.schema_evolution", not self.schema_evolution, "false: on_schema_change decides")
         _ = self.acting
 

@@ -20,6 +20,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
+from msgspec import UNSET
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.locations import can_name_a_file, shown
@@ -222,14 +223,19 @@ def _least(meta: msgspec.Meta | None) -> int:
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
-def want(name: str, condition: bool, expected: str, found: Any = None, *, is_shown: bool = False) -> None:
+def want(name: str, condition: bool, expected: str, found: Any = UNSET, *, is_shown: bool = False) -> None:
     """Raise InvalidJobSpec about `name` unless the condition holds."""
     if not condition:
         raise invalid(name, expected, found, is_shown=is_shown)
 
 
 def invalid(name: str, expected: str, found: Any, *, is_shown: bool = False) -> InvalidJobSpec:
-    """Return the error that describes what `name` must be. `is_shown`: a text is the name of a place or of a choice."""
+    """Return the error that describes what `name` must be.
+
+    UNSET is not described. `is_shown`: a text is the name of a place or of a choice.
+    """
+    if found is UNSET:
+        return InvalidJobSpec(f"Job description: {name} must be {expected}.", argument=name)
     is_small = isinstance(found, bool | int) and -(2**63) <= found < 2**63
     text = repr(found) if found is None or is_small else type(found).__name__
     if is_shown and isinstance(found, str):
