@@ -9,6 +9,7 @@ from airflow_txlog.cli.printing import ShownColumn
 from airflow_txlog.cli.usage import UsageError, uri_of
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.watermarks import Watermark, watermarks_of
+from airflow_txlog.engine.table.changes.following import mark_at
 from airflow_txlog.engine.upkeep.consumers import set_watermark, watermark_of
 from airflow_txlog.errors import WatermarkLost
 from airflow_txlog.hooks.txlog import TxlogHook
@@ -73,7 +74,8 @@ def reset_watermark(table: Table, args: Namespace) -> printing.Answer:
         f"{source}? No row of {table.uri} changes.",
         args.yes,
     )
-    watermark = Watermark(source=head.uri, table_id=head.metadata.id, version=args.to_version)
+    mark = mark_at(head.store, args.to_version)
+    watermark = Watermark(source=head.uri, table_id=head.metadata.id, version=args.to_version, mark=mark)
     for note in set_watermark(tx, args.consumer, watermark):
         printing.say(note)
     version = tx.commit("RESET WATERMARK", {"consumer": args.consumer, "version": args.to_version})

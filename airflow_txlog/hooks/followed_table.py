@@ -18,14 +18,13 @@ from typing import Any
 
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.changes.following import (
     Condition,
     ConditionAnswer,
     LogFollower,
     Position,
     ask,
-    mark_of,
+    mark_at,
     new_versions,
 )
 from airflow_txlog.engine.upkeep.rollback import RollbackPlan, check_rollback, of_run, plan_rollback
@@ -78,8 +77,7 @@ class FollowedTable:
 
     def mark(self, version: int) -> str | None:
         """Return the mark of the version's commit, as a position has it; None if the log does not hold the commit."""
-        info = self.table.store.stat(commit_name(version))
-        return None if info is None else mark_of(info)
+        return mark_at(self.table.store, version)
 
     def plan_rollback(self, tags: Mapping[str, str]) -> RollbackPlan:
         """Return what undoes the commits with these tags. Raises as `check_rollback` if the table forbids it."""

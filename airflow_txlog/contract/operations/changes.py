@@ -220,8 +220,8 @@ class SourceRange:
     """The versions of a source that one run processes: those after `after`, up to `version`; all its rows for null.
 
     `source` and `table_id` identify the source, `base` is the text of the watermark that the range follows (null:
-    none). `others`: the versions of the other tables by the names of their views. `replaces`: the rows of the target
-    become those of the range.
+    none). `mark`: that of the commit of `version`, if it is known. `others`: the versions of the other tables by the
+    names of their views. `replaces`: the rows of the target become those of the range.
     """
 
     source: str
@@ -229,6 +229,7 @@ class SourceRange:
     after: int | None
     version: int
     base: str | None
+    mark: str | None = None
     others: dict[str, int] = field(default_factory=dict)
     replaces: bool = False
 

@@ -34,6 +34,8 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """The id of the source in its metadata: a table that is recreated gets another one."""
     version: int
     """The last version of the source whose changes are processed; -1 for none."""
+    mark: str | None = None
+    """The mark of that version's commit, which differs in another log; None if it is not known."""
     added: str | None = None
     """A file that the watermark's commit added: while it is live, no RESTORE has undone the commit."""
     others: dict[str, int] = msgspec.field(default_factory=dict)

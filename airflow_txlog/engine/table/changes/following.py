@@ -257,6 +257,12 @@ def mark_of(file: FileInfo) -> str:
     return file.etag.strip('"') if file.etag else f"{file.modified_ms:x}-{file.size_bytes:x}"
 
 
+def mark_at(store: Store, version: int) -> str | None:
+    """Return the mark of the version's commit; None if the log does not hold the commit."""
+    info = store.stat(commit_name(version))
+    return None if info is None else mark_of(info)
+
+
 def _missing(listing: Listing) -> int | None:
     """Return the first version without a commit that the latest one needs, or None."""
     start = max(listing.checkpoints, default=-1) + 1

@@ -20,6 +20,7 @@ from airflow_txlog.contract.operations.changes import SourceRange
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.watermarks import Watermark, domain_of, watermarks_of
 from airflow_txlog.engine.log.tail import list_tail
+from airflow_txlog.engine.table.changes.following import mark_at, mark_of
 from airflow_txlog.engine.table.changes.ranges import RangeBounds, commits_within
 from airflow_txlog.engine.table.changes.versions import changes_since
 from airflow_txlog.engine.table.snapshot.commit_times import parse_moment, version_at
@@ -122,7 +123,7 @@ class _Run:
         """Return the range that follows the watermark; None if there is nothing new. Raises SourceGap."""
         try:
             # One listing from there on, whatever the log has before.
-            if mark is not None and list_tail(self._table.store, mark.version).latest == mark.version:
+            if mark is not None and self._is_all(mark):
                 self._context.log(f"nothing new: version {mark.version} of {self._table.uri} is processed")
                 return None
             head = self._table.snapshot()
@@ -136,13 +137,14 @@ class _Run:
         base = None if target is None else target.state.domains.get(domain_of(self.consumer))
         text = None if base is None else base.configuration
 
-        def following(after: int | None, version: int, *, replaces: bool = False) -> SourceRange:
+        def following(after: int | None, end: Snapshot, *, replaces: bool = False) -> SourceRange:
             return SourceRange(
                 source=self._table.uri,
                 table_id=head.metadata.id,
                 after=after,
-                version=version,
+                version=end.version,
                 base=text,
+                mark=None if end.commit_file is None else mark_of(end.commit_file),
                 others=self._others(),
                 replaces=replaces,
             )
@@ -152,7 +154,7 @@ class _Run:
                 raise self._rebuilds
             after = self._after(head, mark)
             if after is None:
-                return following(None, head.version)
+                return following(None, head)
             if after >= head.version:
                 self._context.log(f"nothing new after version {after} of {self._table.uri}")
                 return None
@@ -161,7 +163,13 @@ class _Run:
             if self._record.on_gap == "fail":
                 raise
             self._context.log(f"{error} The target is rebuilt from all rows of the source (on_gap).")
-            return following(None, head.version, replaces=target is not None)
+            return following(None, head, replaces=target is not None)
+
+    def _is_all(self, mark: Watermark) -> bool:
+        """Return whether the source certainly is the one that was processed, and has no later version."""
+        tail = list_tail(self._table.store, mark.version)
+        file = tail.commits.get(mark.version)
+        return tail.latest == mark.version and file is not None and mark_of(file) == mark.mark
 
     def _log_other_consumers(self, target: Snapshot, head: Snapshot) -> None:
         """Log the consumers that bring rows of the same source into the target: a renamed one begins anew."""
@@ -181,7 +189,18 @@ class _Run:
                 mark.version,
                 "is another table than the one that was processed: it was recreated, or the task names another one",
             )
+        # A copy at another place has other files.
+        if mark.source == self._table.uri and self._is_another_log(mark.version, mark.mark):
+            raise self._gap(
+                mark.version,
+                f"has another version {mark.version} than the one that was processed: an earlier copy of the table was "
+                "brought back, or its log was rewritten",
+            )
         return mark.version
+
+    def _is_another_log(self, version: int, mark: str | None) -> bool:
+        """Return whether another commit has taken the place of this version's; False if that is not known."""
+        return mark is not None and mark_at(self._table.store, version) not in (None, mark)
 
     def _start(self, head: Snapshot) -> int | None:
         start, source = self._record.starting, self._table
@@ -197,7 +216,7 @@ class _Run:
                 return head.version
             return -1
 
-    def _end(self, head: Snapshot, after: int) -> int:
+    def _end(self, head: Snapshot, after: int) -> Snapshot:
         """Return the last version of the range after `after`, once it is certain that its rows are known."""
         context, record = self._context, self._record
         bounds = RangeBounds(versions=record.max_versions, files=record.max_files, size_bytes=record.max_bytes)
@@ -211,7 +230,7 @@ class _Run:
         context.commits_read = (end.uri, after, version), commits
         view = TableView(table=record.driving_table, version=version, range=record.range_after(after))
         range_files(context, view, end)
-        return version
+        return end
 
     def _gap(self, version: int, what: str) -> SourceGap:
         return SourceGap(
@@ -266,6 +285,9 @@ class _Run:
             if (None if domain is None else domain.configuration) != self._chosen.base:
                 raise _Moved
             change = plan(tx)
+            # The rows may have been read from a table that was created in the place of the chosen one.
+            if self._is_another_log(self._chosen.version, self._chosen.mark):
+                raise _Moved
             return change if change.report is not None else self._moved(tx, change)
 
         return planned
@@ -286,6 +308,7 @@ class _Run:
             source=chosen.source,
             table_id=chosen.table_id,
             version=chosen.version,
+            mark=chosen.mark,
             added=next((file.path for file in change.staged if not file.is_change), None),
             others=others,
         )

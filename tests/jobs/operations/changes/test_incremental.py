@@ -31,7 +31,7 @@ from tests.helpers.jobs import (
     run,
     update,
 )
-from tests.helpers.racing import before_commit, killed_before_commit
+from tests.helpers.racing import before_commit, killed_before_commit, winning
 from tests.helpers.rows import append, make_table, overwrite, stage, stage_changes
 
 
@@ -377,6 +377,17 @@ def test_a_kill_before_the_commit_loses_nothing(tmp_path: Path, has_moved: bool)
     assert (ids(target), mark(target)) == ([0, 1, 2, 10, 11, 12, 20, 30], 4)
 
 
+def test_a_source_that_is_recreated_before_it_is_read_is_chosen_again(tmp_path: Path) -> None:
+    source = make_table(tmp_path / "s", rows(3), rows(3, start=10))
+    log = winning("consumer 'c' processes all rows", lambda: _recreated(source, tmp_path / "s"))
+    committed(increment(source, tmp_path / "t", log=log))
+    target, source = Table.open(tmp_path / "t"), Table.open(tmp_path / "s")
+    assert (ids(target), mark(target)) == (ids(source), 4)
+    append(source, rows(1, start=90))
+    committed(increment(source, target))
+    assert ids(target)[-1] == 90
+
+
 def test_of_two_runs_one_finds_the_work_done(tmp_path: Path) -> None:
     source, target = two_tables(tmp_path)
     append(source, rows(1, start=20))
@@ -612,6 +623,19 @@ def _recreated(source: Table, folder: Path) -> None:
     make_table(folder, *(rows(1, start=70 + number) for number in range(4)))
 
 
+def _recreated_as_long(source: Table, folder: Path) -> None:
+    shutil.rmtree(folder)
+    make_table(folder, *(rows(1, start=70 + number) for number in range(2)))
+
+
+def _brought_back(source: Table, folder: Path) -> None:
+    """Bring back a copy of version 1, to which other rows were added since."""
+    for path in (folder / "_delta_log").glob("*2.*"):
+        path.unlink()
+    for number in range(2):
+        append(Table.open(folder), rows(1, start=70 + number))
+
+
 def _cleaned(source: Table, folder: Path) -> None:
     for number in range(3):
         append(source, rows(1, start=20 + number))
@@ -635,7 +659,7 @@ def _rewritten(source: Table, folder: Path) -> None:
     overwrite(source, rows(1, start=80))
 
 
-@pytest.mark.parametrize("gap", [_recreated, _cleaned, _vacuumed, _rewritten])
+@pytest.mark.parametrize("gap", [_recreated, _recreated_as_long, _brought_back, _cleaned, _vacuumed, _rewritten])
 def test_a_gap_fails_the_run_or_rebuilds_the_target(tmp_path: Path, gap: Any) -> None:
     source, target = two_tables(tmp_path)
     gap(source, tmp_path / "s")
