@@ -10,7 +10,7 @@ from airflow_txlog.cli.usage import UsageError, uri_of
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.watermarks import Watermark, watermarks_of
 from airflow_txlog.engine.table.changes.following import mark_at
-from airflow_txlog.engine.upkeep.consumers import set_watermark, watermark_of
+from airflow_txlog.engine.upkeep.consumers import consumers_of, set_watermark, watermark_of
 from airflow_txlog.errors import WatermarkLost
 from airflow_txlog.hooks.txlog import TxlogHook
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 def show_watermarks(table: Table, args: Namespace) -> printing.Answer:
     """`{"table", "version", "consumers": [{"consumer", "source", "table_id", "version", "others", "lost"}]}`.
 
-    `lost` is the reason why a watermark does not hold, or null.
+    `lost` is the reason why a watermark does not hold, or null. One that cannot be read has null for most fields.
     """
     snapshot = table.snapshot()
     consumers: list[dict[str, Any]] = []
-    for consumer, watermark in watermarks_of(snapshot.state.domains, table.uri).items():
-        lost = None
+    known = watermarks_of(snapshot.state.domains)
+    for consumer in consumers_of(snapshot):
+        lost, watermark = None, known.get(consumer)
         try:
             watermark_of(snapshot, consumer)
         except WatermarkLost as error:
@@ -34,10 +35,10 @@ def show_watermarks(table: Table, args: Namespace) -> printing.Answer:
         consumers.append(
             {
                 "consumer": consumer,
-                "source": watermark.source,
-                "table_id": watermark.table_id,
-                "version": watermark.version,
-                "others": watermark.others,
+                "source": None if watermark is None else watermark.source,
+                "table_id": None if watermark is None else watermark.table_id,
+                "version": None if watermark is None else watermark.version,
+                "others": {} if watermark is None else watermark.others,
                 "lost": lost,
             }
         )
@@ -60,7 +61,7 @@ def reset_watermark(table: Table, args: Namespace) -> printing.Answer:
     """`{"table", "version", "consumer", "source", "to_version"}`: the version with the new watermark."""
     tx = table.begin()
     assert tx.snapshot is not None
-    known = watermarks_of(tx.snapshot.state.domains, table.uri).get(args.consumer)
+    known = watermarks_of(tx.snapshot.state.domains).get(args.consumer)
     if args.source is None and known is None:
         raise UsageError(f"{table.uri} has no watermark of consumer {args.consumer!r}: name its source by --source.")
     hook = TxlogHook(args.conn_id or None)

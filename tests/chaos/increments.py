@@ -179,7 +179,7 @@ def foreign_restore(target: Table, version: int) -> None:
 
 def reset(target: Table, version: int) -> None:
     """What `airflow txlog incremental reset` does, to the watermark of a version of the target."""
-    mark = watermarks_of(target.snapshot(version).state.domains, target.uri)[CONSUMER]
+    mark = watermarks_of(target.snapshot(version).state.domains)[CONSUMER]
     tx = target.begin()
     set_watermark(tx, CONSUMER, msgspec.structs.replace(mark, added=None))
     tx.commit("RESET WATERMARK")

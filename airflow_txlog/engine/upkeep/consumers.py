@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_txlog.engine.commit.content.watermarks import Watermark, domain_of, encoded, watermarks_of
+from airflow_txlog.engine.commit.content.watermarks import WATERMARKS, Watermark, domain_of, encoded, watermarks_of
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
@@ -26,15 +26,23 @@ _FEATURE = "domainMetadata"
 _NOTED = "true"
 
 
+def consumers_of(snapshot: Snapshot) -> list[str]:
+    """Return the consumers that the table notes or has a domain of."""
+    names = {*snapshot.state.domains, *snapshot.metadata.configuration}
+    return sorted(name.removeprefix(WATERMARKS) for name in names if name.startswith(WATERMARKS))
+
+
 def watermark_of(snapshot: Snapshot, consumer: str) -> Watermark | None:
     """Return the consumer's watermark; None if it has never processed anything into this table.
 
     Raises WatermarkLost if it has, and the table does not hold the rows up to its watermark any more, or may not.
     """
-    domains = snapshot.state.domains
-    found = watermarks_of({name: each for name, each in domains.items() if name == domain_of(consumer)}, snapshot.uri)
-    is_noted = domain_of(consumer) in snapshot.metadata.configuration
-    watermark = found.get(consumer)
+    name = domain_of(consumer)
+    domain = snapshot.state.domains.get(name)
+    is_noted = name in snapshot.metadata.configuration
+    watermark = None if domain is None else watermarks_of({name: domain}).get(consumer)
+    if watermark is None and domain is not None and not domain.removed:
+        raise _lost(snapshot, consumer, None, "its domain holds another text, which another program has written")
     if watermark is None and is_noted:
         raise _lost(snapshot, consumer, None, "its domain is gone, which another engine has dropped")
     if watermark is None:
@@ -90,10 +98,11 @@ def _lost(
     restored_version: int | None = None,
 ) -> WatermarkLost:
     last = "" if watermark is None else f" (version {watermark.version} of {watermark.source})"
+    source = " --source SOURCE" if watermark is None else ""
     return WatermarkLost(
         f"{snapshot.uri}: the watermark of consumer {consumer!r}{last} does not hold: {what}. Nothing was processed. "
         "Find out which source version the table's rows correspond to, and set it with `airflow txlog incremental "
-        f"reset {snapshot.uri} --consumer {consumer} --to-version N`.",
+        f"reset {snapshot.uri} --consumer {consumer} --to-version N{source}`.",
         table=snapshot.uri,
         consumer=consumer,
         version=None if watermark is None else watermark.version,

@@ -106,7 +106,7 @@ def restore(
     asked = {"version": None if timestamp is not None else target.version, "timestamp": timestamp}
     version = tx.commit("RESTORE", asked, metrics, tags=tags, never_rebases=True)
     watermarks = rewound(head.state.domains, target.state.domains)
-    return Restored(version=version, metrics=metrics, rewound=rewound_text(watermarks, head.state.domains, store.root))
+    return Restored(version=version, metrics=metrics, rewound=rewound_text(watermarks, head.state.domains))
 
 
 def fill_restore(tx: Transaction, target: Snapshot, store: Store, *, ignore_missing: bool = False) -> dict[str, int]:

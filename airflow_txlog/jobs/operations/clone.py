@@ -153,7 +153,7 @@ class _Clone:
         return bool(dropped) or is_clustered or is_marked or (protocol, metadata) != (target.protocol, target.metadata)
 
     def _log_watermarks(self) -> None:
-        for consumer, mark in watermarks_of(self._source.watermarks, self._source.uri).items():
+        for consumer, mark in watermarks_of(self._source.watermarks).items():
             self._context.log(
                 f"the clone continues consumer {consumer!r} after version {mark.version} of {mark.source}"
             )

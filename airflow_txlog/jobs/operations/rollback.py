@@ -72,7 +72,7 @@ def _commit(context: LogContext, tx: Transaction, plan: RollbackPlan, number: in
     what = f"version {plan.restores} to restore" if is_restore else f"{plural(plan.removed.num_rows, 'file')} to remove"
     context.log(f"{what}, which undoes {_versions(plan.versions)}")
     assert tx.snapshot is not None
-    for line in rewound_text(plan.rewinds, tx.snapshot.state.domains, context.root):
+    for line in rewound_text(plan.rewinds, tx.snapshot.state.domains):
         context.log(line)
     with context.step("commit"):
         operation, parameters, metrics = fill_rollback(tx, context.table, plan)

@@ -607,6 +607,15 @@ def test_the_watermarks_of_a_table_are_shown_and_set(txlog: Any, folder: Path, t
     }
     assert txlog(*words, -1).code == 0
     assert "lost" not in txlog("incremental", "show", target).out
+    assert run(None, "incremental", target, **increment).status == "committed"
+    assert sorted(Table.open(target).to_arrow().column("id").to_pylist()) == [1, 2, 3, 3, 4, 4]
+    tx = Table.open(target).begin()
+    tx.set_domain("txlog.incremental.c", "null")
+    tx.commit("WRITE")
+    (shown,) = txlog("incremental", "show", target, "--json").document["consumers"]
+    assert (shown["consumer"], shown["version"], "holds another text" in shown["lost"]) == ("c", None, True)
+    assert "lost" in txlog("incremental", "show", target).out
+    assert (txlog(*words, -1).code, txlog(*words, -1, "--source", folder).code) == (2, 0)
     tx = Table.open(target).begin()
     tx.read_whole_table()
     tx.commit("RESTORE", {"version": 0, "timestamp": None}, record_empty=True)

@@ -8,12 +8,14 @@ keeps domains, so ours rewinds the watermarks (`rewound`), and a consumer looks 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
+from typing import Annotated
 
 import msgspec
 
 from airflow_txlog.engine.log.actions import DomainMetadata
-from airflow_txlog.errors import CorruptTable
+from airflow_txlog.engine.log.names import MAX_VERSION
 
 WATERMARKS = "txlog.incremental."
 """The start of the names of the domains, and of the properties that note their consumers."""
@@ -32,7 +34,7 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """The URI of the source."""
     table_id: str
     """The id of the source in its metadata: a table that is recreated gets another one."""
-    version: int
+    version: Annotated[int, msgspec.Meta(ge=-1, le=MAX_VERSION)]
     """The last version of the source whose changes are processed; -1 for none."""
     mark: str | None = None
     """The mark of that version's commit, which differs in another log; None if it is not known."""
@@ -52,19 +54,13 @@ def encoded(watermark: Watermark) -> str:
     return msgspec.json.encode(watermark, order="deterministic").decode()
 
 
-def watermarks_of(domains: Mapping[str, DomainMetadata], table: str) -> dict[str, Watermark]:
-    """Return the watermarks by consumer. Raises CorruptTable for a domain that holds none."""
+def watermarks_of(domains: Mapping[str, DomainMetadata]) -> dict[str, Watermark]:
+    """Return the watermarks by consumer, without the domains that hold none: any writer of the log may write them."""
     found = {}
     for name in sorted(domains):
         if name.startswith(WATERMARKS) and not domains[name].removed:
-            try:
+            with contextlib.suppress(msgspec.MsgspecError):
                 found[name.removeprefix(WATERMARKS)] = msgspec.json.decode(domains[name].configuration, type=Watermark)
-            except msgspec.MsgspecError as error:
-                raise CorruptTable(
-                    f"{table}: the domain {name} holds no watermark ({error}). Nothing was read. Set it again with "
-                    "`airflow txlog incremental reset`.",
-                    table=table,
-                ) from error
     return found
 
 
@@ -89,14 +85,20 @@ def rewound(
     return found
 
 
-def rewound_text(domains: Collection[DomainMetadata], now: Mapping[str, DomainMetadata], table: str) -> list[str]:
+def rewound_text(domains: Collection[DomainMetadata], now: Mapping[str, DomainMetadata]) -> list[str]:
     """Return a line for people on each watermark that `domains` rewind."""
-    before = watermarks_of(now, table)
-    after = watermarks_of({each.domain: each for each in domains}, table)
+    before = watermarks_of(now)
+    after = watermarks_of({each.domain: each for each in domains})
     lines = []
-    for consumer in (each.domain.removeprefix(WATERMARKS) for each in domains):
-        was = f"from version {before[consumer].version} " if consumer in before else ""
-        to = f"to version {after[consumer].version}" if consumer in after else "to the start"
-        source = (after.get(consumer) or before[consumer]).source
-        lines.append(f"the watermark of consumer {consumer!r} goes back {was}{to} of {source}")
+    for domain in domains:
+        consumer = domain.domain.removeprefix(WATERMARKS)
+        was, will = before.get(consumer), after.get(consumer)
+        known = will or was
+        unread = "the start" if domain.removed else "a text that is no watermark"
+        lines.append(
+            f"the watermark of consumer {consumer!r} goes back "
+            + ("" if was is None else f"from version {was.version} ")
+            + f"to {unread if will is None else f'version {will.version}'}"
+            + ("" if known is None else f" of {known.source}")
+        )
     return lines

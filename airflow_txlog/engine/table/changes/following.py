@@ -259,7 +259,7 @@ def mark_of(file: FileInfo) -> str:
 
 def mark_at(store: Store, version: int) -> str | None:
     """Return the mark of the version's commit; None if the log does not hold the commit."""
-    info = store.stat(commit_name(version))
+    info = None if version < 0 else store.stat(commit_name(version))
     return None if info is None else mark_of(info)
 
 

@@ -167,13 +167,15 @@ class _Run:
 
     def _is_all(self, mark: Watermark) -> bool:
         """Return whether the source certainly is the one that was processed, and has no later version."""
+        if mark.version < 0:
+            return False
         tail = list_tail(self._table.store, mark.version)
         file = tail.commits.get(mark.version)
         return tail.latest == mark.version and file is not None and mark_of(file) == mark.mark
 
     def _log_other_consumers(self, target: Snapshot, head: Snapshot) -> None:
         """Log the consumers that bring rows of the same source into the target: a renamed one begins anew."""
-        for consumer, other in watermarks_of(target.state.domains, target.uri).items():
+        for consumer, other in watermarks_of(target.state.domains).items():
             if other.table_id == head.metadata.id:
                 self._context.log(
                     f"warning: {self.consumer!r} is a new consumer of {head.uri}, whose rows up to version "

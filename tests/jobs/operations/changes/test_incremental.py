@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def increment(source: Table, target: Table | Path, *, consumer: str = "c", **arg
 
 def mark(target: Table, consumer: str = "c") -> int | None:
     """The version of the source that the target's watermark names; None without one."""
-    found = watermarks_of(target.snapshot().state.domains, target.uri).get(consumer)
+    found = watermarks_of(target.snapshot().state.domains).get(consumer)
     return None if found is None else found.version
 
 
@@ -578,6 +579,27 @@ def test_a_consumer_without_its_domain_does_not_start_over(tmp_path: Path) -> No
     tx.commit("ALTER TABLE")
     error = error_of(increment(source, target))
     assert (error["type"], error["facts"]["consumer"]) == ("WatermarkLost", "c")
+
+
+HOSTILE = ["", "null", '{"source": "s"}', json.dumps({"source": "s", "tableId": "i", "version": 10**30})]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_domain_without_a_watermark_stops_its_own_consumer_alone(tmp_path: Path, text: str) -> None:
+    source, target = two_tables(tmp_path)
+    tx = target.begin()
+    tx.set_domain("txlog.incremental.c", text)
+    tx.commit("WRITE")
+    append(source, rows(1, start=20))
+    error = error_of(increment(source, target))
+    assert error["type"] == "WatermarkLost", error
+    assert "--source" in error["message"]
+    committed(increment(source, target, consumer="d", starting=3))
+    assert ids(target) == [0, 1, 2, 10, 11, 12, 20]
+    Table.open(target.uri).restore(0)
+    assert (ids(target), mark(target)) == ([0, 1, 2, 10, 11, 12], 2)
+    committed(increment(source, target))
+    assert ids(target) == [0, 1, 2, 10, 11, 12, 20]
 
 
 def test_a_clone_of_the_target_continues(tmp_path: Path) -> None:

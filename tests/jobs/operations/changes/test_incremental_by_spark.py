@@ -47,7 +47,7 @@ def test_other_tables_are_read_at_versions_that_the_watermark_records(spark: Spa
     append(orders, rows(1, start=50))
     committed(increment(spark, tmp_path / "t", sql, application=retried, **given))
     target = Table.open(tmp_path / "t")
-    mark = watermarks_of(target.snapshot().state.domains, target.uri)["c"]
+    mark = watermarks_of(target.snapshot().state.domains)["c"]
     assert (ids(target), mark.version, mark.others) == ([0, 1, 2, 3], 2, {names.uri: 2})
     committed(increment(spark, target, sql, **given))
     assert ids(target) == [0, 1, 2, 3, 50]
