@@ -267,6 +267,7 @@ class NewestEvents(MergeRows):
         known, new = self._tombstones, None if self._context.is_dry_run else self.to_remember(prepared.source)
         assert known is not None
         if new is None:
+            self._recording.forget(tx, known)
             return change
         write, first = self._recording.begin(tx, known, new), change.before_commit
 

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import msgspec
 import pyarrow as pa
@@ -33,8 +34,9 @@ _HOUR_MS = 3_600_000
 _NUMBERS_BITS = 20
 # A file that no manifest lists may belong to a job that runs, or to a version that a RESTORE brings back.
 _LEAST_AGE_MS = 8 * 24 * _HOUR_MS
-# Beyond this many files, those of earlier runs become one.
+# From this many files on, those of earlier runs become one for each of the shares of their life.
 _MOST_FILES = 16
+_SHARES_OF_LIFE = 8
 _FILE = re.compile(r"[\w.-]+\.parquet", re.ASCII)
 
 
@@ -119,8 +121,8 @@ def tombstones_of(
 ) -> Tombstones:
     """Return the tombstones that the snapshot names for these columns of the table.
 
-    A commit that lands first and names others is a conflict. Raises CorruptTable if their manifest is gone while a
-    tombstone in it may still count.
+    A commit that lands first and names others is a conflict. Raises CorruptTable if their manifest or a file in it is
+    gone while a tombstone may still count.
     """
     fields = [snapshot.delta_schema.by_name[name.lower()] for name in (*keys, kept_sequence)]
     # A renamed column keeps its physical name, and a clone has another id.
@@ -139,10 +141,10 @@ def tombstones_of(
     if found.number is None or found.number <= NO_TOMBSTONES:
         return found
     may_matter = context.clock.now_ms() - (found.number >> _NUMBERS_BITS) < hours * _HOUR_MS
-    return replace(found, files=_listed(context, found.path_of(found.number), may_matter=may_matter))
+    return replace(found, files=_listed(context, found, found.path_of(found.number), may_matter=may_matter))
 
 
-def _listed(context: JobContext, path: str, *, may_matter: bool) -> tuple[TombstoneFile, ...]:
+def _listed(context: JobContext, known: Tombstones, path: str, *, may_matter: bool) -> tuple[TombstoneFile, ...]:
     try:
         found = msgspec.json.decode(context.store.read(path), type=_Manifest)
     except FileNotFoundError as error:
@@ -153,7 +155,12 @@ def _listed(context: JobContext, path: str, *, may_matter: bool) -> tuple[Tombst
         raise _broken(context, path, "cannot be read") from error
     if found.format != 1 or not all(_FILE.fullmatch(file.name) for file in found.files):
         raise _broken(context, path, "is not of a form that this release knows")
-    return found.files
+    sizes = {info.path: info.size_bytes for info in context.store.list(known.folder)} if found.files else {}
+    if all(sizes.get(f"{known.folder}/{file.name}") == file.size_bytes for file in found.files):
+        return found.files
+    if not may_matter:
+        return ()
+    raise _broken(context, path, "names files that are gone or have changed")
 
 
 def _broken(context: JobContext, path: str, what: str) -> CorruptTable:
@@ -174,6 +181,11 @@ class Recording:
         self._life_ms = int(hours * _HOUR_MS)
         self._written: list[str] = []
 
+    def forget(self, tx: Transaction, known: Tombstones) -> None:
+        """Have the commit name no tombstones any more, if they have no life."""
+        if not self._life_ms and (known.number or 0) > NO_TOMBSTONES:
+            tx.set_application(known.application, NO_TOMBSTONES)
+
     def begin(self, tx: Transaction, known: Tombstones, new: Task) -> Callable[[], None]:
         """Have the commit name a new manifest; return the step that writes it and the tombstones that `new` yields."""
         clock = self._context.clock
@@ -190,13 +202,25 @@ class Recording:
         new = self._staged(known, task, now_ms)
         kept = [file for file in known.files if file.recorded_ms > now_ms - self._life_ms]
         if len(kept) >= _MOST_FILES:
-            latest_ms = max(file.recorded_ms for file in kept)
-            kept = self._staged(known, Task(source=known.scan(context, kept)), latest_ms)
+            kept = self._fewer(known, kept)
         manifest = _Manifest(format=1, files=(*kept, *new))
         path, data = known.path_of(number), msgspec.json.encode(manifest)
         if not context.store.put_if_absent(path, data) and context.store.read(path) != data:
             raise _broken(context, path, "is another job's")
         self._sweep(known, manifest, now_ms)
+
+    def _fewer(self, known: Tombstones, kept: Sequence[TombstoneFile]) -> list[TombstoneFile]:
+        """Unite the files that were recorded at about the same time, so that old tombstones still expire."""
+        share_ms = max(self._life_ms // _SHARES_OF_LIFE, 1)
+        fewer: list[TombstoneFile] = []
+        for _, found in groupby(
+            sorted(kept, key=lambda file: file.recorded_ms), lambda file: file.recorded_ms // share_ms
+        ):
+            files = list(found)
+            if len(files) > 1:
+                files = self._staged(known, Task(source=known.scan(self._context, files)), files[-1].recorded_ms)
+            fewer += files
+        return fewer
 
     def _staged(self, known: Tombstones, task: Task, recorded_ms: int) -> list[TombstoneFile]:
         """Write the rows of the task as tombstones."""

@@ -157,6 +157,44 @@ def test_many_runs_with_deletions_leave_few_files_of_tombstones(tmp_path: Path) 
     assert apply(table, [(key, 4, "late", "u") for key in range(18)]).status == "nothing_to_do"
 
 
+def manifests(table: Table) -> list[Path]:
+    return sorted((Path(table.uri.removeprefix("file://")) / FOLDER).glob("*/*.json"))
+
+
+def test_old_tombstones_expire_although_their_files_become_few(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    committed(apply(table, [(1, 5, None, "d")]))
+    committed(apply(table, [(2, 5, None, "d")]))
+    listed = json.loads(manifests(table)[-1].read_text())
+    old, new = sorted(listed["files"], key=lambda file: file["recorded_ms"])
+    old["recorded_ms"] -= 100 * 3_600_000
+    manifests(table)[-1].write_text(json.dumps({**listed, "files": [old, *[new] * 20]}))
+    committed(apply(table, [(3, 5, None, "d")]))
+    assert len(json.loads(manifests(table)[-1].read_text())["files"]) == 3
+    assert apply(table, [(key, 4, "late", "u") for key in (1, 2, 3)]).status == "nothing_to_do"
+    committed(apply(table, [(4, 5, None, "d")], tombstone_hours=90))
+    committed(apply(table, [(key, 4, "late", "u") for key in (1, 2, 3, 4)]))
+    assert rows_of(table) == {(1, 4, "late")}
+
+
+@pytest.mark.parametrize("size_bytes", [None, -(10**12), 0, 10**15], ids=str)
+def test_a_lost_file_or_a_false_list_is_noticed_until_one_run_forgets_it(size_bytes: int | None, tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    committed(apply(table, [(1, 5, None, "d")]))
+    (manifest,) = manifests(table)
+    listed = json.loads(manifest.read_text())
+    if size_bytes is None:
+        (manifest.parent / listed["files"][0]["name"]).unlink()
+    else:
+        listed["files"][0]["size_bytes"] = size_bytes
+        manifest.write_text(json.dumps(listed))
+    error = error_of(apply(table, [(2, 5, "a", "u")]))
+    assert (error["type"], error["retryable"], "are gone" in error["message"]) == ("CorruptTable", False, True), error
+    committed(apply(table, [(2, 5, "a", "u")], tombstone_hours=0))
+    committed(apply(table, [(3, 5, "b", "u")]))
+    assert rows_of(table) == {(2, 5, "a"), (3, 5, "b")}
+
+
 def test_tombstones_expire_and_a_lost_list_is_noticed(tmp_path: Path) -> None:
     table = empty(tmp_path / "t")
     committed(apply(table, [(1, 5, None, "d")]))
