@@ -34,7 +34,7 @@ class Events:
     """The events of a source: the columns that order and identify them, and those that rows get.
 
     `deletes`: the condition of an event that deletes its row, bound to the source's columns; None: no event does.
-    `nulls`: text keys whose empty value the table stores as NULL. `table` is for errors.
+    `nulls`: columns whose empty value the table stores as NULL. `table` is for errors.
     """
 
     keys: tuple[str, ...]
@@ -50,6 +50,14 @@ class Events:
             return pa.repeat(pa.scalar(False), rows.num_rows)
         (batch,) = rows.combine_chunks().to_batches()
         return passing(self.deletes, batch)
+
+    def as_kept(self, rows: pa.Table) -> pa.Table:
+        """Return the rows with NULL for each value that the table stores as NULL."""
+        for name in self.nulls:
+            column = rows.column(name)
+            kept = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
+            rows = rows.set_column(rows.column_names.index(name), name, kept)
+        return rows
 
     def check_whole(self, rows: pa.Table) -> None:
         """Raise SchemaMismatch for an event without a key or a sequence."""

@@ -131,7 +131,9 @@ def same_values(pairs: Iterable[tuple[pa.Array, pa.Array]], count: int) -> pa.Bo
 
 def _same(one: pa.Array, other: pa.Array) -> pa.BooleanArray:
     if pa.types.is_nested(one.type):
-        return pa.array([a == b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], pa.bool_())
+        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+        # NaN equals itself only by its text.
+        return pa.array([a == b or repr(a) == repr(b) for a, b in pairs], pa.bool_())
     are_null = pc.and_(pc.is_null(one), pc.is_null(other))
     same = pc.or_(pc.fill_null(pc.equal(one, other), False), are_null)
     if not pa.types.is_floating(one.type):

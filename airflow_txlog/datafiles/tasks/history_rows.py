@@ -60,7 +60,8 @@ class History:
         before = tables[1].select(self.of_row).rename_columns([*of.columns, *self.times])
         # A row without a start has no place in a history, and stays as it is.
         before = before.filter(before.column(self.start).is_valid())
-        parts = [self._items(tables[0], of.sequence, of.deleting(tables[0]), _NEW), *self._items_of_rows(before)]
+        new = self._items(of.as_kept(tables[0]), of.sequence, of.deleting(tables[0]), _NEW)
+        parts = [new, *self._items_of_rows(before)]
         for each in tables[2:]:
             deletes, sequence = each.column(DELETES_COLUMN), each.column(SEQUENCE_COLUMN)
             named = each.select(self.of_remembered).rename_columns(of.columns)

@@ -33,6 +33,7 @@ from airflow_txlog.engine.table.schema.types import Primitive, StructField, Stru
 from airflow_txlog.errors import SchemaMismatch, UnsupportedPredicate
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.changes.tombstones import Recording, Tombstones, check_life, tombstones_of
+from airflow_txlog.jobs.operations.merge.by_keys import kept_as_null
 from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
 from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, PairColumns, equal_columns
 from airflow_txlog.jobs.resume.attempts import Change, predicate_parameter
@@ -71,7 +72,7 @@ class Met:
     columns: tuple[str, ...]
     deletes: Expression | str | None
     nulls: frozenset[str] = frozenset()
-    """Keys of texts whose empty value the table stores as NULL."""
+    """Columns of rows whose empty value the table stores as NULL."""
 
 
 def met_columns(context: JobContext, changes: ApplyChanges, snapshot: Snapshot, columns: StructType) -> Met:
@@ -114,7 +115,7 @@ def met_columns(context: JobContext, changes: ApplyChanges, snapshot: Snapshot, 
                 table=root,
                 columns=[name],
             )
-    partitions = {name.lower() for name in snapshot.partition_columns}
+    nulls = {name.lower() for name in kept_as_null(snapshot)}
     return Met(
         # In one order, whatever the order of the argument: tombstones have no names of columns.
         keys=tuple(sorted(keys, key=lambda name: table.by_name[name.lower()].physical_name)),
@@ -122,9 +123,7 @@ def met_columns(context: JobContext, changes: ApplyChanges, snapshot: Snapshot, 
         kept_sequence=kept,
         columns=chosen,
         deletes=_condition(context, changes, columns),
-        nulls=frozenset(
-            key for key in keys if key.lower() in partitions and columns.by_name[key.lower()].type is Primitive.STRING
-        ),
+        nulls=frozenset(name for name in chosen if name.lower() in nulls),
     )
 
 

@@ -8,7 +8,7 @@ snapshot without rows deletes or ends none, whatever the limits allow: it is the
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import AnyClause, ApplySnapshot, DeleteClause, InsertClause, Merge, UpdateClause
@@ -28,7 +28,7 @@ from airflow_txlog.engine.table.schema.types import (
 from airflow_txlog.engine.table.snapshot.commit_times import parse_moment
 from airflow_txlog.errors import ExpectationFailed, InvalidInput, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.operations.merge.by_keys import MergeByKeys, merge_by_keys
+from airflow_txlog.jobs.operations.merge.by_keys import MergeByKeys, kept_as_null, merge_by_keys
 from airflow_txlog.jobs.operations.merge.job import PreparedMerge
 from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, source_values
 from airflow_txlog.jobs.rows.checked_change import check_ended_rows
@@ -92,9 +92,12 @@ def as_history_merge(operation: ApplySnapshot, differs: str | None, columns: Seq
     return merge_by_keys(operation, *clauses)
 
 
-def differing(table: StructType, source: StructType, keys: Iterable[str], root: str) -> str | None:
+def differing(
+    table: StructType, source: StructType, keys: Iterable[str], empty: Mapping[str, str], root: str
+) -> str | None:
     """Return the condition for rows with equal keys to differ in a column that both have; None if there is none.
 
+    `empty`: SQL for the empty value of each column that stores it as NULL.
     Raises UnsupportedFeature for a column of a type whose values Spark does not compare.
     """
     known, same = {key.lower() for key in keys}, []
@@ -105,7 +108,11 @@ def differing(table: StructType, source: StructType, keys: Iterable[str], root: 
             if isinstance(field.type, Primitive | DecimalType) and field.type != held.type:
                 # As the table will store it: the text 07 is not the number 7.
                 theirs = f"CAST({theirs} AS {field.type})"
-            same.append(f"{_compared(ours, field, root)} <=> {_compared(theirs, field, root)}")
+            ours, theirs = _compared(ours, field, root), _compared(theirs, field, root)
+            is_same = f"{ours} <=> {theirs}"
+            if field.name in empty:
+                is_same = f"({is_same} OR {ours} IS NULL AND {theirs} = {empty[field.name]})"
+            same.append(is_same)
     return f"NOT ({' AND '.join(same)})" if same else None
 
 
@@ -159,7 +166,8 @@ class _Snapshot(MergeByKeys):
         if self._described.schema_evolution:
             # The table gets these columns before its rows are compared.
             table = StructType((*table, *(field for field in columns if table.find(field.name) is None)))
-        self._merge = as_merge(self._described, differing(table, columns, self._keys, self._context.root))
+        differs = differing(table, columns, self._keys, kept_as_null(snapshot), self._context.root)
+        self._merge = as_merge(self._described, differs)
 
     def check(self, prepared: PreparedMerge, found: Found) -> None:
         super().check(prepared, found)
@@ -205,7 +213,7 @@ class _History(_Snapshot):
         ]
         if problems:
             raise rows_do_not_fit(problems, shown_types(columns), shown_types(data), root)
-        differs = differing(data, columns, self._keys, root)
+        differs = differing(data, columns, self._keys, kept_as_null(snapshot), root)
         self._merge = as_history_merge(described, differs, [field.name for field in columns])
 
     def inserts_nothing(self, matches: Matches) -> SourceRowSet:

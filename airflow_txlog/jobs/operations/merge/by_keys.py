@@ -34,7 +34,7 @@ _CHECKING = "check the keys of the source"
 _EMPTY: dict[DataType, str] = {Primitive.STRING: "''", Primitive.BINARY: "X''"}
 
 
-def _kept_as_null(snapshot: Snapshot) -> dict[str, str]:
+def kept_as_null(snapshot: Snapshot) -> dict[str, str]:
     """Return the partition columns whose empty value the log keeps as null, with SQL for that value.
 
     Source: protocol, "Partition Value Serialization".
@@ -140,12 +140,10 @@ class MergeByKeys(MergeRows):
 
         `columns`: the source's by the target's.
         """
-        source, kept_as_null = prepared.source, _kept_as_null(prepared.snapshot)
+        source, empty = prepared.source, kept_as_null(prepared.snapshot)
         rows = read_input(self._context, source.files, stored_of(source, columns.values()), _CHECKING)
         arrays = [
-            pc.if_else(pc.equal(rows.column(held), ""), None, rows.column(held))
-            if name in kept_as_null
-            else rows.column(held)
+            pc.if_else(pc.equal(rows.column(held), ""), None, rows.column(held)) if name in empty else rows.column(held)
             for name, held in columns.items()
         ]
         keys = pa.table(arrays, names=[f"k{number}" for number in range(len(arrays))])
@@ -159,7 +157,7 @@ class MergeByKeys(MergeRows):
         (insert,) = judged.clauses.not_matched
         stored = {name.lower(): sql for name, sql in insert.values.items()}
         keys = [f"k{number}" for number in range(len(self._keys))]
-        empty = {name.lower(): literal for name, literal in _kept_as_null(prepared.snapshot).items()}
+        empty = {name.lower(): literal for name, literal in kept_as_null(prepared.snapshot).items()}
         texts = [
             f"nullif({stored[name]}, {empty[name]})" if name in empty else stored[name]
             for name in map(str.lower, self._keys)

@@ -178,7 +178,7 @@ def test_old_tombstones_expire_although_their_files_become_few(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("size_bytes", [None, -(10**12), 0, 10**15], ids=str)
-def test_a_lost_file_or_a_false_list_is_noticed_until_one_run_forgets_it(size_bytes: int | None, tmp_path: Path) -> None:
+def test_a_lost_file_or_a_false_list_is_noticed_until_a_run_forgets_it(size_bytes: int | None, tmp_path: Path) -> None:
     table = empty(tmp_path / "t")
     committed(apply(table, [(1, 5, None, "d")]))
     (manifest,) = manifests(table)
@@ -254,6 +254,15 @@ def test_events_that_a_newer_one_decides_may_differ_and_equal_ones_count_once(tm
     rows: list[Event] = [(1, 5, "a", "u"), (1, 5, "b", "u"), (1, 6, None, "u"), (1, 6, None, "u"), (2, 1, "x", "d")]
     committed(apply(table, [*rows, (2, 1, "y", "d")]))
     assert rows_of(table) == {(1, 6, None)}
+
+
+def test_equal_events_count_once_whatever_is_in_their_lists(tmp_path: Path) -> None:
+    kinds = pa.schema([("id", pa.int64()), ("at", pa.int32()), ("v", pa.list_(pa.float64()))])
+    table = make_table(tmp_path / "t", kinds.empty_table())
+    pq.write_table(pa.table([[1, 1], [5, 5], [[float("nan"), 1.5]] * 2], kinds), tmp_path / "e.parquet")
+    source = {"format": "parquet", "path": str(tmp_path / "e.parquet")}
+    committed(run(None, "apply_changes", table, source=source, keys=["id"], sequence_by="at"))
+    assert len(table.to_arrow()) == 1
 
 
 def test_types_must_be_those_of_the_table(tmp_path: Path) -> None:

@@ -211,6 +211,13 @@ def test_a_table_without_columns_of_times_is_refused(
     assert (error["type"], says in error["message"]) == (error_type, True), error
 
 
+def test_an_empty_text_that_a_partition_stores_as_null_begins_no_row_again(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t", partition_by=["name"])
+    for at in (1, 2, 3):
+        apply(table, [(1, at, "", 1.5, "u")])
+    assert rows_of(table) == [(1, None, 1.5, 1, None, True)]
+
+
 @pytest.mark.long("killed after each change of a store")
 def test_a_history_that_is_killed_anywhere_is_kept_once(tmp_path: Path) -> None:
     first: list[Event] = [(1, 1, "a", None, "u"), (2, 1, "b", None, "u")]

@@ -200,3 +200,12 @@ def test_columns_that_do_not_fit_a_history_are_refused(
     )
     error = error_of(apply(None, table, source_of(tmp_path / "in", ROWS), 1, **more))
     assert (error["type"], said in error["message"]) == (type_, True), error["message"]
+
+
+def test_an_empty_text_that_a_partition_stores_as_null_is_no_change(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", SCHEMA.empty_table(), partition_by=["p"])
+    source = source_of(tmp_path / "in", [(1, "", "a"), (2, "x", "")])
+    committed(apply(None, table, source, 1))
+    assert apply(None, table, source, 2).status == "nothing_to_do"
+    committed(apply(None, table, source_of(tmp_path / "in", [(1, "y", "a"), (2, "", "")]), 3))
+    assert len(table.to_arrow()) == 4
