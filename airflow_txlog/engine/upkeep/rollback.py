@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.engine.commit.conflicts import harmful_changes
 from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN
-from airflow_txlog.engine.commit.content.watermarks import WATERMARKS, rewound
+from airflow_txlog.engine.commit.content.watermarks import TOMBSTONES, WATERMARKS, rewound
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.log.actions import (
@@ -136,13 +136,17 @@ def fill_rollback(tx: Transaction, table: DeltaTable, plan: RollbackPlan) -> tup
     Return the operation, its parameters and its metrics, as the commit has them. Raises the errors of `fill_restore`.
     """
     assert tx.read_version == plan.head
-    target = None if plan.restores is None else table.snapshot(plan.restores)
+    first = plan.versions[0]
+    before = None if first == 0 else table.snapshot(first - 1)
     for app_id in plan.transactions:
-        before = None if target is None else target.application_version(app_id)
-        tx.set_application(app_id, NOT_DONE if before is None else before)
-    if target is not None:
-        metrics = fill_restore(tx, target, table.store)
-        return "RESTORE", {"version": target.version, "timestamp": None}, metrics
+        # An id that other runs have moved before, such as that of the table's tombstones, has the number of that time.
+        number = None if before is None else before.application_version(app_id)
+        tx.set_application(app_id, NOT_DONE if number is None else number)
+    if plan.restores is not None:
+        assert before is not None
+        assert before.version == plan.restores
+        metrics = fill_restore(tx, before, table.store)
+        return "RESTORE", {"version": before.version, "timestamp": None}, metrics
     tx.remove(plan.removed)
     if plan.metadata is not None:
         tx.set_metadata(plan.metadata, is_checked=True)
@@ -229,10 +233,14 @@ def _files(commit: Commit) -> list[Add | Remove]:
 
 
 def _changes_something(commit: Commit) -> bool:
-    """Return whether the commit changes rows, metadata or a domain; moving rows and recording something do not."""
+    """Return whether the commit changes rows, tombstones, metadata or a domain.
+
+    Moving rows and recording that work is done do not.
+    """
     moves_rows = [each for each in _files(commit) if each.data_change]
     domains = [each for each in commit.domains if each.domain != ROW_TRACKING_DOMAIN]
-    return bool(moves_rows or commit.cdc or commit.metadata or commit.protocol or domains)
+    tombstones = [each for each in commit.transactions if each.app_id.startswith(TOMBSTONES)]
+    return bool(moves_rows or tombstones or commit.cdc or commit.metadata or commit.protocol or domains)
 
 
 def _without_undone(commits: Sequence[Commit]) -> list[Commit]:
@@ -303,11 +311,14 @@ def _blocking(table: DeltaTable, own: Sequence[Commit], others: Sequence[Commit]
     """Return the other commits that forbid the removal of our files: all of them if ours did more than append."""
     first, files = own[0].version, {canonical_path(add.path, table.uri) for commit in own for add in commit.adds}
     marks = {each.domain for commit in own for each in commit.domains if _is_mark(each)}
+    app_ids = {each.app_id for commit in own for each in commit.transactions}
     found = [
         each
         for each in others
         if _may_build_on(each, first)
         or marks & {domain.domain for domain in each.domains}
+        # Its number would go back with ours.
+        or app_ids & {transaction.app_id for transaction in each.transactions}
         or any(canonical_path(action.path, table.uri) in files for action in _files(each))
     ]
     return found if is_append or (all(_only_appends(commit, table) for commit in own) and found) else list(others)

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.commit.content.watermarks import Watermark
+from airflow_txlog.engine.commit.content.watermarks import TOMBSTONES, Watermark
 from airflow_txlog.engine.upkeep.consumers import set_watermark, watermark_of
 from airflow_txlog.engine.upkeep.rollback import (
     NOT_DONE,
@@ -30,6 +30,7 @@ from tests.helpers.rows import append, make_table, stage
 
 RUN = {"airflow.dag_id": "orders", "airflow.run_id": "r1", "airflow.task_id": "load"}
 OTHER = {**RUN, "airflow.run_id": "r2"}
+REMEMBERED = f"{TOMBSTONES}k"
 APP = ("airflow_txlog/x/orders/load/r1/-1", 1)
 
 
@@ -202,6 +203,37 @@ def test_undone_work_counts_as_not_done_also_for_other_readers(tmp_path: Path) -
     assert table.snapshot().application_version(APP[0]) == NOT_DONE
     table.checkpoint()
     assert Table.open(table.uri).snapshot().application_version(APP[0]) == NOT_DONE
+
+
+def record(table: Table, number: int, tags: dict[str, str]) -> int:
+    """Commit tombstones alone, as of events that delete what the table does not have."""
+    tx = table.begin()
+    tx.set_application(REMEMBERED, number)
+    return tx.commit("MERGE", {}, tags=tags, record_empty=True)
+
+
+def test_the_tombstones_of_earlier_runs_stay(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    record(table, 100, OTHER)
+    append(table, rows(2, start=10), application=(REMEMBERED, 200), tags=RUN)
+    append(table, rows(1, start=20))
+    undo(table)
+    assert ids(table) == [*range(5), 20]
+    assert table.snapshot().application_version(REMEMBERED) == 100
+
+
+def test_tombstones_alone_are_undone_and_those_of_a_later_run_are_in_the_way(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    record(table, 100, OTHER)
+    record(table, 200, RUN)
+    record(table, 300, OTHER)
+    assert [each.version for each in plan(table).in_the_way] == [4]
+    assert plan(table, OTHER).in_the_way[0].version == 3
+    table = make_table(tmp_path / "alone", rows(5))
+    record(table, 100, OTHER)
+    record(table, 200, RUN)
+    undo(table)
+    assert table.snapshot().application_version(REMEMBERED) == 100
 
 
 def test_a_rollback_that_was_undone_can_be_made_again(tmp_path: Path) -> None:
