@@ -9,13 +9,15 @@ Source: parquet.thrift, Statistics; Parquet, "Plain" encoding; delta-spark, trun
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from typing import Any, Self, TypeVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -110,13 +112,15 @@ class Forms:
 
     def is_key(self, path: str) -> bool:
         """Return whether a leaf column is the key, or its statistics or partition values in a checkpoint."""
-        return path in self.paths or (is_of_statistics(path) and path.endswith(tuple(f".{own}" for own in self.paths)))
+        # Writers may change the case of a name.
+        path, own = path.lower(), tuple(each.lower() for each in self.paths)
+        return path in own or (is_of_statistics(path) and path.endswith(tuple(f".{each}" for each in own)))
 
     # --- values of columns ------------------------------------------------------------------------------------------
 
     def searches(self, kind: pa.DataType, path: str) -> bool:
         """Return whether a leaf column may hold a value: the key, and every column of texts or bytes."""
-        return self.is_key(path) or (bool(self._rare) and (is_text(kind) or is_bytes(kind)))
+        return self.is_key(path) or is_text(kind) or (bool(self._rare) and is_bytes(kind))
 
     def in_column(self, leaf: pa.Array, path: str) -> int:
         """Return how many rows of a leaf column hold one of the values; of texts in the key, which are one."""
@@ -125,6 +129,9 @@ class Forms:
         if not len(values):
             return 0
         if is_text(kind) and not self.is_key(path):
+            named = self._naming(values) if self._common else 0
+            if not self._rare or named:
+                return named
             # A shorter text holds none.
             values = values.filter(pc.greater_equal(pc.binary_length(values), self._shortest_bytes))
             if len(self._patterns) > len(self._beginnings):
@@ -134,6 +141,13 @@ class Forms:
         count: int = pc.sum(pc.is_in(values, value_set=self._of_type(kind))).as_py() or 0
         # A variant holds texts among other bytes.
         return count or int(is_bytes(kind) and self.in_bytes(values.buffers()[-1] or b""))
+
+    def _naming(self, texts: pa.Array) -> int:
+        """Return how many texts name the column and hold a number, a date or a tiny text."""
+        names = "|".join(map(re.escape, sorted(self.names)))
+        pattern = f"(?:^|[^0-9A-Za-z_])(?:{names})(?:$|[^0-9A-Za-z_])"
+        few = texts.filter(pc.match_substring_regex(texts, pattern, ignore_case=True))
+        return sum(self.in_named_text(text, "") for text in few.drop_null().to_pylist())
 
     @cached_property
     def _shortest_bytes(self) -> int:
@@ -180,6 +194,8 @@ class Forms:
         key whose bytes are not known here.
         """
         physical, path = column.physical_type, column.path
+        if not self.is_key(path) and not self._rare:
+            return Plain()
         if physical == "BYTE_ARRAY" and not pa.types.is_decimal(kind):
             return self._plain_bytes
         if not self.is_key(path):
@@ -223,7 +239,14 @@ class Forms:
         words = set(_WORDS.findall(text))
         if key.lower() not in self.names and self.names.isdisjoint(word.lower() for word in words):
             return False
+        if self.are_numbers and not self._numbers.isdisjoint(map(_number, words | {text})):
+            return True
         return not words.isdisjoint(self._common) or any(form in text for form in self._phrases)
+
+    @cached_property
+    def _numbers(self) -> frozenset[Decimal]:
+        """The values that are numbers, which JSON spells with more or fewer zeros."""
+        return frozenset(number for number in map(_number, self.texts) if number is not None)
 
     @cached_property
     def _common(self) -> frozenset[str]:
@@ -239,7 +262,8 @@ class Forms:
 
     @cached_property
     def _rare(self) -> list[str]:
-        return sorted(self.texts - self._common)
+        plain = self.texts - self._common
+        return sorted(plain.union(*map(_escaped, plain)))
 
     def in_bytes(self, data: bytes | pa.Buffer) -> bool:
         """Return whether bytes hold one of the values that no text holds by chance, in UTF-8 or UTF-16."""
@@ -283,15 +307,15 @@ class Forms:
 
 MARK = "(a subject)"
 """Stands for a value in what people read."""
-_PARSED = frozenset(("minValues", "maxValues", "partitionValues_parsed"))
+_PARSED = frozenset(("minvalues", "maxvalues", "partitionvalues_parsed"))
 
 
 def is_of_statistics(path: str) -> bool:
     """Return whether a column of a checkpoint, or a member of JSON, is below statistics or partition values."""
-    return not _PARSED.isdisjoint(path.split("."))
+    return not _PARSED.isdisjoint(path.lower().split("."))
 
 
-_WORDS = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)|\w+")
+_WORDS = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w)|\w+")
 
 
 def _spellings(value: pa.Scalar) -> Iterable[str]:
@@ -308,11 +332,32 @@ def _spellings(value: pa.Scalar) -> Iterable[str]:
             yield text
         return
     text = plain if isinstance(plain, str) else str(value.cast(pa.string()).as_py())
+    if pa.types.is_timestamp(value.type):
+        # Writers differ in the parts of a second and in the zone's name.
+        yield from (f"{text[:10]}{between}{text[11:19]}" for between in "T ")
     if text:
         yield text
     identifier = _identifier(text)
     if identifier is not None:
         yield from (str(identifier), identifier.hex)
+
+
+def _escaped(text: str) -> Iterator[str]:
+    """Yield a text as JSON and URLs spell it."""
+    for is_ascii in (True, False):
+        spelled = json.dumps(text, ensure_ascii=is_ascii)[1:-1]
+        yield spelled
+        yield re.sub(r"(?<=\\u)[0-9a-f]{4}", lambda digits: digits[0].upper(), spelled)
+    for safe in ("", "/", "@"):
+        yield quote(text, safe=safe)
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
 
 
 def _identifier(text: str) -> uuid.UUID | None:
@@ -371,7 +416,9 @@ def _cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
         found = []
         for value in values:
             try:
-                found.append(value.cast(kind).as_py())
+                # Of an integer's type Arrow looks at the width, not at the value.
+                exact = pa.scalar(Decimal(value.as_py())) if pa.types.is_integer(value.type) else value
+                found.append(exact.cast(kind).as_py())
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 continue
         return pa.array(found, kind)

@@ -13,27 +13,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import pyarrow as pa
-
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.parquet_traces import traces_in_parquet
-from airflow_txlog.engine.erasure.text_traces import decompressed, traces_in_text
+from airflow_txlog.engine.erasure.text_traces import decompressed, text_of, traces_in_text
 from airflow_txlog.engine.erasure.traces import Trace
-from airflow_txlog.errors import TxlogError
 from airflow_txlog.storage.base import FileInfo, Store
 
 Verdict = Literal["absent", "found", "statistic only", "deleted", "not readable"]
 Method = Literal["decoded", "text", "bytes", "name"]
 
 _PARQUET = (b"PAR1", b"PARE")
-# Formats that hold no value: positions of rows, and Hadoop's sums of a local file's bytes.
+# Formats that hold no value, with their first bytes: positions of rows, and Hadoop's sums of a local file's bytes.
 _WITHOUT_VALUES = re.compile(r"(^|/)(deletion_vector_[0-9a-f-]{36}\.bin|\.[^/]+\.crc)$")
+_WITHOUT_VALUES_START = (b"\x01", b"crc\0")
 _COPIED_BYTES = 8 * 1024 * 1024
 _MOST_TEXT_BYTES = 2 * 1024 * 1024 * 1024
 _LISTINGS = 5
-# What reading a damaged object raises, beside our own errors.
-_UNREADABLE = (TxlogError, OSError, pa.ArrowException, ValueError, LookupError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +92,8 @@ def verdict_on(store: Store, info: FileInfo, forms: Forms) -> ObjectVerdict:
             found += traces_in_text(content, forms)
     except FileNotFoundError:
         return _verdict(info, forms, method, "deleted", found=[])
-    except _UNREADABLE as error:
+    except Exception as error:
+        # A damaged object raises whatever its bytes lead to, and ends the search of no other object.
         reason = type(error).__name__
     if any(trace.kind == "value" for trace in found):
         verdict: Verdict = "found"
@@ -139,12 +136,9 @@ def _identity(info: FileInfo) -> tuple[str, int, int, str | None]:
 
 def _method(path: str, data: bytes) -> Method:
     """Return how an object is searched. Raises ValueError for a format that may hide values."""
-    if _WITHOUT_VALUES.search(path):
+    if _WITHOUT_VALUES.search(path) and data.startswith(_WITHOUT_VALUES_START):
         return "bytes"
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "text"
-    data.decode()
-    if "\0" in data.decode():
+    if "\0" in text_of(data):
         raise ValueError("bytes of a format that is not known here")
     return "text"
 

@@ -1,7 +1,8 @@
 """Traces in objects that are no Parquet files: commits, checksums, hints, saved work, and whatever else lies there.
 
-An object that is JSON, whole or line by line, is searched member by member, with the JSON inside of its texts and with
-percent-encoded texts decoded. Every object is searched as bytes too, decompressed if it is compressed as a whole.
+An object that is JSON, whole or line by line, is searched member by member, with the JSON inside of its texts. Texts
+that are percent-encoded are decoded, twice, because a commit encodes the path of a folder that is encoded. Every object
+is searched as bytes too, decompressed if it is compressed as a whole.
 Source: protocol, "Per-file Statistics", "Checksum File", "Last Checkpoint File".
 """
 
@@ -18,8 +19,11 @@ from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.traces import Kind, Trace
 
 _BOUNDS = frozenset(("minValues", "maxValues"))
+_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # The first bytes of what is compressed as a whole, with Arrow's name of the codec.
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+_MOST_TEXT_BYTES = 2 * 1024 * 1024 * 1024
+_READ_BYTES = 8 * 1024 * 1024
 _MOST_NESTED = 32
 
 _Scalar: TypeAlias = tuple[tuple[str, ...], Any]
@@ -41,13 +45,25 @@ def traces_in_text(data: bytes, forms: Forms) -> Iterator[Trace]:
 
 
 def decompressed(data: bytes) -> bytes:
-    """Return the content of an object that may be compressed. Raises the errors of pyarrow for a damaged one."""
+    """Return the content of an object that may be compressed.
+
+    Raises the errors of pyarrow for a damaged one, and ValueError for more than two gigabytes.
+    """
     for start, codec in _COMPRESSED.items():
         if data.startswith(start):
             with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-                content: bytes = stream.read()
-                return content
+                content = bytearray()
+                while part := stream.read(_READ_BYTES):
+                    content += part
+                    if len(content) > _MOST_TEXT_BYTES:
+                        raise ValueError("a text of more than two gigabytes")
+                return bytes(content)
     return data
+
+
+def text_of(data: bytes) -> str:
+    """Return the text in UTF-8, or in UTF-16 with its mark. Raises ValueError for other bytes."""
+    return data.decode("utf-16" if data[:2] in _BYTE_ORDER_MARKS else "utf-8-sig")
 
 
 def kinds_of_texts(texts: Iterable[str], path: str, forms: Forms) -> Iterator[Kind]:
@@ -63,45 +79,49 @@ def _place_of(keys: Sequence[str], forms: Forms) -> str:
 
 def _kinds(scalars: Sequence[_Scalar], forms: Forms) -> list[Kind | None]:
     """Return for each scalar of JSON the kind of trace that it is."""
-    texts = [value if isinstance(value, str) else _spelled(value) for _, value in scalars]
-    plain = [unquote(text) for text in texts]
-    names = [keys[-1] if keys else "" for keys, _ in scalars]
+    texts = [value if isinstance(value, str) else json.dumps(value) for _, value in scalars]
+    once = [unquote(text) if "%" in text else "" for text in texts]
+    twice = [unquote(text) if "%" in text else "" for text in once]
+    names = ["\n".join(keys) for keys, _ in scalars]
     # Their texts together, because a search of one costs as much as that of thousands.
-    held = [any(each) for each in zip(*map(forms.holding, (texts, plain, names)), strict=True)]
+    held = [any(each) for each in zip(*map(forms.holding, (texts, once, twice, names)), strict=True)]
     found: list[Kind | None] = []
-    for (keys, _), text, decoded, name, holds in zip(scalars, texts, plain, names, held, strict=True):
+    for (keys, _), spellings, holds in zip(scalars, zip(texts, once, twice, strict=True), held, strict=True):
+        text, name = spellings[0], keys[-1] if keys else ""
         is_bound = not _BOUNDS.isdisjoint(keys)
-        if holds or forms.in_named_text(text, name) or forms.in_named_text(decoded, name):
+        if holds or any(forms.in_named_text(each, name) for each in spellings):
             found.append("statistic" if is_bound else "value")
         else:
             found.append("statistic" if is_bound and forms.may_be_shortened(text) else None)
     return found
 
 
-def _spelled(value: Any) -> str:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)
-
-
 def _scalars(data: bytes) -> Iterator[_Scalar]:
     """Yield each text and number of JSON, with the names of the members around it."""
     try:
-        text = data.decode()
+        text = text_of(data)
     except UnicodeDecodeError:
         return
     try:
-        yield from _walk((), json.loads(text), 0)
+        yield from _walk((), _loaded(text), 0)
         return
     except (ValueError, RecursionError):
         pass
-    for line in text.splitlines():
+    # Python knows more ends of a line, which a text in JSON may hold.
+    for line in text.split("\n"):
         yield from _inner((), line, 0)
+
+
+def _loaded(text: str) -> Any:
+    """Return JSON with each object as a tuple of its members, of which two may share a name, and numbers as spelled."""
+    return json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
 
 
 def _inner(keys: tuple[str, ...], text: str, depth: int) -> Iterator[_Scalar]:
     """Yield a text, or the scalars of the JSON that it is."""
-    if text[:1] in ("{", "[") and depth < _MOST_NESTED:
+    if text.lstrip()[:1] in ("{", "[", '"') and depth < _MOST_NESTED:
         try:
-            yield from _walk(keys, json.loads(text), depth + 1)
+            yield from _walk(keys, _loaded(text), depth + 1)
             return
         except (ValueError, RecursionError):
             pass
@@ -109,13 +129,16 @@ def _inner(keys: tuple[str, ...], text: str, depth: int) -> Iterator[_Scalar]:
 
 
 def _walk(keys: tuple[str, ...], value: Any, depth: int) -> Iterator[_Scalar]:
-    if isinstance(value, dict):
-        for name, member in value.items():
+    if not value:
+        # The names around it are searched.
+        yield keys, ""
+    elif isinstance(value, tuple):
+        for name, member in value:
             yield from _walk((*keys, name), member, depth)
     elif isinstance(value, list):
         for item in value:
             yield from _walk(keys, item, depth)
     elif isinstance(value, str):
         yield from _inner(keys, value, depth)
-    elif value is not None:
+    else:
         yield keys, value

@@ -429,6 +429,80 @@ def test_other_files_are_searched_as_texts(table: Table, data: bytes) -> None:
     assert only(found_in(table)).verdict == "found"
 
 
+_ESCAPED = json.dumps(SUBJECT)
+ODD = "zoe:canary#1@example.org"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{{_ESCAPED}: {{"rows": 1}}}}',
+        f"{{{_ESCAPED}: null}}",
+        f'{{"who": {_ESCAPED}, "who": 1}}',
+        f'{{"row": 1}}\n{{"who": {_ESCAPED}, "ti',
+        f'{_ESCAPED}\n"other"\n',
+        f'\ufeff{{"who": {_ESCAPED}}}',
+        f'{{"line": "a\u2028b", "who": {_ESCAPED}}}\n{{"row": 1}}\n',
+        f'{{"digits": {"1" * 5000}, "who": {_ESCAPED}}}',
+        "https://example.org/?who=zo%c3%ab.canary%40example.org",
+    ],
+    ids=["name", "empty member", "twice", "broken line", "texts", "mark", "end of a line", "digits", "url"],
+)
+def test_escapes_hide_no_value(table: Table, text: str) -> None:
+    (folder_of(table) / "notes").write_text(text)
+    assert only(found_in(table)).verdict == "found"
+
+
+def test_escapes_in_rows_hide_no_value(table: Table) -> None:
+    texts = [json.dumps({"who": SUBJECT}), "https://example.org/?who=zo%C3%AB.canary%40example.org"]
+    for number, text in enumerate(texts):
+        pq.write_table(pa.table({"text": [text]}), folder_of(table) / f"{number}.parquet")
+    assert set(found_in(table)) == {"0.parquet", "1.parquet"}
+
+
+def test_the_path_in_a_tombstone_is_decoded_as_a_path_and_as_a_folder(table: Table) -> None:
+    path = f"email={quote(quote(ODD))}/part-0.parquet"
+    with_line(table, {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}}, "a.compacted.json")
+    assert places(only(found_in(table, [ODD]))) == {"remove.path"}
+
+
+@pytest.mark.parametrize("name", ["stray", ".stray.crc", f"deletion_vector_{uuid.UUID(int=1)}.bin"])
+def test_a_name_or_a_mark_makes_no_text_of_packed_bytes(table: Table, name: str) -> None:
+    (folder_of(table) / name).write_bytes(b"\xff\xfe" + gzip.compress(SUBJECT.encode()))
+    assert only(found_in(table)).verdict == "not readable"
+
+
+@pytest.mark.parametrize("spelled", ["5.00", "5.0", "5", "0.5E1"])
+def test_numbers_of_json_count_however_they_are_spelled(tmp_path: Path, spelled: str) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("price", pa.decimal128(10, 2))]))
+    (tmp_path / "t" / "notes").write_text(f'{{"stats": "{{\\"minValues\\": {{\\"price\\": {spelled}}}}}"}}')
+    assert only(found_in(table, [Decimal("5.00")], "price")).verdict == "statistic only"
+    assert found_in(table, [Decimal("50.00")], "price") == {}
+
+
+@pytest.mark.parametrize("spelled", ["2024-05-06T07:08:09.123Z", "2024-05-06 07:08:09.123"])
+def test_timestamps_count_as_delta_spells_them(tmp_path: Path, spelled: str) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("at", pa.timestamp("us", "UTC"))]))
+    (tmp_path / "t" / "notes").write_text(json.dumps({"minValues": {"at": spelled}}))
+    moment = dt.datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=dt.UTC)
+    assert only(found_in(table, [moment], "at")).verdict == "statistic only"
+
+
+def test_a_number_is_found_in_another_case_and_in_another_type(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("number", pa.int64())]))
+    pq.write_table(pa.table({"Number": [77]}), tmp_path / "t" / "0.parquet")
+    decimals = pa.array([Decimal(77)], pa.decimal128(5, 1))
+    pq.write_table(pa.table({"number": decimals}), tmp_path / "t" / "1.parquet")
+    assert set(found_in(table, [77], "number")) == {"0.parquet", "1.parquet"}
+
+
+def test_a_number_counts_in_a_text_of_a_row_that_names_the_column(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("number", pa.int64())]))
+    for number, text in enumerate(['{"Number": 77}', '{"number": 778}', '{"size": 77}', "77"]):
+        pq.write_table(pa.table({"text": [text, None]}), tmp_path / "t" / f"{number}.parquet")
+    assert set(found_in(table, [77], "number")) == {"0.parquet"}
+
+
 def _truncated(folder: Path) -> None:
     pq.write_table(rows(OTHER), folder / "stray.parquet")
     (folder / "stray.parquet").write_bytes((folder / "stray.parquet").read_bytes()[:-20])
