@@ -112,11 +112,15 @@ def _append(context: JobContext, uri: str) -> None:
 
 
 def _application(context: JobContext) -> ApplicationTransaction | None:
-    """Return the identity of the append, which differs for other work of the same task: other tables, after a clear."""
-    own = context.spec.application
+    """Return the identity of the append, which differs for other work of the same task.
+
+    Other work is that on other tables, after a clear, or after another watermark.
+    """
+    own, chosen = context.spec.application, context.saved_inputs.range
     if own is None:
         return None
-    work = hashlib.sha256(f"{context.root}\0{own.began_ms}".encode(errors="surrogatepass")).hexdigest()
+    follows = "" if chosen is None else f"\0{chosen.table_id}\0{chosen.after}\0{chosen.base}"
+    work = hashlib.sha256(f"{context.root}\0{own.began_ms}{follows}".encode(errors="surrogatepass")).hexdigest()
     return replace(own, app_id=f"{own.app_id}/quarantine/{work[:16]}")
 
 

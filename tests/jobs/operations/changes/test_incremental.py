@@ -408,6 +408,23 @@ def test_the_run_that_loses_does_what_is_left(tmp_path: Path) -> None:
     assert (ids(target), mark(target)) == ([0, 1, 2, 10, 11, 12, 20, 30], 4)
 
 
+def test_the_run_that_loses_puts_the_rows_of_what_is_left_into_quarantine(tmp_path: Path) -> None:
+    source, target = two_tables(tmp_path)
+    bad = {"expect_or_quarantine": {"low": "id < 20"}, "quarantine_uri": str(tmp_path / "q")}
+    append(source, rows(1, start=20))
+
+    def other_run(tx: Any) -> None:
+        # The first commit is that of the quarantine.
+        if tx.snapshot is not None:
+            committed(increment(source, target))
+            append(source, rows(1, start=30))
+
+    with before_commit(other_run, times=2):
+        committed(increment(source, target, application=application(), **bad))
+    assert (ids(target), mark(target)) == ([0, 1, 2, 10, 11, 12, 20], 4)
+    assert ids(Table.open(tmp_path / "q"))[-1] == 30
+
+
 def test_two_first_runs_make_one_table(tmp_path: Path) -> None:
     source = make_table(tmp_path / "s", rows(3))
     with before_commit(lambda tx: committed(increment(source, tmp_path / "t"))):
