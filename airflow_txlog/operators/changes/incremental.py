@@ -48,7 +48,7 @@ class DeltaIncrementalOperator(SourceOperator):
     :param skip_change_commits: skip versions that change or remove rows, together with the rows that they add. By
         default a consumer of added rows fails on such a version with SourceGap.
     :param on_gap: the reaction if the changes after the watermark cannot be read: "fail" with SourceGap, or replace the
-        rows of the table with the rows of the query over the whole source ("full").
+        rows of the table with the rows of the query over the whole source ("full", in the modes "append" and "upsert").
     :param on_schema_change: the reaction to source columns that are missing in the table: "fail" the task, add them
         ("append_new_columns") or leave them out ("ignore").
     :param partition_by: partition columns of a table that is created here.

@@ -596,6 +596,7 @@ def test_a_consumer_without_its_domain_does_not_start_over(tmp_path: Path) -> No
     tx.commit("ALTER TABLE")
     error = error_of(increment(source, target))
     assert (error["type"], error["facts"]["consumer"]) == ("WatermarkLost", "c")
+    assert "--consumer c --to-version N --source SOURCE" in error["message"], "the table no longer names the source"
 
 
 HOSTILE = ["", "null", '{"source": "s"}', json.dumps({"source": "s", "tableId": "i", "version": 10**30})]
