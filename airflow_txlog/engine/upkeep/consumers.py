@@ -80,11 +80,11 @@ def _check_not_undone(snapshot: Snapshot, consumer: str, watermark: Watermark) -
                 raise _lost(snapshot, consumer, watermark, what, restored_version=to)
             return
         if (commit.info or {}).get("operation") == "RESTORE":
-            restores.append((version, _restored(commit.info or {})))
+            restores.append((version, restored_version(commit.info or {})))
 
 
-def _restored(info: Mapping[str, Any]) -> int | None:
-    """Return the version that a RESTORE names; None if it names a moment."""
+def restored_version(info: Mapping[str, Any]) -> int | None:
+    """Return the version that a RESTORE names, by its commitInfo; None if it names a moment."""
     parameters = info.get("operationParameters")
     text = str(parameters.get("version")) if isinstance(parameters, Mapping) else ""
     return int(text) if text.isdecimal() else None

@@ -3,8 +3,9 @@
 It restores the content (the files that were live, deletion vectors included), the metadata (schema, partitioning,
 properties), the clustering columns and the watermarks of incremental consumers, whose rows come and go with the files.
 The protocol, application transactions, other domains, the table's id and in-commit timestamps belong to the log and
-stay. Facts that may only grow keep the furthest value of both (`commit/content/metadata`). The invariant: no commit
-names a file that was not there a moment ago.
+stay, except that work which a rollback had undone counts as done again when its rows come back. Facts that may only
+grow keep the furthest value of both (`commit/content/metadata`). The invariant: no commit names a file that was not
+there a moment ago.
 Source: delta-spark, RestoreTableCommand; protocol, "Action Reconciliation".
 """
 
@@ -99,10 +100,13 @@ def restore(
     if target.version == head.version:
         return Restored(version=head.version)
     metrics = fill_restore(tx, target, store, ignore_missing=ignore_missing)
-    for app_id in head.state.transactions:
-        # Other transactions stay, because they record work that is done.
+    for app_id, present in head.state.transactions.items():
+        then = target.application_version(app_id)
         if app_id.startswith(TOMBSTONES):
-            tx.set_application(app_id, target.application_version(app_id) or NO_TOMBSTONES)
+            tx.set_application(app_id, then or NO_TOMBSTONES)
+        elif present.version < 0 and then is not None and then >= 0 and app_id not in tx.reads.application_ids:
+            # A rollback had undone this work. Other transactions stay, because they record work that is done.
+            tx.set_application(app_id, then)
     asked = {"version": None if timestamp is not None else target.version, "timestamp": timestamp}
     version = tx.commit("RESTORE", asked, metrics, tags=tags, never_rebases=True)
     watermarks = rewound(head.state.domains, target.state.domains)

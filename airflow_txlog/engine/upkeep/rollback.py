@@ -40,6 +40,7 @@ from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.log.tail import LogTail, list_tail, read_files
 from airflow_txlog.engine.table.snapshot.files import action_keys, file_keys, known_sum, live_row_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.engine.upkeep.consumers import restored_version
 from airflow_txlog.engine.upkeep.restore import fill_restore
 from airflow_txlog.errors import VersionNotFound
 
@@ -177,7 +178,7 @@ def check_rollback(table: DeltaTable, plan: RollbackPlan) -> None:
 
 def _meant(table: DeltaTable, tail: LogTail, among: range, is_meant: IsMeant) -> tuple[set[int], set[int]]:
     """Return the versions that are meant, and those that a later commit has undone."""
-    meant, undone = set[int](), set[int]()
+    meant, undone, restored = set[int](), set[int](), among.stop
     versions = [each for each in sorted(tail.commits, reverse=True) if each in among][:MOST_COMMITS_READ]
     files = [tail.commits[each] for each in versions]
     contents = zip(versions, files, read_files(table.store, files), strict=True)
@@ -185,9 +186,14 @@ def _meant(table: DeltaTable, tail: LogTail, among: range, is_meant: IsMeant) ->
     with suppress(FileNotFoundError):
         for version, file, data in contents:
             info = decode_commit_info(data, file.path)
-            # Newest first: an undoing that was itself undone does not count.
-            if version not in undone:
-                undone |= _undoes(info)
+            # Newest first: an undoing that was itself undone does not count, nor one after the version of a RESTORE.
+            if version not in undone and version <= restored:
+                undoes = _undoes(info)
+                undone |= undoes
+                if not undoes and (info or {}).get("operation") == "RESTORE":
+                    # One to a moment may have restored any version.
+                    named = restored_version(info or {})
+                    restored = -1 if named is None else named
             if is_meant(version, info):
                 meant.add(version)
     return meant, undone

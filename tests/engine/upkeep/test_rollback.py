@@ -205,6 +205,24 @@ def test_undone_work_counts_as_not_done_also_for_other_readers(tmp_path: Path) -
     assert Table.open(table.uri).snapshot().application_version(APP[0]) == NOT_DONE
 
 
+@pytest.mark.parametrize("is_alone", [True, False], ids=["restored", "removed"])
+def test_a_run_whose_rows_a_restore_brings_back_is_done_again_and_not_undone_already(
+    tmp_path: Path, is_alone: bool
+) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(2, start=10), application=APP, tags=RUN)
+    before = table.latest_version() if is_alone else append(table, rows(1, start=20))
+    undo(table)
+    restored = table.restore(before)
+    assert table.snapshot().application_version(APP[0]) == APP[1]
+    found = plan(table)
+    assert (found.versions, found.undone) == ((2,), ())
+    assert restored in [each.version for each in found.in_the_way]
+    # Back after the rollback: what counts is the last of them.
+    table.restore(restored - 1)
+    assert (plan(table).versions, plan(table).undone) == ((), (2,))
+
+
 def record(table: Table, number: int, tags: dict[str, str]) -> int:
     """Commit tombstones alone, as of events that delete what the table does not have."""
     tx = table.begin()
