@@ -97,7 +97,7 @@ def _lost(
     what: str,
     restored_version: int | None = None,
 ) -> WatermarkLost:
-    last = "" if watermark is None else f" (version {watermark.version} of {watermark.source})"
+    last = "" if watermark is None else f" (version {watermark.version} of {watermark.source!r})"
     source = " --source SOURCE" if watermark is None else ""
     return WatermarkLost(
         f"{snapshot.uri}: the watermark of consumer {consumer!r}{last} does not hold: {what}. Nothing was processed. "

@@ -155,7 +155,7 @@ class _Clone:
     def _log_watermarks(self) -> None:
         for consumer, mark in watermarks_of(self._source.watermarks).items():
             self._context.log(
-                f"the clone continues consumer {consumer!r} after version {mark.version} of {mark.source}"
+                f"the clone continues consumer {consumer!r} after version {mark.version} of {mark.source!r}"
             )
 
     def _definition(self, target: Snapshot | None) -> tuple[Protocol, Metadata]:

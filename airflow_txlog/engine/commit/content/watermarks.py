@@ -31,7 +31,7 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """How far a consumer has processed its source. A field of a newer release is ignored."""
 
     source: str
-    """The URI of the source."""
+    """The URI of the source, or whatever text another program has written: lines of a log escape it."""
     table_id: str
     """The id of the source in its metadata: a table that is recreated gets another one."""
     version: Annotated[int, msgspec.Meta(ge=-1, le=MAX_VERSION)]
@@ -99,6 +99,6 @@ def rewound_text(domains: Collection[DomainMetadata], now: Mapping[str, DomainMe
             f"the watermark of consumer {consumer!r} goes back "
             + ("" if was is None else f"from version {was.version} ")
             + f"to {unread if will is None else f'version {will.version}'}"
-            + ("" if known is None else f" of {known.source}")
+            + ("" if known is None else f" of {known.source!r}")
         )
     return lines

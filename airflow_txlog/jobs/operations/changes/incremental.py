@@ -158,7 +158,7 @@ class _Run:
             if after >= head.version:
                 self._context.log(f"nothing new after version {after} of {self._table.uri}")
                 return None
-            return following(after, self._end(head, after))
+            return following(after, self._end(head, after, is_first=mark is None))
         except SourceGap as error:
             if self._record.on_gap == "fail":
                 raise
@@ -218,7 +218,7 @@ class _Run:
                 return head.version
             return -1
 
-    def _end(self, head: Snapshot, after: int) -> Snapshot:
+    def _end(self, head: Snapshot, after: int, *, is_first: bool) -> Snapshot:
         """Return the last version of the range after `after`, once it is certain that its rows are known."""
         context, record = self._context, self._record
         bounds = RangeBounds(versions=record.max_versions, files=record.max_files, size_bytes=record.max_bytes)
@@ -226,7 +226,8 @@ class _Run:
             before = partial(metadata_at, self._table, after)
             commits = list(commits_within(changes_since(head, after), bounds, before))
         except (VersionNotFound, LogGap) as error:
-            raise self._gap(after, f"no longer has the commits after version {after} in its log") from error
+            what = f"no longer has the commits after version {after} in its log"
+            raise self._gap(after, what, is_first=is_first) from error
         version = commits[-1].version
         end = head if version == head.version else self._table.snapshot(version)
         context.commits_read = (end.uri, after, version), commits
@@ -234,12 +235,16 @@ class _Run:
         range_files(context, view, end)
         return end
 
-    def _gap(self, version: int, what: str) -> SourceGap:
+    def _gap(self, version: int, what: str, *, is_first: bool = False) -> SourceGap:
+        if is_first:
+            since, choose = "it has processed none", "where to begin by `starting`"
+        else:
+            since = f"version {version} was processed last"
+            command = f"reset {self._context.root} --consumer {self.consumer} --to-version N"
+            choose = f"where to go on: `airflow txlog incremental {command}`"
         return SourceGap(
-            f"{self._table.uri}, the source of consumer {self.consumer!r}, {what}; version {version} was processed "
-            'last. Nothing was processed. Rebuild the target from the whole source by on_gap="full", or choose where '
-            f"to go on: `airflow txlog incremental reset {self._context.root} --consumer {self.consumer} --to-version "
-            "N`.",
+            f"{self._table.uri}, the source of consumer {self.consumer!r}, {what}; {since}. Nothing was processed. "
+            f'Rebuild the target from the whole source by on_gap="full", or choose {choose}.',
             table=self._table.uri,
             version=version + 1,
         )

@@ -614,7 +614,9 @@ def test_a_domain_without_a_watermark_stops_its_own_consumer_alone(tmp_path: Pat
     assert "--source" in error["message"]
     committed(increment(source, target, consumer="d", starting=3))
     assert ids(target) == [0, 1, 2, 10, 11, 12, 20]
-    Table.open(target.uri).restore(0)
+    lines: list[str] = []
+    committed(run(None, "restore", target, version=0, log=lines.append))
+    assert any("watermark of consumer 'c' goes back to version 2" in line for line in lines), lines
     assert (ids(target), mark(target)) == ([0, 1, 2, 10, 11, 12], 2)
     committed(increment(source, target))
     assert ids(target) == [0, 1, 2, 10, 11, 12, 20]
@@ -712,6 +714,27 @@ def test_a_gap_fails_the_run_or_rebuilds_the_target(tmp_path: Path, gap: Any) ->
     assert result.metrics["numTargetRowsInserted"] == len(ids(source))
     assert (ids(target), mark(target)) == (ids(source), source.snapshot().version)
     assert increment(source, target).status == "nothing_to_do"
+
+
+def test_a_first_run_after_a_gap_names_where_to_begin(tmp_path: Path) -> None:
+    source = make_table(tmp_path / "s", rows(1), rows(1, start=10))
+    _cleaned(source, tmp_path / "s")
+    error = error_of(increment(source, tmp_path / "t", starting=0))
+    assert (error["type"], "`starting`" in error["message"], "reset" in error["message"]) == ("SourceGap", True, False)
+
+
+def test_a_text_in_a_watermark_begins_no_line_of_a_log(tmp_path: Path) -> None:
+    _, target = two_tables(tmp_path)
+    text = json.dumps({"source": "s\nforged", "tableId": "i", "version": 1})
+    tx = target.begin()
+    tx.set_domain("txlog.incremental.c", text)
+    tx.commit("WRITE")
+    lines: list[str] = []
+    clone = run(None, "clone", tmp_path / "copy", source={"table": target.uri}, log=lines.append)
+    committed(clone)
+    committed(run(None, "restore", target, version=0, log=lines.append))
+    assert [line for line in lines if "forged" in line and "\n" not in line], lines
+    assert not any("\n" in line for line in lines)
 
 
 def test_a_target_that_is_its_own_source_is_refused(tmp_path: Path) -> None:
