@@ -109,6 +109,13 @@ class Store(ABC):
         """
         return iter(())
 
+    def odd_keys(self) -> Iterator[str]:
+        """Yield every key below the root that is no valid path and has content, in no order. `walk` leaves it out.
+
+        Empty for a store of files.
+        """
+        return iter(())
+
     @abstractmethod
     def stat(self, path: str) -> FileInfo | None:
         """Return the size and time of one object, or None. Raises OutsideTable as `open_input` does."""

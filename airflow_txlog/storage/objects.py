@@ -119,6 +119,11 @@ class ObjectStore(Store):
         for infos in side_by_side(below, folders):
             yield from infos
 
+    def odd_keys(self) -> Iterator[str]:
+        pages = self._pages(self._prefix, start_from=None, is_deep=True)
+        found = (each for page in pages for each in page.objects if each.size_bytes)
+        return (each.path[len(self._prefix) :] for each in found if not any(self._infos([each])))
+
     def stat(self, path: str) -> FileInfo | None:
         bucket, key = self._to_read(path)
         found = self._repeated(lambda: bucket.head(key))

@@ -58,6 +58,14 @@ def test_odd_names_are_names(store: Store) -> None:
     assert names(store) == []
 
 
+def test_keys_that_are_no_path_are_named_apart(object_store: Store) -> None:
+    assert isinstance(object_store, ObjectStore)
+    for path, content in (("a//b", b"x"), ("a/", b"x"), ("folder/", b""), ("a/b", b"x")):
+        object_store._bucket.put(object_store._prefix + path, content, if_absent=False)
+    assert names(object_store) == ["a/b"]
+    assert sorted(object_store.odd_keys()) == ["a/", "a//b"]
+
+
 def test_what_a_killed_writer_leaves_has_a_name_that_vacuum_sweeps(unproven: Store) -> None:
     outputs = [unproven.open_output("_delta_log/00000000000000000000.json"), unproven.open_new("day=1/x.parquet")]
     in_log, beside_data = names(unproven)

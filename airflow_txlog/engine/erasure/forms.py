@@ -32,6 +32,7 @@ from airflow_txlog.engine.erasure.plain import (
     with_prefix,
 )
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
+from airflow_txlog.engine.table.schema.column_mapping import ID_KEY
 from airflow_txlog.engine.table.schema.schema import to_arrow
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
@@ -58,6 +59,8 @@ class Forms:
 
     values: pa.Array
     paths: Collection[str]
+    field_id: int | None = None
+    """The id of the column, by which files of a mapped table may name it."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, column: str, values: Sequence[Any]) -> Self:
@@ -91,7 +94,7 @@ class Forms:
         if not len(known):
             raise InvalidInput(f"{uri}: no subject was given. Give one value of {column!r} or more.")
         logical, physical = (".".join(getattr(each, by) for each in found) for by in ("name", "physical_name"))
-        return cls(known, (logical, physical))
+        return cls(known, (logical, physical), found[-1].metadata.get(ID_KEY))
 
     @cached_property
     def names(self) -> frozenset[str]:

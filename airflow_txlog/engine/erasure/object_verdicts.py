@@ -62,6 +62,7 @@ def verify(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
         if number == 0:
             yield from (_unreadable(path, "a folder that this user may not read", forms) for path in unreadable)
             yield from (_unreadable(path, "a link, which may lead anywhere", forms) for path in store.links())
+            yield from (_unreadable(path, "a key that is no path", forms) for path in store.odd_keys())
         if not new:
             return
         for info in new:

@@ -13,7 +13,7 @@ import base64
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.parquet.conversion import leaves
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.footers import footer_of
-from airflow_txlog.datafiles.parquet.physical import columns_of_leaf, inner_fields
+from airflow_txlog.datafiles.parquet.physical import PARQUET_ID_KEY, columns_of_leaf, inner_fields
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches
 from airflow_txlog.datafiles.parquet.thrift import (
     Fields,
@@ -75,6 +75,9 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
     not all can be decoded.
     """
     with open_data_file(file) as parquet:
+        own = set(_paths_of_id(parquet.schema_arrow, forms.field_id))
+        if not own <= set(forms.paths):
+            forms = replace(forms, paths=(*forms.paths, *own))
         searched = list(_searched(parquet, forms))
         yield from _in_rows(file, parquet, searched, forms)
         raw = footer_of(parquet.source)
@@ -85,6 +88,16 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
             for leaf in searched:
                 if leaf.plain.values:
                     yield from _in_chunk(parquet, number, leaf, fields_of(chunks[leaf.number]), forms)
+
+
+def _paths_of_id(fields: Iterable[pa.Field], field_id: int | None, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the paths of the columns and members of structs with this id."""
+    for field in fields:
+        path = (*above, field.name)
+        if field_id is not None and (field.metadata or {}).get(PARQUET_ID_KEY) == b"%d" % field_id:
+            yield ".".join(path)
+        if pa.types.is_struct(field.type):
+            yield from _paths_of_id(field.type, field_id, path)
 
 
 def _searched(parquet: OpenParquet, forms: Forms) -> Iterator[_Leaf]:

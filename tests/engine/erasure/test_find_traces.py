@@ -22,6 +22,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.bloom import BloomFilter, xxh64
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict
 from airflow_txlog.errors import InvalidInput, UnknownColumn
+from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append
 
@@ -571,6 +572,20 @@ def test_a_column_of_many_values_is_no_key(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.schema([("tags", pa.list_(pa.string()))]))
     with pytest.raises(InvalidInput, match="single values"):
         table.find_traces("tags", ["a"])
+
+
+def test_a_key_that_no_listing_has_does_not_pass(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalStore, "odd_keys", lambda _: iter([f"a//{SUBJECT}"]))
+    left = [verdict for verdict in table.find_traces("email", [SUBJECT]) if not verdict.passes]
+    assert [(verdict.path, verdict.verdict) for verdict in left] == [("a//(a subject)", "not readable")]
+
+
+def test_a_number_is_found_by_the_id_of_its_column(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, properties={"delta.columnMapping.mode": "id"})
+    for field_id in (1, 2):
+        other = pa.field("other", pa.int64(), metadata={"PARQUET:field_id": str(field_id)})
+        pq.write_table(pa.table([pa.array([77])], pa.schema([other])), tmp_path / "t" / f"{field_id}.parquet")
+    assert set(found_in(table, [77], "number")) == {"2.parquet"}
 
 
 def test_a_verdict_is_plain_data(table: Table) -> None:
