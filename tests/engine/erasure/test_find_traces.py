@@ -7,6 +7,7 @@ import datetime as dt
 import gzip
 import json
 import os
+import struct
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure import object_verdicts, text_traces
 from airflow_txlog.engine.erasure.bloom import BloomFilter, xxh64
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict
 from airflow_txlog.errors import InvalidInput, UnknownColumn
@@ -572,6 +574,23 @@ def test_a_column_of_many_values_is_no_key(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.schema([("tags", pa.list_(pa.string()))]))
     with pytest.raises(InvalidInput, match="single values"):
         table.find_traces("tags", ["a"])
+
+
+def test_an_object_that_unpacks_without_end_is_not_readable(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_traces, "_MOST_TEXT_BYTES", 1024)
+    (folder_of(table) / "a.gz").write_bytes(gzip.compress(b"x" * 1025))
+    (folder_of(table) / "b.gz").write_bytes(gzip.compress(b"x" * 1024))
+    assert set(found_in(table)) == {"a.gz"}
+
+
+def test_a_damage_that_nobody_expected_ends_the_search_of_one_object(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise struct.error("unpack_from requires a buffer")
+
+    monkeypatch.setattr(object_verdicts, "traces_in_parquet", fail)
+    assert {verdict.verdict for verdict in found_in(table).values()} == {"not readable"}
 
 
 def test_a_key_that_no_listing_has_does_not_pass(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
