@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
@@ -307,6 +308,29 @@ def test_a_commit_in_the_way_on_one_table_is_named_and_no_table_is_changed(lake:
         roll_back(lake)
     assert contents(tables) == [[20, 21], [20, 21, 99], [20, 21]]
     assert {each.latest_version() for each in tables.values()} == {2, 3}
+
+
+def test_a_version_that_a_vacuum_has_removed_on_one_table_changes_no_table(lake: Path) -> None:
+    tables = run_of(lake)
+    tables["c"].vacuum(0, check_retention=False)
+    with pytest.raises((FilesMissing, AirflowException), match=r"version 1 of .*out/c"):
+        roll_back(lake)
+    assert [tables[name].latest_version() for name in "ab"] == [2, 2], "neither is rolled back and put back again"
+
+
+def test_a_rollback_emits_the_asset_events_of_its_commits(lake: Path) -> None:
+    run_of(lake)
+    asset, events = Asset("orders"), OutletEventAccessors()
+    operator = DeltaRollbackOperator(
+        task_id="undo",
+        runner="in_process",
+        of_dag_id="orders",
+        run_id="r1",
+        tables=str(lake / "out" / "a"),
+        outlets=[asset],
+    )
+    operator.execute({"outlet_events": events})  # type: ignore[typeddict-item]
+    assert events[asset].extra["version"] == 3
 
 
 class OnThird(InProcessRunner):
