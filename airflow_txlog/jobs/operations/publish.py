@@ -179,12 +179,7 @@ def _published_in_the_end(context: LogContext, described: Publish) -> JobResult:
     """
     id, digest, deadline_ms = described.id, described.digest, None
     first = opened(context, id, digest)
-    if first.spec.spark_conf.get(_DIALECT) != context.spec.spark_conf.get(_DIALECT):
-        raise InvalidJobSpec(
-            f"spark_conf has another {_DIALECT} than that of the task which staged the change, so the change could not "
-            "be made again alike. Give both tasks the same one.",
-            argument="spark_conf",
-        )
+    _check_dialect(context, first.spec, "the task which staged the change, so the change could not be made again alike")
     while True:
         if fate_of(context.store, id) != REFUSED:
             try:
@@ -206,6 +201,15 @@ def _published_in_the_end(context: LogContext, described: Publish) -> JobResult:
         id, digest = made
 
 
+def _check_dialect(context: LogContext, other: JobSpec, whose: str) -> None:
+    if other.spark_conf.get(_DIALECT) != context.spec.spark_conf.get(_DIALECT):
+        raise InvalidJobSpec(
+            f"spark_conf has another {_DIALECT} than that of {whose}. Nothing was published. Give both tasks the same "
+            "one.",
+            argument="spark_conf",
+        )
+
+
 def _made_again(context: LogContext, first: Opened, id: str) -> tuple[str, str] | JobResult:
     """Return the id and the digest of the change that takes the place of `id`, once it has passed the audits.
 
@@ -221,6 +225,8 @@ def _made_again(context: LogContext, first: Opened, id: str) -> tuple[str, str] 
     audits = recorded_audits(context, _first(context))
     if not audits:
         raise gone(context, _first(context), "another commit has changed what it read, and no audit of it is recorded")
+    for audit in audits:
+        _check_dialect(context, audit, "a task which audited the change, so its SQL could pass what it has to stop")
     assert context.run is not None
     with context.step("make again"):
         result = context.run(first.spec.replace(remakes=id, saved_work_key=context.spec.saved_work_key))

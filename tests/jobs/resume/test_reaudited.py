@@ -71,10 +71,10 @@ class Audits:
         self._really = publication._audit
         patch.setattr(publication, "_audit", self._audit)
 
-    def record(self, table: Table, handle: Handle) -> None:
+    def record(self, table: Table, handle: Handle, **more: Any) -> None:
         """Record an audit, as the job of an audit does."""
         named = {name: handle[name] for name in ("id", "digest", "base_version")}
-        spec = job_spec(operation="audit", table_uri=table.uri, arguments=named | CHECKS, saved_work_key=KEY)
+        spec = job_spec(operation="audit", table_uri=table.uri, arguments=named | CHECKS, saved_work_key=KEY, **more)
         record_audit(LogContext(spec=spec, table=table, log=print), handle["id"], work_of(handle))
 
     def _audit(self, context: LogContext, spec: JobSpec, id: str, found: Document) -> None:
@@ -224,6 +224,17 @@ def test_a_publication_under_another_dialect_is_refused(audits: Audits, tmp_path
     other = {"spark.sql.ansi.enabled": "false"}
     refused(publish(handle, on_change="reaudit", spark_conf=other), "InvalidJobSpec")
     committed(publish(handle, on_change="reaudit"))
+
+
+def test_an_audit_under_another_dialect_is_not_run_again_in_that_of_the_publication(
+    audits: Audits, tmp_path: Path
+) -> None:
+    table = two_files(tmp_path / "t")
+    handle = staged(table, audits)
+    audits.record(table, handle, spark_conf={"spark.sql.ansi.enabled": "true"}, annotations={"task_id": "another"})
+    raced(table)()
+    assert "spark.sql.ansi.enabled" in refused(publish(handle, on_change="reaudit"), "InvalidJobSpec")
+    assert (audits.seen, table.snapshot().version) == ([], 3)
 
 
 def test_nothing_is_published_if_nothing_is_left_to_change(audits: Audits, tmp_path: Path) -> None:
