@@ -8,7 +8,7 @@ snapshot without rows deletes or ends none, whatever the limits allow: it is the
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import AnyClause, ApplySnapshot, DeleteClause, InsertClause, Merge, UpdateClause
@@ -93,11 +93,11 @@ def as_history_merge(operation: ApplySnapshot, differs: str | None, columns: Seq
 
 
 def differing(
-    table: StructType, source: StructType, keys: Iterable[str], empty: Mapping[str, str], root: str
+    table: StructType, source: StructType, keys: Iterable[str], nulls: Container[str], root: str
 ) -> str | None:
     """Return the condition for rows with equal keys to differ in a column that both have; None if there is none.
 
-    `empty`: SQL for the empty value of each column that stores it as NULL.
+    `nulls`: the columns that store an empty value as NULL.
     Raises UnsupportedFeature for a column of a type whose values Spark does not compare.
     """
     known, same = {key.lower() for key in keys}, []
@@ -110,8 +110,9 @@ def differing(
                 theirs = f"CAST({theirs} AS {field.type})"
             ours, theirs = _compared(ours, field, root), _compared(theirs, field, root)
             is_same = f"{ours} <=> {theirs}"
-            if field.name in empty:
-                is_same = f"({is_same} OR {ours} IS NULL AND {theirs} = {empty[field.name]})"
+            if field.name in nulls and field.type is Primitive.STRING:
+                # An empty binary value still counts as a change: only Spark reads its literal.
+                is_same = f"({is_same} OR {ours} IS NULL AND {theirs} = '')"
             same.append(is_same)
     return f"NOT ({' AND '.join(same)})" if same else None
 

@@ -255,3 +255,11 @@ def test_with_spark_values_of_all_types_are_compared_as_the_table_stores_them(
     result = committed(apply(spark, table, {"sql": changed}, keys=["id"]))
     assert result.metrics["numTargetRowsUpdated"] == 2
     assert apply(spark, table, {"sql": changed}, keys=["id"]).status == "nothing_to_do"
+
+
+def test_a_snapshot_of_a_table_with_partitions_of_bytes_needs_no_spark(tmp_path: Path) -> None:
+    rows = pa.table({"k": [1, 2], "p": [b"x", b"y"], "v": ["a", "b"]})
+    table = make_table(tmp_path / "t", rows.schema.empty_table(), partition_by=["p"])
+    source = source_of(tmp_path / "in", rows)
+    committed(apply(None, table, source))
+    assert apply(None, table, source).status == "nothing_to_do"
