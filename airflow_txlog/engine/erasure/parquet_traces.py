@@ -46,6 +46,8 @@ _STATISTICS, _BLOOM_OFFSET, _BLOOM_LENGTH = 12, 14, 15
 _BOUNDS = (1, 2, 5, 6)
 """Of statistics: the upper and the lower bound, the deprecated ones first."""
 _INDEX_BOUNDS = (2, 3)
+_INDEXES = ((4, 5), (_INDEX_OFFSET, _INDEX_LENGTH))
+_MAGIC_BYTES, _ENDING_BYTES = 4, 8
 # Of a page's header, and of the headers of its kinds.
 _SIZE, _STORED_SIZE, _DATA_PAGE, _DICTIONARY, _DATA_PAGE_V2 = 2, 3, 5, 7, 8
 _STATISTICS_OF = {_DATA_PAGE: 5, _DATA_PAGE_V2: 8}
@@ -88,6 +90,9 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
             for leaf in searched:
                 if leaf.plain.values:
                     yield from _in_chunk(parquet, number, leaf, fields_of(chunks[leaf.number]), forms)
+        for start, end in _unnamed(parquet, footer, len(raw)):
+            if forms.in_bytes(_read(parquet.source, start, end - start)):
+                yield Trace("bytes that the footer does not name", "value")
 
 
 def _paths_of_id(fields: Iterable[pa.Field], field_id: int | None, above: tuple[str, ...] = ()) -> Iterator[str]:
@@ -177,6 +182,25 @@ def _in_footer(raw: bytes, parquet: OpenParquet, forms: Forms) -> Iterator[Trace
     texts = (value.decode(errors="replace") for value in key_values.values())
     if any(map(forms.in_bytes, packed)) or any(kinds_of_texts(texts, "", forms)):
         yield Trace("footer", "value")
+
+
+def _unnamed(parquet: OpenParquet, footer: Fields, footer_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each range of bytes that the footer does not name."""
+    end = parquet.source.size() - _ENDING_BYTES - footer_bytes
+    named = [(0, _MAGIC_BYTES), (end, end)]
+    for number, group in enumerate(structs_of(footer, _ROW_GROUPS)):
+        for leaf, chunk in enumerate(map(fields_of, structs_of(fields_of(group), _COLUMNS))):
+            found = parquet.metadata.row_group(number).column(leaf)
+            start = min(start for start in (found.dictionary_page_offset, found.data_page_offset) if start)
+            named.append((start, start + found.total_compressed_size))
+            for offset, length in _INDEXES:
+                if start := integer_of(chunk, offset) or 0:
+                    named.append((start, start + (integer_of(chunk, length) or 0)))
+    at = 0
+    for start, stop in sorted(named):
+        if at < start:
+            yield at, start
+        at = max(at, stop)
 
 
 def _in_chunk(parquet: OpenParquet, group: int, leaf: _Leaf, chunk: Fields, forms: Forms) -> Iterator[Trace]:

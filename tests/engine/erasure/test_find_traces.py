@@ -258,6 +258,16 @@ def test_a_dictionary_with_a_value_of_no_row_is_found(table: Table) -> None:
     assert "rows, column 'email'" not in places(only(found_in(table)))
 
 
+def test_bytes_that_no_footer_names_are_searched(table: Table) -> None:
+    place = folder_of(table) / "stray.parquet"
+    pq.write_table(rows(OTHER), place, write_page_index=True)
+    assert found_in(table) == {}
+    data = place.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    place.write_bytes(data[:footer] + SUBJECT.encode() + data[footer:])
+    assert places(only(found_in(table))) == {"bytes that the footer does not name"}
+
+
 def test_key_values_of_a_footer_are_found(table: Table) -> None:
     stray = pa.table({"n": [1]})
     with pq.ParquetWriter(folder_of(table) / "stray.parquet", stray.schema, store_schema=False) as writer:
