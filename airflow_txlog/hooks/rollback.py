@@ -133,16 +133,25 @@ def _run_all(
             if error.retryable or isinstance(error, CommitStateUnknown):
                 # The next try completes it.
                 raise
-            raise _put_back(error, done, run, run_job, log) from error
+            earlier = [each for each, one in entries.items() if one["action"] == "none"]
+            raise _put_back(error, done, earlier, run, run_job, log) from error
         entry |= {"status": result.status, "version": result.version}
         if result.status == "committed" and result.version is not None:
             done[table] = result.version
 
 
 def _put_back(
-    error: TxlogError, done: Mapping[str, int], run: RunToUndo, run_job: RunJob, log: Callable[[str], None]
+    error: TxlogError,
+    done: Mapping[str, int],
+    earlier: Sequence[str],
+    run: RunToUndo,
+    run_job: RunJob,
+    log: Callable[[str], None],
 ) -> TxlogError:
-    """Undo the rollbacks that are done, the last one first; return the error with what became of them."""
+    """Undo the rollbacks that are done, the last one first; return the error with what became of them.
+
+    Those of an earlier try stay, and the error names their tables.
+    """
     left = []
     for table, version in reversed(list(done.items())):
         log(f"{table}: its rollback, version {version}, is undone, because the run cannot be rolled back as a whole")
@@ -152,9 +161,11 @@ def _put_back(
             log(f"{table}: {another}")
             left.append(table)
     what = "The tables before it were put back." if done and not left else ""
+    if earlier:
+        what = f"An earlier rollback has undone the run on {', '.join(earlier)}, and it stays undone there. {what}"
     if left:
-        what = f"These tables are rolled back all the same, because commits have landed there too: {', '.join(left)}."
-    return type(error)(f"{error.message} {what}".rstrip(), **(error.facts | {"retryable": False}))
+        what += f" These tables are rolled back all the same, because commits have landed there too: {', '.join(left)}."
+    return type(error)(f"{error.message} {what.strip()}".rstrip(), **(error.facts | {"retryable": False}))
 
 
 def roll_back_here(

@@ -360,6 +360,16 @@ def test_a_commit_that_lands_between_two_tables_puts_the_others_back(lake: Path)
     assert contents(tables) == [[0], [0], [20, 21, 99]]
 
 
+def test_the_tables_that_an_earlier_try_has_rolled_back_are_named_as_such(lake: Path) -> None:
+    tables = run_of(lake)
+    execute(of_dag_id="orders", run_id="r1", tables=tables["a"].uri)
+    other, OnThird.jobs = Table.open(tables["c"].uri), 1
+    said = r"version 3 .*An earlier rollback has undone the run on \S*out/a, .*The tables before it were put back"
+    with pytest.raises((CannotRollBack, AirflowException), match=said):
+        roll_back(lake, runner=OnThird(lambda: append(other, rows(1, start=99))))
+    assert contents(tables) == [[0], [20, 21], [20, 21, 99]]
+
+
 def test_files_that_a_vacuum_deletes_between_two_tables_put_the_others_back(lake: Path) -> None:
     tables, OnThird.jobs = run_of(lake), 0
     other = Table.open(tables["c"].uri)
