@@ -106,6 +106,7 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
         ("apply_changes", {"source": FILES, "keys": ["id"], "sequence_by": "at", **more}, f"arguments.{argument}")
         for argument, more in [
             ("current_column", {"current_column": "c"}),
+            ("start_column", {"start_column": "c"}),
             ("track_history_column_list", {"track_history_column_list": ["c"]}),
             ("track_history_column_list", {"stored_as_scd_type": 2, "track_history_column_list": ["c", "C"]}),
             ("end_column", {"stored_as_scd_type": 2, "end_column": "__start_at"}),
@@ -139,6 +140,11 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
         "arguments.except_column_list",
     ),
     ("upsert", {"source": FILES, "keys": []}, "arguments.keys"),
+    (
+        "apply_snapshot",
+        {"source": FILES, "keys": ["id"], "max_deleted_fraction": 0.1, "end_column": "until"},
+        "arguments.end_column",
+    ),
     ("apply_snapshot", {"source": FILES, "keys": ["id"]}, "arguments.max_deleted_fraction"),
     (
         "apply_snapshot",

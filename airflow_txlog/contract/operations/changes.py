@@ -116,9 +116,9 @@ class ApplySnapshot(KeyedOperation, frozen=True, kw_only=True, tag="apply_snapsh
         super().check()
         if self.stored_as_scd_type == 1:
             want("arguments.hard_deletes", self.hard_deletes != "invalidate", '"delete" or "ignore"', self.hard_deletes)
-            for name in ("current_column", "snapshot_at"):
-                possible = getattr(self, name) is None
-                want(f"arguments.{name}", possible, "null without stored_as_scd_type 2", getattr(self, name))
+            given = self.given_arguments()
+            for name in ("start_column", "end_column", "current_column", "snapshot_at"):
+                want(f"arguments.{name}", name not in given, "left out without stored_as_scd_type 2")
             return
         want("arguments.hard_deletes", self.hard_deletes != "delete", '"invalidate" or "ignore"', self.hard_deletes)
         names = [name.lower() for name in (*self.keys, *self.history_columns)]
@@ -182,9 +182,9 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
 
     def _check_history(self) -> None:
         keeps, tracked = self.stored_as_scd_type == 2, self.track_history_column_list or ()
-        for name in ("track_history_column_list", "current_column"):
-            given = getattr(self, name)
-            want(f"arguments.{name}", keeps or given is None, "null without stored_as_scd_type 2", given)
+        given = self.given_arguments()
+        for name in ("track_history_column_list", "start_column", "end_column", "current_column"):
+            want(f"arguments.{name}", keeps or name not in given, "left out without stored_as_scd_type 2")
         distinct = len({column.lower() for column in tracked}) == len(tracked)
         want("arguments.track_history_column_list", distinct, "a list of different column names", tracked)
         times = [name for name in (self.start_column, self.end_column, self.current_column) if name is not None]
