@@ -55,10 +55,17 @@ class ObjectVerdict:
 
 def verify(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
     """Yield a verdict on every object below the table. Needs the right to list and to read alone."""
-    seen: set[tuple[str, int, int, str | None]] = set()
+    seen: dict[tuple[str, int, int, str | None], Verdict] = {}
     for number in range(_LISTINGS):
         unreadable: list[str] = []
-        new = [info for info in store.walk(unreadable.append) if _identity(info) not in seen]
+        new = []
+        for info in store.walk(unreadable.append):
+            known = seen.get(_identity(info))
+            if known is None:
+                new.append(info)
+            elif known == "deleted":
+                yield _unreadable(info.path, "listed, but not found", forms)
+                seen[_identity(info)] = "not readable"
         if number == 0:
             yield from (_unreadable(path, "a folder that this user may not read", forms) for path in unreadable)
             yield from (_unreadable(path, "a link, which may lead anywhere", forms) for path in store.links())
@@ -66,8 +73,9 @@ def verify(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
         if not new:
             return
         for info in new:
-            seen.add(_identity(info))
-            yield verdict_on(store, info, forms)
+            found = verdict_on(store, info, forms)
+            seen[_identity(info)] = found.verdict
+            yield found
     yield _unreadable("", "objects appear faster than they are read", forms)
 
 

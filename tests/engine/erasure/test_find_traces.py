@@ -603,6 +603,16 @@ def test_a_damage_that_nobody_expected_ends_the_search_of_one_object(
     assert {verdict.verdict for verdict in found_in(table).values()} == {"not readable"}
 
 
+def test_an_object_that_is_listed_but_not_found_does_not_pass(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: LocalStore, path: str) -> None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(LocalStore, "open_input", fail)
+    left = [verdict for verdict in table.find_traces("email", [SUBJECT]) if not verdict.passes]
+    assert {(verdict.verdict, verdict.reason) for verdict in left} == {("not readable", "listed, but not found")}
+    assert len(left) == len(list(table.store.walk()))
+
+
 def test_a_key_that_no_listing_has_does_not_pass(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStore, "odd_keys", lambda _: iter([f"a//{SUBJECT}"]))
     left = [verdict for verdict in table.find_traces("email", [SUBJECT]) if not verdict.passes]
