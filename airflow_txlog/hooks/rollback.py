@@ -1,4 +1,4 @@
-"""The rollback of a run on many tables: all are looked at before the first is changed.
+"""The rollback of a run on many tables: all are checked before the first one is changed.
 
 Each table is rolled back by a job, in one commit. No commit covers several tables, so readers may see the first one
 rolled back and the next one not yet. The invariants: nothing is changed if a commit is in the way on any table; if one

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class PinVersionsOperator(RenderedOperator):
     """Fix one version of each table for the DAG run: tasks downstream read it with `as_of="run"`.
 
-    :param tables: tables, or folders: then every table below. Paths, URIs, or names under the base of the connection.
+    :param tables: tables, or folders with tables at any depth. Paths, URIs, or names under the base of the connection.
         (templated)
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
     :param storage_conn_id: the connection whose credentials open the tables' stores, as in the other operators.
@@ -74,7 +74,7 @@ class DeltaRollbackOperator(ManyJobsOperator):
     """Undo the commits of the tasks of a DAG run, on all tables or on none, without Spark.
 
     :param run_id: the run. (templated)
-    :param tables: tables, or folders: then every table below. Paths, URIs, or names under the base of the connection.
+    :param tables: tables, or folders with tables at any depth. Paths, URIs, or names under the base of the connection.
         (templated)
     :param of_dag_id: the DAG of the run; None: the DAG of this task. (templated)
     :param dry_run: report the planned actions, and change nothing.
@@ -118,7 +118,7 @@ class DeltaRollbackOperator(ManyJobsOperator):
         return {"run_id": self.run_id, "of_dag_id": of_dag_id}
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Run a job for each table that the run has changed, once all are known to allow it."""
+        """Check all tables, and then run a job for each table that the run has changed."""
         self.has_begun = True
         try:
             described = read_operation(Rollback, self.job_arguments())

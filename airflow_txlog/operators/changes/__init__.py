@@ -1,1 +1,1 @@
-"""Operators that bring to a table what has changed elsewhere: in another table, or in another system."""
+"""Operators that apply changes from another table or another system to a table."""

@@ -1,4 +1,4 @@
-"""DeltaApplyChangesOperator: apply the events of another system to a table, in whatever order they come."""
+"""DeltaApplyChangesOperator: apply the events of another system to a table, in whatever order they arrive."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from airflow_txlog.operators.checked import SourceOperator
 class DeltaApplyChangesOperator(SourceOperator):
     """Apply change events to a Delta table in the order of their sequence, in one commit.
 
-    Events may arrive in any order, late, several for one key, and more than once. The table equals what all events so
-    far leave if they are applied in order. The names of the arguments are those of Spark's AUTO CDC.
+    Events may arrive in any order, late, several for one key, and more than once. The table is the same as if all
+    events so far had been applied in order. The arguments have the names of Spark's AUTO CDC.
 
     :param source: the events: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
     :param keys: the columns, of the table and of the source, that together identify a row. (templated)
@@ -24,15 +24,15 @@ class DeltaApplyChangesOperator(SourceOperator):
     :param except_column_list: columns of the source that rows do not get. (templated)
     :param schema_evolution: add columns of the source that the table lacks, and widen types, as in DeltaMergeOperator
         with `"*"`.
-    :param tombstone_hours: for how long the table remembers a deletion at least, so that an older event that comes late
-        does not bring the row back.
-    :param stored_as_scd_type: 1 keeps the newest row of each key. 2 keeps all of them: a row for each time in which the
-        values of a key were the same.
+    :param tombstone_hours: the minimum time for which the table remembers a deletion, so that an older event that
+        arrives late does not bring the row back.
+    :param stored_as_scd_type: 1 keeps the newest row of each key. 2 keeps the history: a row for each period in which
+        the values of a key did not change.
     :param track_history_column_list: with type 2, the columns whose change begins a new row; None: all but the keys and
         `sequence_by`. A change of other columns updates the row. (templated)
     :param start_column: with type 2, the column of the table with the sequence at which a row began. (templated)
-    :param end_column: the same for its end; NULL in the present row of a key. (templated)
-    :param current_column: with type 2, a BOOLEAN column of the table that is true in the present row. (templated)
+    :param end_column: the same for its end; NULL in the current row of a key. (templated)
+    :param current_column: with type 2, a BOOLEAN column of the table that is true in the current row. (templated)
 
     Example: `DeltaApplyChangesOperator(task_id="apply", table_uri="/lake/users", source=files("/in/events"),
     keys=["user_id"], sequence_by="changed_at", apply_as_deletes="op = 'd'", except_column_list=["op"])`. Other

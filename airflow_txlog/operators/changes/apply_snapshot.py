@@ -1,4 +1,4 @@
-"""DeltaApplySnapshotOperator: give a table the rows of a whole snapshot, and change only what differs."""
+"""DeltaApplySnapshotOperator: give a table the rows of a complete snapshot, and change only rows that differ."""
 
 from __future__ import annotations
 

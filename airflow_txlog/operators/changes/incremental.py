@@ -1,4 +1,4 @@
-"""DeltaIncrementalOperator: process what is new in a source table, once, into another table."""
+"""DeltaIncrementalOperator: process each new version of a source table once, into another table."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def as_history_merge(operation: ApplySnapshot, differs: str | None, columns: Seq
 def differing(
     table: StructType, source: StructType, keys: Iterable[str], nulls: Container[str], root: str
 ) -> str | None:
-    """Return the condition for rows with equal keys to differ in a column that both have; None if there is none.
+    """Return the condition under which rows with equal keys differ in a common column; None without such a column.
 
     `nulls`: the columns that store an empty value as NULL.
     Raises UnsupportedFeature for a column of a type whose values Spark does not compare.
@@ -186,7 +186,7 @@ class _Snapshot(MergeByKeys):
 
 
 class _History(_Snapshot):
-    """A table that has each version of a row. Only the rows take part in the merge that no other version has replaced.
+    """A table that keeps each version of a row. Only current rows take part in the merge.
 
     A row that differs ends, and its row in the snapshot is inserted, as if it had matched nothing.
     """
