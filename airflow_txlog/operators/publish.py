@@ -249,9 +249,10 @@ def write_audit_publish(
     `write` is a task with `publish=False`, or a list of them. `audits` are tasks that fail if something is wrong: a
     `DeltaAuditOperator`, a call of a `@task`, an operator of another provider; one or a list. `approve` is a task that
     fails or is skipped if a person refuses, such as Airflow's `ApprovalOperator`. The function sets the order of all
-    tasks. The group's last task is a teardown that always runs and deletes the changes that are not published. `publish` are
-    arguments of `DeltaPublishOperator`, such as `outlets`; its connections are those of the first of `write` unless
-    given. With `on_change="reaudit"` all audits must be `DeltaAuditOperator`s, because no other one can run again.
+    tasks. The group's last task is a teardown that always runs and deletes the changes that are not published.
+    `publish` are arguments of `DeltaPublishOperator`, such as `outlets`; its connections are those of the first of
+    `write` unless given. With `on_change="reaudit"` all audits must be `DeltaAuditOperator`s, because no other one can
+    run again.
     """
     writes: list[Any] = list(write) if isinstance(write, list | tuple) else [write]
     checks: list[Any] = list(audits) if isinstance(audits, list | tuple) else [audits]
