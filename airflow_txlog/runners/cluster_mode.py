@@ -23,6 +23,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.wording import application_line
 from airflow_txlog.errors import ClusterLost, IdempotencyKeyReused, JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange, exchange_of
+from airflow_txlog.exactly_once.transactions import find_done
 from airflow_txlog.jobs.spark.shipping import driver_zip
 from airflow_txlog.runners.base import (
     ApplicationState,
@@ -225,11 +226,15 @@ class ClusterModeRunner(SubmitRunner):
             return None
         if is_alive:
             log(f"an earlier try has submitted {job.name}, which runs: waiting for it")
-        elif self._result_of(job) is not None:
-            log(f"an earlier try has submitted {job.name}, whose result is there")
-        else:
+            return job
+        result = self._result_of(job)
+        if result is None:
             log(f"an earlier try has submitted {job.name}, which has ended without a result")
             return None
+        if result.status == "committed" and application is not None and find_done(spec) is None:
+            log(f"an earlier try has submitted {job.name}, whose commit was rolled back: it does not count")
+            return None
+        log(f"an earlier try has submitted {job.name}, whose result is there")
         return job
 
     def _submit(self, spec: JobSpec, exchange: Exchange, log: Log) -> Submitted:

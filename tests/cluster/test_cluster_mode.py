@@ -24,6 +24,7 @@ import pytest
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.operations import Audit, Publish
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.upkeep.rollback import NOT_DONE
 from airflow_txlog.errors import (
     ClusterLost,
     IdempotencyKeyReused,
@@ -377,6 +378,20 @@ def test_a_result_from_before_the_task_was_cleared_is_not_read(
     assert cluster.runner().run(cleared, log=print).status == "committed"
     assert rows_added(users) == 1
     assert documents(users) == {}
+
+
+def test_a_result_whose_commit_was_rolled_back_is_not_read(cluster: PlayedCluster, users: Table) -> None:
+    exchange, spec = exchange_of(users), spec_of(users)
+    exchange.add({"name": "old", "digest": spec.digest(), "spec": json.loads(spec.to_json())})
+    tx = users.begin()
+    tx.set_application("test/elsewhere", NOT_DONE)
+    version = tx.commit("ROLLBACK", {}, record_empty=True)
+    result = JobResult(status="committed", operation="delete", table_uri=users.uri, version=version - 1)
+    exchange.put("result", 1, {**json.loads(result.to_json()), "submission": "old"})
+    lines: list[str] = []
+    assert cluster.runner().run(spec, log=lines.append).version == version + 1
+    assert any("was rolled back: it does not count" in line for line in lines)
+    assert rows_added(users) == 1
 
 
 def test_a_job_from_before_the_task_was_cleared_is_cancelled_and_its_work_done_anew(
