@@ -16,7 +16,7 @@ from typing import Literal
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.parquet_traces import traces_in_parquet
-from airflow_txlog.engine.erasure.text_traces import decompressed, text_of, traces_in_text
+from airflow_txlog.engine.erasure.text_traces import MOST_TEXT_BYTES, decompressed, text_of, traces_in_text
 from airflow_txlog.engine.erasure.traces import Trace
 from airflow_txlog.storage.base import FileInfo, Store
 
@@ -28,7 +28,6 @@ _PARQUET = (b"PAR1", b"PARE")
 _WITHOUT_VALUES = re.compile(r"(^|/)(deletion_vector_[0-9a-f-]{36}\.bin|\.[^/]+\.crc)$")
 _WITHOUT_VALUES_START = (b"\x01", b"crc\0")
 _COPIED_BYTES = 8 * 1024 * 1024
-_MOST_TEXT_BYTES = 2 * 1024 * 1024 * 1024
 _LISTINGS = 5
 
 
@@ -154,7 +153,7 @@ def _method(path: str, data: bytes) -> Method:
 
 def _content(store: Store, path: str) -> bytes:
     with store.open_input(path) as source:
-        if source.size() > _MOST_TEXT_BYTES:
+        if source.size() > MOST_TEXT_BYTES:
             raise ValueError("a text of more than two gigabytes")
         data: bytes = source.read()
         return data

@@ -22,7 +22,7 @@ _BOUNDS = frozenset(("minValues", "maxValues"))
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # The first bytes of what is compressed as a whole, with Arrow's name of the codec.
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
-_MOST_TEXT_BYTES = 2 * 1024 * 1024 * 1024
+MOST_TEXT_BYTES = 2 * 1024 * 1024 * 1024
 _READ_BYTES = 8 * 1024 * 1024
 _MOST_NESTED = 32
 
@@ -55,7 +55,7 @@ def decompressed(data: bytes) -> bytes:
                 content = bytearray()
                 while part := stream.read(_READ_BYTES):
                     content += part
-                    if len(content) > _MOST_TEXT_BYTES:
+                    if len(content) > MOST_TEXT_BYTES:
                         raise ValueError("a text of more than two gigabytes")
                 return bytes(content)
     return data
