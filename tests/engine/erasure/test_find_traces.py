@@ -587,7 +587,7 @@ def test_a_column_of_many_values_is_no_key(tmp_path: Path) -> None:
 
 
 def test_an_object_that_unpacks_without_end_is_not_readable(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_traces, "_MOST_TEXT_BYTES", 1024)
+    monkeypatch.setattr(text_traces, "MOST_TEXT_BYTES", 1024)
     (folder_of(table) / "a.gz").write_bytes(gzip.compress(b"x" * 1025))
     (folder_of(table) / "b.gz").write_bytes(gzip.compress(b"x" * 1024))
     assert set(found_in(table)) == {"a.gz"}
