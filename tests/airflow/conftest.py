@@ -52,9 +52,20 @@ def dag_of(airflow_home: Path) -> Callable[[str, str], Any]:
     from airflow.dag_processing.dagbag import DagBag
 
     def parse(file_name: str, dag_id: str) -> Any:
+        _forget_assets()
         folder = EXAMPLES if (EXAMPLES / f"{file_name}.py").exists() else DAGS
         bag = DagBag(dag_folder=str(folder / f"{file_name}.py"), bundle_path=folder)
         assert not bag.import_errors, bag.import_errors
         return bag.dags[dag_id]
 
     return parse
+
+
+def _forget_assets() -> None:
+    """Free the names of assets: Airflow gives a name to one URI, and each test has its own."""
+    from airflow.models.asset import AssetActive
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete
+
+    with create_session() as session:
+        session.execute(delete(AssetActive))
