@@ -236,7 +236,7 @@ class TxlogOperator(RenderedOperator):
         report_result(context, result, seconds)
         xcom = xcom_of(result, seconds)
         if result.details.staged is not None:
-            xcom["staged"] = {**result.details.staged, "sensitive": self.sensitive}
+            xcom["staged"] = {**result.details.staged, "task_id": self.task_id, "sensitive": self.sensitive}
         return xcom
 
     def _durable(self, runner: DurableRunner, spec: JobSpec, context: Mapping[str, Any]) -> JobSpec:

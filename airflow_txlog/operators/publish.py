@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import TaskGroup
+from airflow.providers.common.compat.sdk import TaskGroup, XComArg
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.operations import Audit, Discard, Operation, Publish, read_operation
@@ -113,6 +113,14 @@ def _work_of(handle: Mapping[str, Any]) -> ApplicationTransaction:
     )
 
 
+def _audits_by_write(writes: Sequence[Any], audits: Sequence[DeltaAuditOperator]) -> dict[str, list[str]]:
+    """Return the ids of the audits that check the output of each task, by the task's id."""
+    checked = {
+        audit.task_id: {task.task_id for task, _ in XComArg.iter_xcom_references(audit.staged)} for audit in audits
+    }
+    return {write.task_id: [audit for audit, tasks in checked.items() if write.task_id in tasks] for write in writes}
+
+
 def _is_sensitive(handle: Mapping[str, Any]) -> bool:
     return handle.get("sensitive") is True
 
@@ -127,6 +135,9 @@ class DeltaPublishOperator(StagedChangesOperator):
     :param on_change: if another commit has changed what the staged change had read or changed: "fail" (for good, with
         that commit's version in the message), or "reaudit": make the change again on the newest version, run again each
         `DeltaAuditOperator` that has checked it, and publish what passes. No other check is repeated.
+    :param audited_by: with "reaudit", the ids of the `DeltaAuditOperator`s of each change, by the id of the task that
+        staged it: `{"load": ["audit"]}`. If the table's folder has lost the record of one of these audits, the change
+        is not made again. `write_audit_publish` sets it.
 
     With several tables, readers can see the first one published and the next one not yet. Asset events are emitted
     after the last; a task that fails emits none, not even for the tables that it has published. The XCom lists all
@@ -138,12 +149,23 @@ class DeltaPublishOperator(StagedChangesOperator):
 
     operation: ClassVar[type[Operation]] = Publish
 
-    def __init__(self, *, staged: Any, on_change: str = "fail", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        staged: Any,
+        on_change: str = "fail",
+        audited_by: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.on_change = on_change
+        self.audited_by = audited_by
         super().__init__(staged=staged, **kwargs)
 
     def arguments_for(self, handle: Mapping[str, Any]) -> dict[str, Any]:
-        return {**super().arguments_for(handle), "on_change": self.on_change}
+        of_tasks = _mapping("audited_by", self.audited_by)
+        every = {each for audits in of_tasks.values() for each in audits}
+        audited_by = sorted(of_tasks.get(handle.get("task_id"), every))
+        return {**super().arguments_for(handle), "on_change": self.on_change, "audited_by": audited_by}
 
     def _spec_of(self, context: Mapping[str, Any], handle: Mapping[str, Any]) -> JobSpec:
         # Any publisher publishes the change as the work that staged it.
@@ -201,7 +223,7 @@ class DeltaAuditOperator(StagedChangesOperator):
 
 def _mapping(name: str, given: Any) -> dict[str, Any]:
     if not (given is None or isinstance(given, Mapping)):
-        raise InvalidJobSpec(f"{name} must map names to SQL; found {type(given).__name__}.", argument=name)
+        raise InvalidJobSpec(f"{name} must be a mapping; found {type(given).__name__}.", argument=name)
     return dict(given or {})
 
 
@@ -268,6 +290,8 @@ def write_audit_publish(
             'those and nothing else, or publish with on_change="fail".',
             argument="on_change",
         )
+    if audits_again:
+        publish = {"audited_by": _audits_by_write(writes, checks), **publish}
     names = ("txlog_conn_id", "storage_conn_id", "spark_conn_id", "runner")
     connections = {name: getattr(writes[0], name) for name in names}
     staged = [task.output for task in writes]

@@ -208,6 +208,21 @@ def test_the_arguments_of_every_operator_reach_the_jobs_on_staged_changes() -> N
     assert not DeltaPublishOperator(task_id="p", staged=[HANDLE])._spec_of({}, HANDLE).operation.needs_spark
 
 
+def test_a_publication_knows_the_audits_of_each_change() -> None:
+    with DAG("d", schedule=None):
+        one, two = (DeltaTruncateOperator(task_id=name, table_uri="/t", publish=False) for name in ("one", "two"))
+        audits = [
+            DeltaAuditOperator(task_id="both", staged=[one.output, two.output], no_rows={"n": "SELECT 1"}),
+            DeltaAuditOperator(task_id="second", staged=two.output, no_rows={"n": "SELECT 1"}),
+        ]
+        publish = write_audit_publish([one, two], audits, on_change="reaudit").children["publish_staged.publish"]
+    for task_id, found in (("one", ("both",)), ("two", ("both", "second")), (None, ("both", "second"))):
+        operation = publish._spec_of({}, {**HANDLE, "task_id": task_id}).operation
+        assert operation.audited_by == found
+    with pytest.raises(InvalidJobSpec, match="audited_by"):
+        DeltaPublishOperator(task_id="p", staged=[HANDLE], audited_by={"one": ["both"]})
+
+
 def test_the_event_of_a_publication_has_no_partitions_of_a_sensitive_task(
     memory_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

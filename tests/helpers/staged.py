@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +33,13 @@ def publish(
     log: Any = None,
     key: str = KEY,
     on_change: str = "fail",
+    audited_by: Sequence[str] = (),
     spark: SparkSession | None = None,
     spark_conf: dict[str, str] | None = None,
     **access: Any,
 ) -> JobResult:
     """Publish a staged change; the result, failed or not. Without a session no audit can run again."""
-    spec = _spec("publish", handle, access, on_change=on_change)
+    spec = _spec("publish", handle, access, on_change=on_change, audited_by=list(audited_by))
     spec = dataclasses.replace(spec, application=work_of(handle), saved_work_key=key, spark_conf=spark_conf or {})
     return run_job(spec, None, start=None if spark is None else lambda: spark, log=log)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from airflow_txlog.contract.operations.base import Operation, register
-from airflow_txlog.contract.operations.fields import ChangeId, Parameters, Queries, Text, Version
+from airflow_txlog.contract.operations.fields import ChangeId, Names, Parameters, Queries, Text, Version
 from airflow_txlog.contract.operations.reading import want
 from airflow_txlog.contract.parameters import decode_parameter
 
@@ -19,7 +19,8 @@ class Publish(Operation, frozen=True, kw_only=True, tag="publish"):
     """Commit the staged change with this id, whose document has this digest, as the work that staged it.
 
     `on_change` "reaudit": if another commit forbids it, make the change again on the newest version, run the audits of
-    it that were recorded, and publish that. "fail": raise the conflict.
+    it that were recorded, and publish that. "fail": raise the conflict. `audited_by`: tasks whose audits must be among
+    those that were recorded.
     """
 
     job = f"{_JOBS}.publish:publish"
@@ -29,6 +30,11 @@ class Publish(Operation, frozen=True, kw_only=True, tag="publish"):
     id: ChangeId
     digest: Text
     on_change: Literal["fail", "reaudit"] = "fail"
+    audited_by: Names = ()
+
+    def check(self) -> None:
+        possible = not self.audited_by or self.on_change == "reaudit"
+        want("arguments.audited_by", possible, 'empty unless on_change is "reaudit"', self.audited_by)
 
     @property
     def needs_spark(self) -> bool:  # type: ignore[override]

@@ -223,8 +223,10 @@ def _made_again(context: LogContext, first: Opened, id: str) -> tuple[str, str] 
     if fate == REFUSED:
         return remade, ""
     audits = recorded_audits(context, _first(context))
-    if not audits:
-        raise gone(context, _first(context), "another commit has changed what it read, and no audit of it is recorded")
+    missing = {*context.record(Publish).audited_by} - {each.annotations.get("task_id") for each in audits}
+    if missing or not audits:
+        which = f"the audits by {', '.join(sorted(missing))} are not" if missing else "no audit of it is"
+        raise gone(context, _first(context), f"another commit has changed what it read, and {which} recorded")
     for audit in audits:
         _check_dialect(context, audit, "a task which audited the change, so its SQL could pass what it has to stop")
     assert context.run is not None

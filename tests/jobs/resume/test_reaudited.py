@@ -218,6 +218,24 @@ def test_a_change_without_a_recorded_audit_is_not_made_again(audits: Audits, tmp
     assert table.snapshot().version == 3
 
 
+def test_a_change_that_lost_the_record_of_one_of_its_audits_is_not_made_again(audits: Audits, tmp_path: Path) -> None:
+    table = two_files(tmp_path / "t")
+    handle = stage("update", table, **SET_NAME)
+    for task_id in ("sums", "names"):
+        before = {*tmp_path.glob("t/txlog-inputs-*/staged-audit-*")}
+        audits.record(table, handle, annotations={"task_id": task_id})
+    (path,) = {*tmp_path.glob("t/txlog-inputs-*/staged-audit-*")} - before
+    kept = path.read_bytes()
+    path.unlink()
+    raced(table)()
+    again = {"on_change": "reaudit", "audited_by": ["sums", "names"]}
+    assert "the audits by names are not recorded" in refused(publish(handle, **again), "StagedChangeGone")
+    assert (audits.seen, table.snapshot().version) == ([], 3)
+    path.write_bytes(kept)
+    committed(publish(handle, **again))
+    assert len(audits.seen) == 2
+
+
 def test_a_publication_under_another_dialect_is_refused(audits: Audits, tmp_path: Path) -> None:
     table = two_files(tmp_path / "t")
     handle = staged(table, audits)
