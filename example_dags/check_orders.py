@@ -1,4 +1,5 @@
-"""Orders are checked before they are published: one condition is counted, others and a limit fail the task.
+"""Orders are checked before they are published: one condition is counted, others and a limit fail the task. A dry run
+writes samples of an update.
 
 The tables are below the folder named by TXLOG_DEMO_FOLDER.
 """
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, task
 
-from airflow_txlog.operators import DeltaDeleteOperator, DeltaWriteOperator, files
+from airflow_txlog.operators import DeltaDeleteOperator, DeltaUpdateOperator, DeltaWriteOperator, files
 
 FOLDER = Path(os.environ.get("TXLOG_DEMO_FOLDER", str(Path(tempfile.gettempdir()) / "txlog_demo")))
 INCOMING = str(FOLDER / "orders_to_check.parquet")
@@ -53,4 +54,15 @@ with DAG(
     forget = DeltaDeleteOperator(task_id="forget", table_uri=ORDERS, predicate="id < 5", max_deleted_fraction=0.1)
     # [END howto_checks]
 
-    make_orders() >> load >> forget
+    # [START howto_samples]
+    try_discount = DeltaUpdateOperator(
+        task_id="try_discount",
+        table_uri=ORDERS,
+        set={"amount": "amount * 0.9"},
+        predicate="shop IS NOT NULL",
+        dry_run=True,
+        samples_to=f"{ORDERS}_samples",
+    )
+    # [END howto_samples]
+
+    make_orders() >> load >> forget >> try_discount

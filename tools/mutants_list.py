@@ -1033,7 +1033,7 @@ FAULTS = (
     Fault(
         name="quarantine-of-each-attempt",
         breaks="rows are in quarantine once for each try",
-        file="airflow_txlog/jobs/rows/quarantine.py",
+        file="airflow_txlog/jobs/rows/other_table.py",
         old="            application=_application(context),\n",
         new="",
         tests=(EXPECTATIONS,),
@@ -1041,9 +1041,9 @@ FAULTS = (
     Fault(
         name="quarantine-of-the-work-before-a-clear",
         breaks="a cleared task's rows are not appended, because the number of its work is in the quarantine's log",
-        file="airflow_txlog/jobs/rows/quarantine.py",
-        old='app_id=f"{own.app_id}/quarantine/{work[:16]}"',
-        new='app_id=f"{own.app_id}/quarantine"',
+        file="airflow_txlog/jobs/rows/other_table.py",
+        old='app_id=f"{own.app_id}/{_words(context)}/{work[:16]}"',
+        new='app_id=f"{own.app_id}/{_words(context)}"',
         tests=(EXPECTATIONS,),
     ),
     Fault(

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.partitioning import decode_add_path
 
@@ -76,3 +79,44 @@ class StagedFile:
     def from_json(cls, text: str) -> StagedFile:
         """Return the record that `to_json` wrote."""
         return cls(**json.loads(text))
+
+
+def routed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """Split rows that may have a change type into rows of the table and change rows, None without such a column.
+
+    A row without a type goes to the table alone, an inserted row or a new image to both, a deleted row or an old image
+    to the change rows alone.
+    """
+    index = batch.schema.get_field_index(CHANGE_TYPE_COLUMN)
+    if index < 0:
+        return batch, None
+    types = batch.column(index)
+    rows = batch.select([name for name in batch.schema.names if name != CHANGE_TYPE_COLUMN])
+    # Rows that the table held and does not hold any more; the other two types are in the table now.
+    is_gone = pc.is_in(types, value_set=pa.array((DELETE, UPDATE_PREIMAGE)))
+    if is_gone.true_count:
+        rows = rows.filter(pc.invert(is_gone))
+    return rows, batch if types.null_count == 0 else batch.filter(pc.is_valid(types))
+
+
+class FirstOfTypes:
+    """The first change rows of each type that come by."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._seen: Counter[str] = Counter()
+
+    def of(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return those among the next rows."""
+        types = changes.column(CHANGE_TYPE_COLUMN)
+        chosen = [pa.array([], pa.uint64())]
+        for name in pc.unique(types).to_pylist():
+            found = pc.indices_nonzero(pc.equal(types, name))
+            chosen.append(found.slice(0, max(0, self._most - self._seen[name])))
+            self._seen[name] += len(found)
+        return changes.take(pa.concat_arrays(chosen).sort())
+
+
+def first_of_types(most: int, changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the first so many change rows of each type; a step of a task."""
+    return map(FirstOfTypes(most).of, changes)

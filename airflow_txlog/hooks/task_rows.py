@@ -189,8 +189,9 @@ class RowWritingHook(BaseHook):
             annotations={} if context is None else annotations_of(context),
         )
         runner = InProcessRunner(rows)
+        is_done_each_time = others.get("dry_run") and not others.get("samples_to")
         spec = self.with_settings(spec, "in_process").replace(
-            application=None if others.get("dry_run") else self._application(table_uri, context, call, idempotency_key)
+            application=None if is_done_each_time else self._application(table_uri, context, call, idempotency_key)
         )
         started_s = time.perf_counter()
         try:

@@ -315,8 +315,8 @@ class TxlogHook(RowWritingHook):
         work of a failed job stays next to the table until a VACUUM.
         """
         application = None
-        if not arguments.get("dry_run"):
-            # A dry run does no work that a later call would find done.
+        if not arguments.get("dry_run") or arguments.get("samples_to"):
+            # Any other dry run does no work that a later call would find done.
             application = ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True)
         spec = JobSpec(
             operation=read_operation(operation_named(operation), arguments),

@@ -72,8 +72,8 @@ class SavedInputs:
     num_keys_given: int = 0
     judged: Judged = field(default_factory=Judged)
     """How the expectations judged the rows of the source."""
-    quarantined: tuple[StagedFile, ...] = ()
-    """Files with the rows that an expectation sends to quarantine."""
+    elsewhere: tuple[StagedFile, ...] = ()
+    """Files with rows for another table: those that an expectation quarantines, or samples of a dry run."""
     range: SourceRange | None = None
     """The versions of the source that an increment processes."""
     tombstones: int | None = None
@@ -234,8 +234,8 @@ class JobContext(LogContext):
     """Whether the job has met a value that only Spark computes. Then it evaluates nothing that may meet one again."""
     is_resumed: bool = False
     """Whether it continues from the saved work of an earlier try, and so uses its inputs and its current time."""
-    num_quarantined: int | None = None
-    """How many rows this process has put into quarantine; None if it has not done so."""
+    num_elsewhere: int | None = None
+    """How many rows this process has appended to another table; None if it has not done so."""
     judges_source: bool = False
     """Whether `expect_or_drop` judges the rows of the source before they meet the table, and not the new rows."""
     is_continued: bool = False
@@ -292,6 +292,11 @@ class JobContext(LogContext):
     def is_dry_run(self) -> bool:
         """Whether the job reports its change and writes no file of the table."""
         return isinstance(self.operation, LimitedOperation) and self.operation.dry_run
+
+    @property
+    def takes_samples(self) -> bool:
+        """Whether the job is a dry run that appends some of the changed rows to another table."""
+        return isinstance(self.operation, LimitedOperation) and self.operation.samples_to is not None
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from airflow_txlog.contract.operations import (
     Clone,
     Convert,
     Delete,
+    LimitedOperation,
     Operation,
     QuerySource,
     SourceOperation,
@@ -73,8 +74,8 @@ def lineage_of(
             facets |= _of_table(operation, table_uri, result, lineage)
             output_facets = _statistics(result)
         outputs.append(OutputDataset(*name, facets=facets, outputFacets=output_facets))
-    if isinstance(operation, SourceOperation) and operation.quarantine_uri is not None:
-        name = dataset_name(operation.quarantine_uri)
+    if isinstance(operation, LimitedOperation) and operation.appends_to is not None:
+        name = dataset_name(operation.appends_to)
         outputs.append(OutputDataset(*name, facets=_known(name)))
     inputs = [
         InputDataset(*name, facets=_version(version), inputFacets=_size_read(sizes.get(name, {}), rows))

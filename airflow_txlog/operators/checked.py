@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_txlog.contract.job import ApplicationTransaction
+from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.given import path_text
 from airflow_txlog.operators.base import DataChangingOperator
 
@@ -21,7 +22,12 @@ class LimitedOperator(DataChangingOperator):
     :param max_deleted_fraction: the same, as a fraction.
     :param max_files_rewritten: the maximum number of data files that may leave the table or get a deletion vector.
     :param dry_run: report the change by partition in the XCom and the log, and neither write nor commit anything.
+    :param samples_to: in a dry run, the path or the URI of another table, to which at most a hundred inserted, a
+        hundred deleted and a hundred updated rows are appended, before and after the change (docs/checks.md). It is
+        created if it does not exist. Refused if the task is `sensitive`. (templated)
     """
+
+    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "samples_to")
 
     def __init__(
         self,
@@ -30,9 +36,11 @@ class LimitedOperator(DataChangingOperator):
         max_deleted_fraction: float | None = None,
         max_files_rewritten: int | None = None,
         dry_run: bool = False,
+        samples_to: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.samples_to = path_text(samples_to)
         # Not `self.dry_run`, which is a method of every Airflow operator.
         self.is_dry_run = dry_run
         self.max_deleted_rows = max_deleted_rows
@@ -40,11 +48,18 @@ class LimitedOperator(DataChangingOperator):
         self.max_files_rewritten = max_files_rewritten
 
     def job_arguments(self) -> dict[str, Any]:
+        if self.samples_to is not None and self.sensitive:
+            raise InvalidJobSpec(
+                "samples_to would copy rows of a sensitive task to another table. Leave samples_to out, or set "
+                "sensitive=False if these rows are no personal data.",
+                argument="samples_to",
+            )
         return {**super().job_arguments(), "dry_run": self.is_dry_run}
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
-        """Return none for a dry run, which uses up no number."""
-        return None if self.is_dry_run else super().application(context, table_uri)
+        """Return none for a dry run without samples, which commits to no table."""
+        is_done_each_time = self.is_dry_run and self.samples_to is None
+        return None if is_done_each_time else super().application(context, table_uri)
 
 
 class CheckedOperator(LimitedOperator):

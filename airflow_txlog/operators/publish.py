@@ -164,8 +164,8 @@ class DeltaPublishOperator(StagedChangesOperator):
     def arguments_for(self, handle: Mapping[str, Any]) -> dict[str, Any]:
         of_tasks = _mapping("audited_by", self.audited_by)
         every = {each for audits in of_tasks.values() for each in audits}
-        audited_by = sorted(of_tasks.get(handle.get("task_id"), every))
-        return {**super().arguments_for(handle), "on_change": self.on_change, "audited_by": audited_by}
+        audited_by = sorted(of_tasks.get(str(handle.get("task_id")), every))
+        return {**super().arguments_for(handle), "on_change": self.on_change, "audited_by": audited_by or None}
 
     def _spec_of(self, context: Mapping[str, Any], handle: Mapping[str, Any]) -> JobSpec:
         # Any publisher publishes the change as the work that staged it.

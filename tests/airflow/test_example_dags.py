@@ -278,6 +278,13 @@ def test_orders_are_checked_and_counted(folder: Path, dag_of: ParseDag) -> None:
         "numbered": {"passed": 100, "failed": 0},
     }
     assert tasks["forget"][0].xcom_pull(task_ids="forget")["metrics"]["numDeletedRows"] == 5
+    assert tasks["try_discount"][0].xcom_pull(task_ids="try_discount")["partitions"][0]["rows_added"] == 95
+    samples = Table.open(folder / "checked_orders_samples").to_arrow().to_pylist()
+    before, after = (
+        {each["id"]: each["amount"] for each in samples if each["_change_type"] == f"update_{image}image"}
+        for image in ("pre", "post")
+    )
+    assert (before, after) == (dict.fromkeys(range(5, 100), 1.5), dict.fromkeys(range(5, 100), 1.35))
 
 
 def test_late_events_leave_the_rows_of_their_order(folder: Path, dag_of: ParseDag) -> None:

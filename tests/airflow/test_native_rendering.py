@@ -74,6 +74,7 @@ LOADING: dict[str, Any] = {
     "deduplicate_by": ["id", "day"],
     "deduplicate_order_by": ["at DESC"],
 }
+SAMPLED: dict[str, Any] = {**SHARED, "dry_run": True, "samples_to": "/q"}
 SOURCE = query(
     "SELECT * FROM late",
     late=files(["/in/a", "/in/b"], format="csv", options={"sep": ";"}, schema="id STRING"),
@@ -189,6 +190,22 @@ TASKS: dict[str, Callable[[], Any]] = {
         mode="merge",
         on="t.id = s.id",
         clauses=[when_matched_update({"a": "s.a"})],
+    ),
+    "samples of a write": lambda: DeltaWriteOperator(task_id="t", **SAMPLED, source=SOURCE),
+    "samples of a delete": lambda: DeltaDeleteOperator(task_id="t", **SAMPLED, predicate="a", sensitive=False),
+    "samples of an update": lambda: DeltaUpdateOperator(task_id="t", **SAMPLED, set={"a": "1"}),
+    "samples of a merge": lambda: DeltaMergeOperator(
+        task_id="t", **SAMPLED, source=SOURCE, on="t.id = s.id", clauses=[when_matched_delete()]
+    ),
+    "samples of an upsert": lambda: DeltaUpsertOperator(task_id="t", **SAMPLED, source=SOURCE, keys=["id"]),
+    "samples of changes": lambda: DeltaApplyChangesOperator(
+        task_id="t", **SAMPLED, source=SOURCE, keys=["id"], sequence_by="a"
+    ),
+    "samples of a snapshot": lambda: DeltaApplySnapshotOperator(
+        task_id="t", **SAMPLED, source=SOURCE, keys=["id"], max_deleted_fraction=0.1
+    ),
+    "samples of an increment": lambda: DeltaIncrementalOperator(
+        task_id="t", **SAMPLED, source={"table": "/lake/in"}, consumer="c"
     ),
     "truncate": lambda: DeltaTruncateOperator(task_id="t", **ONCE),
     "publish": lambda: DeltaPublishOperator(task_id="t", staged=[HANDLE], spark_conf=SHARED["spark_conf"]),

@@ -106,6 +106,7 @@ def test_a_write_is_templated_in_its_table_source_scope_and_values() -> None:
         "max_inserted_rows": None,
         "max_files_rewritten": None,
         "dry_run": False,
+        "samples_to": None,
     }
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.given import revealed
 from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
@@ -76,6 +77,15 @@ def test_what_is_no_value_of_a_row_is_shown() -> None:
     hidden = DeltaUpdateOperator(**update, parameters={"i": "{{ id }}"}, sensitive=True)
     assert shown(hidden)["parameters"] == {"i": "***"}
     assert hidden.job_arguments()["parameters"] == {"i": "7"}
+
+
+def test_a_sensitive_task_writes_no_samples() -> None:
+    sampled: dict[str, Any] = {"table_uri": "/t", "dry_run": True, "samples_to": "/samples"}
+    with pytest.raises(InvalidJobSpec, match="samples_to would copy rows of a sensitive task"):
+        DeltaDeleteOperator(task_id="d", predicate="id = 7", **sampled)
+    with pytest.raises(InvalidJobSpec, match="samples_to would copy rows of a sensitive task"):
+        DeltaUpdateOperator(task_id="u", set={"n": "1"}, sensitive=True, **sampled)
+    DeltaDeleteOperator(task_id="d", predicate="id = 7", sensitive=False, **sampled)
 
 
 @pytest.mark.parametrize("is_sensitive", [True, False])

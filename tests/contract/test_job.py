@@ -321,6 +321,7 @@ def test_every_argument_of_an_operation_is_present_in_its_spec() -> None:
         "max_inserted_rows": None,
         "max_files_rewritten": None,
         "dry_run": False,
+        "samples_to": None,
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +32,13 @@ def publish(
     log: Any = None,
     key: str = KEY,
     on_change: str = "fail",
-    audited_by: Sequence[str] = (),
+    audited_by: list[str] | None = None,
     spark: SparkSession | None = None,
     spark_conf: dict[str, str] | None = None,
     **access: Any,
 ) -> JobResult:
     """Publish a staged change; the result, failed or not. Without a session no audit can run again."""
-    spec = _spec("publish", handle, access, on_change=on_change, audited_by=list(audited_by))
+    spec = _spec("publish", handle, access, on_change=on_change, audited_by=audited_by)
     spec = dataclasses.replace(spec, application=work_of(handle), saved_work_key=key, spark_conf=spark_conf or {})
     return run_job(spec, None, start=None if spark is None else lambda: spark, log=log)
 

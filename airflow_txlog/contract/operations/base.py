@@ -202,7 +202,7 @@ class LimitedOperation(ScopedOperation, frozen=True, kw_only=True):
 
     A fraction is one of the operation's scope: of the live rows in the partitions that `partition_predicate` accepts,
     before the operation. `max_files_rewritten`: the files that leave the table or get a deletion vector. `dry_run`:
-    report the change, and write nothing.
+    report the change, and write nothing. `samples_to`: but append some of the changed rows to this other table.
     """
 
     may_wait = True
@@ -211,11 +211,21 @@ class LimitedOperation(ScopedOperation, frozen=True, kw_only=True):
     max_deleted_fraction: Share | None = None
     max_files_rewritten: Count | None = None
     dry_run: bool = False
+    samples_to: Location | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        want("arguments.samples_to", self.dry_run or self.samples_to is None, "null without dry_run", self.samples_to)
 
     @property
     def does_more_than_commit(self) -> bool:
         """Whether its job makes no commit, or two, so that no later job can make it."""
         return self.dry_run
+
+    @property
+    def appends_to(self) -> str | None:
+        """The other table that its job appends rows to."""
+        return self.samples_to
 
     @property
     def limits_old_rows(self) -> bool:
@@ -314,6 +324,10 @@ class SourceOperation(CheckedOperation, frozen=True, kw_only=True):
     @property
     def does_more_than_commit(self) -> bool:
         return self.dry_run or bool(self.expect_or_quarantine)
+
+    @property
+    def appends_to(self) -> str | None:
+        return self.samples_to if self.dry_run else self.quarantine_uri
 
     @property
     def holds_rows(self) -> bool:

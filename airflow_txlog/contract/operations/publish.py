@@ -30,11 +30,11 @@ class Publish(Operation, frozen=True, kw_only=True, tag="publish"):
     id: ChangeId
     digest: Text
     on_change: Literal["fail", "reaudit"] = "fail"
-    audited_by: Names = ()
+    audited_by: Names | None = None
 
     def check(self) -> None:
         possible = not self.audited_by or self.on_change == "reaudit"
-        want("arguments.audited_by", possible, 'empty unless on_change is "reaudit"', self.audited_by)
+        want("arguments.audited_by", possible, 'null unless on_change is "reaudit"', self.audited_by)
 
     @property
     def needs_spark(self) -> bool:  # type: ignore[override]

@@ -39,9 +39,9 @@ from airflow_txlog.datafiles.staged_files import (
     CHANGE_DIRECTORY,
     CHANGE_TYPE_COLUMN,
     CHANGE_TYPE_FIELD,
-    DELETE,
-    UPDATE_PREIMAGE,
+    FirstOfTypes,
     StagedFile,
+    routed,
 )
 from airflow_txlog.storage import Store, StoreReference
 
@@ -66,8 +66,9 @@ class Layout:
     `target_bytes` a task begins another file; a file exceeds it by one row group at most. `is_change` marks files of
     change rows (`for_changes`). `row_ids` are the last columns of `schema` if rows keep their ids. `with_digests`
     records the digest of each file. `key` encrypts the files. `materializes`: files contain the partition columns too.
-    `expectations` judge and count the new rows; rows that one of them quarantines are written by the layout
-    `quarantine`. `discards`: the bytes of the files are counted, and none is written.
+    `expectations` judge and count the new rows. `elsewhere` is the layout of rows for another table: those that an
+    expectation quarantines or, with `samples`, the first so many change rows of each type instead of change files.
+    `discards`: the bytes of the files are counted, and none is written.
     """
 
     store: StoreReference
@@ -86,7 +87,8 @@ class Layout:
     materializes: bool = False
     key: bytes | None = dataclasses.field(default=None, repr=False)
     expectations: tuple[Expected, ...] = ()
-    quarantine: Layout | None = None
+    elsewhere: Layout | None = None
+    samples: int | None = None
     discards: bool = False
 
     def for_changes(self) -> Layout:
@@ -102,7 +104,7 @@ class Layout:
             is_change=True,
             materializes=False,
             expectations=(),
-            quarantine=None,
+            elsewhere=None,
         )
 
     def without_row_ids(self) -> Layout:
@@ -208,10 +210,12 @@ class PartitionedWriter:
         self._staged: list[StagedFile] = []
         self._abandoned: list[RowGroupWriter] = []
         self._changes: PartitionedWriter | None = None
-        self._quarantine = PartitionedWriter(layout.quarantine, self.store) if layout.quarantine is not None else None
+        self._samples = None if layout.samples is None else FirstOfTypes(layout.samples)
+        self._elsewhere = PartitionedWriter(layout.elsewhere, self.store) if layout.elsewhere is not None else None
         self._judge: Judge | None = None
         if layout.expectations:
-            self._judge = Judge(layout.expectations, layout.schema, SEGMENT_COLUMN, self._to_quarantine)
+            quarantine = self._to_elsewhere if layout.samples is None else None
+            self._judge = Judge(layout.expectations, layout.schema, SEGMENT_COLUMN, quarantine)
         # Without the feed a table may have a column of that name: then it is one like any other.
         self._has_change_types = FileFields(layout.schema).find_name(CHANGE_TYPE_COLUMN) is None
 
@@ -222,7 +226,9 @@ class PartitionedWriter:
         """
         if self._has_change_types:
             batch, changes = routed(batch)
-            if changes is not None and changes.num_rows:
+            if changes is not None and changes.num_rows and self._samples is not None:
+                self._to_elsewhere(self._samples.of(changes))
+            elif changes is not None and changes.num_rows:
                 self._changes = self._changes or PartitionedWriter(self._layout.for_changes(), self.store)
                 ids = self._layout.row_ids
                 self._changes.write(changes if ids is None else ids.dropped_from(changes))
@@ -241,16 +247,14 @@ class PartitionedWriter:
         """How the rows so far were judged by the expectations of the layout."""
         return [] if self._judge is None else self._judge.counts()
 
-    def _to_quarantine(self, rows: pa.RecordBatch) -> None:
-        if self._quarantine is not None and self._layout.quarantine is not None:
-            held = FileFields(self._layout.quarantine.schema)
-            self._quarantine.write(
-                rows.select([name for name in rows.schema.names if held.find_name(name) is not None])
-            )
+    def _to_elsewhere(self, rows: pa.RecordBatch) -> None:
+        if self._elsewhere is not None and self._layout.elsewhere is not None:
+            held = FileFields(self._layout.elsewhere.schema)
+            self._elsewhere.write(rows.select([name for name in rows.schema.names if held.find_name(name) is not None]))
 
-    def finish_quarantine(self) -> list[StagedFile]:
-        """Return the files of the rows in quarantine, which are no files of the table."""
-        return [] if self._quarantine is None else self._quarantine.finish()
+    def finish_elsewhere(self) -> list[StagedFile]:
+        """Return the files of the rows for another table."""
+        return [] if self._elsewhere is None else self._elsewhere.finish()
 
     def finish(self) -> list[StagedFile]:
         """Write the remaining rows and return every staged file, in no order."""
@@ -262,7 +266,7 @@ class PartitionedWriter:
         """Delete every file of this writer; none was reported."""
         for writer in [*self._abandoned, *self._writers.values()]:
             writer.abandon()
-        for other in (self._changes, self._quarantine):
+        for other in (self._changes, self._elsewhere):
             if other is not None:
                 other.abandon()
 
@@ -335,24 +339,6 @@ class PartitionedWriter:
     def _closed(self, key: FileKey, writer: RowGroupWriter) -> StagedFile | None:
         values = dict(zip(self._layout.partition_keys, key.partition, strict=True))
         return writer.close(values, segment=key.segment, is_change=self._layout.is_change)
-
-
-def routed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-    """Split rows that may have a change type into rows of the table and change rows, None without such a column.
-
-    A row without a type goes to the table alone, an inserted row or a new image to both, a deleted row or an old image
-    to the change rows alone.
-    """
-    index = batch.schema.get_field_index(CHANGE_TYPE_COLUMN)
-    if index < 0:
-        return batch, None
-    types = batch.column(index)
-    rows = batch.select([name for name in batch.schema.names if name != CHANGE_TYPE_COLUMN])
-    # Rows that the table held and does not hold any more; the other two types are in the table now.
-    is_gone = pc.is_in(types, value_set=pa.array((DELETE, UPDATE_PREIMAGE)))
-    if is_gone.true_count:
-        rows = rows.filter(pc.invert(is_gone))
-    return rows, batch if types.null_count == 0 else batch.filter(pc.is_valid(types))
 
 
 def _with_segment(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -356,11 +356,12 @@ def leaving_task(bins: Bins, layout: Layout, updates: frozenset[int] = frozenset
     """Return the task that writes change rows of the rows at the plan's positions, which leave their files.
 
     Of a file without positions these are all rows that are not deleted. A row is an old image if one of the clauses
-    `updates` acts on it, otherwise a delete. `layout` is the table's.
+    `updates` acts on it, otherwise a delete. `layout` is the table's; if it has samples, only those are written.
     """
-    schema = layout.without_row_ids().schema
-    scan = FileScan(bins=bins, schema=schema, rows="only", with_clause=True, with_segment=True)
-    return Task(source=scan, steps=(functools.partial(_by_clause, updates),), layout=layout.for_changes())
+    plain = layout.without_row_ids()
+    scan = FileScan(bins=bins, schema=plain.schema, rows="only", with_clause=True, with_segment=True)
+    written = layout.for_changes() if layout.samples is None else plain
+    return Task(source=scan, steps=(functools.partial(_by_clause, updates),), layout=written)
 
 
 def _by_clause(updates: frozenset[int], rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

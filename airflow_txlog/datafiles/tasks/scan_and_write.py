@@ -338,8 +338,9 @@ def writing(
         staged = writer.finish()
         if staged:
             report.append(records(staged))
-        if writer.judged:
-            report.append(_judgements(writer.judged, writer.finish_quarantine()))
+        elsewhere = writer.finish_elsewhere()
+        if writer.judged or elsewhere:
+            report.append(_judgements(writer.judged, elsewhere))
     except TxlogError as error:
         writer.abandon()
         # Spark keeps sending; a worker that stops listening would look like one that died.
@@ -352,17 +353,17 @@ def writing(
 
 
 @dataclass(frozen=True)
-class Quarantined:
-    """A staged file of rows in quarantine."""
+class Elsewhere:
+    """A staged file of rows for another table."""
 
     file: StagedFile
 
 
-def report_of(record: str) -> StagedFile | Judged | Quarantined | TxlogError:
+def report_of(record: str) -> StagedFile | Judged | Elsewhere | TxlogError:
     """Return what a record of a writing task holds: a staged file, the counts of judged rows, or the error."""
     data = json.loads(record)
-    if "quarantined" in data:
-        return Quarantined(StagedFile(**data["quarantined"]))
+    if "elsewhere" in data:
+        return Elsewhere(StagedFile(**data["elsewhere"]))
     if "judged" in data:
         return Judged(**data["judged"] | {"failed": tuple(data["judged"]["failed"])})
     return from_dict(data["error"]) if "error" in data else StagedFile(**data["staged"])
@@ -374,10 +375,10 @@ def records(staged: list[StagedFile]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=RECORD_SCHEMA)
 
 
-def _judgements(judged: list[Judged], quarantined: list[StagedFile]) -> pa.RecordBatch:
-    """Return the records of counts, and of files of rows in quarantine."""
+def _judgements(judged: list[Judged], elsewhere: list[StagedFile]) -> pa.RecordBatch:
+    """Return the records of counts, and of files of rows for another table."""
     texts = [json.dumps({"judged": dataclasses.asdict(each)}) for each in judged]
-    texts += [f'{{"quarantined":{file.to_json()}}}' for file in quarantined]
+    texts += [f'{{"elsewhere":{file.to_json()}}}' for file in elsewhere]
     return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=RECORD_SCHEMA)
 
 

@@ -19,7 +19,7 @@ from airflow_txlog.engine.table.schema.rules import RowRules, keeps_as_they_are
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.stage import Staged, TaskRows, stage
+from airflow_txlog.jobs.files.stage import Staged, TaskRows, stage, type_of_new
 from airflow_txlog.jobs.source.handed_out import HandedOut, numbered_scan, with_identities
 from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
 from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan, plain_columns_of
@@ -69,7 +69,7 @@ class _PlainRows(abc.ABC):
         self.foresee(rules, (), inside)
         # A single task writes one file per partition; several tasks would each write a file per partition.
         scan = self._scan(in_one=bool(layout.partition_columns))
-        return stage(context, layout, [(TaskRows(Task(source=scan)), None)])
+        return stage(context, layout, [(TaskRows(Task(source=scan)), type_of_new(layout))])
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import FrameRows, over_bins, scan_frame, shuffled_towards, union_of, write_work
 from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
-from airflow_txlog.jobs.files.stage import NewRows, Staged, TaskRows, Work, stage
+from airflow_txlog.jobs.files.stage import NewRows, Staged, TaskRows, Work, stage, type_of_new
 from airflow_txlog.jobs.source.answered import answered
 from airflow_txlog.jobs.source.frames import Source, build_source, materialize, numbered_rows, stored_columns
 from airflow_txlog.jobs.source.handed_out import HandedOut
@@ -189,7 +189,7 @@ class FoundBySpark:
         """Write the rows. Raises the errors of `fit_new_rows`."""
         rows = self._new_rows(rules, layout, inside)
         with shuffled_towards(self._context, layout.target_bytes):
-            return stage(self._context, layout, [(rows, None)])
+            return stage(self._context, layout, [(rows, type_of_new(layout))])
 
     def _new_rows(self, rules: Rules, layout: Layout, inside: str | None) -> NewRows:
         """Return a frame, or the task that gives the same rows without it."""

@@ -18,11 +18,11 @@ import pyarrow as pa
 from airflow_txlog.datafiles.parquet.judging import FAILED_COLUMN, Expected, Judged, quarantine_schema
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
-from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, INSERT, StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask, ImageTask, leaving_task, of_type
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import NewImages
-from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, RECORD_SCHEMA, Quarantined, Task, report_of
+from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, RECORD_SCHEMA, Elsewhere, Task, report_of
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustering_columns, indexed_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from airflow_txlog.jobs.files.frames import WritingFrame
 
 WRITING = "write the data files"
+MOST_SAMPLES = 100
+"""The most rows of each type of change that a dry run writes to a table of samples."""
 
 
 def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
@@ -63,6 +65,8 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata, clus
     schema = table_schema(metadata, context.root)
     check_rows_have_place(schema, metadata.partition_columns, context.root)
     expectations = tuple(each.expected for each in expectations_of(context, schema))
+    columns = to_arrow(bare_columns(schema))
+    samples = samples_layout(context, columns)
     # The metadata may spell a partition column in another case than the schema.
     partition_columns = [(name, schema.find(name)) for name in metadata.partition_columns]
     return Layout(
@@ -78,7 +82,8 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata, clus
         materializes="materializePartitionColumns" in writer_features(protocol),
         expectations=expectations,
         discards=context.is_dry_run,
-        quarantine=quarantine_layout(context, to_arrow(bare_columns(schema)), expectations),
+        elsewhere=samples or quarantine_layout(context, columns, expectations),
+        samples=None if samples is None else MOST_SAMPLES,
     )
 
 
@@ -112,6 +117,22 @@ def quarantine_layout(context: JobContext, schema: pa.Schema, expectations: Sequ
             columns=[FAILED_COLUMN],
         )
     return input_layout(context, quarantine_schema(schema))
+
+
+def samples_layout(context: JobContext, schema: pa.Schema) -> Layout | None:
+    """Return the layout of samples of rows with these columns; None unless the job is a dry run with samples.
+
+    Raises SchemaMismatch for a column that has the name of another one there.
+    """
+    if not context.takes_samples:
+        return None
+    if any(field.name.lower() == CHANGE_TYPE_COLUMN for field in schema):
+        raise SchemaMismatch(
+            f"{context.root}: samples_to writes rows with a column {CHANGE_TYPE_COLUMN!r}, and the table has one of "
+            "that name too. Leave samples_to out. Nothing was staged.",
+            columns=[CHANGE_TYPE_COLUMN],
+        )
+    return input_layout(context, pa.schema([*(field.with_nullable(True) for field in schema), CHANGE_TYPE_FIELD]))
 
 
 @dataclass(kw_only=True)
@@ -161,15 +182,20 @@ class TaskImages:
         work.tasks.append(ImageTask(bins=self.bins, layout=work.layout, values=self.values, change_type=change_type))
 
 
+def type_of_new(layout: Layout) -> str | None:
+    """Return the change type of rows that a write adds: none, unless samples of them are taken."""
+    return None if layout.samples is None else INSERT
+
+
 class Staged(NamedTuple):
     """New files, and how their rows were judged by the expectations of the job, by segment.
 
-    `quarantined` are files of the inputs folder with the rows that an expectation sends to quarantine.
+    `elsewhere` are files of the inputs folder with rows for another table.
     """
 
     files: list[StagedFile]
     judged: list[Judged]
-    quarantined: Sequence[StagedFile] = ()
+    elsewhere: Sequence[StagedFile] = ()
 
 
 def stage(
@@ -218,8 +244,8 @@ def reported(context: JobContext, records: pa.Table) -> Staged:
     found = [report_of(record) for record in records.column(RECORD_COLUMN).to_pylist()]
     staged = [entry for entry in found if isinstance(entry, StagedFile)]
     errors = [entry for entry in found if isinstance(entry, TxlogError)]
-    quarantined = [entry.file for entry in found if isinstance(entry, Quarantined)]
+    elsewhere = [entry.file for entry in found if isinstance(entry, Elsewhere)]
     if errors:
-        unstage(context.store, [*staged, *quarantined])
+        unstage(context.store, [*staged, *elsewhere])
         raise errors[0]
-    return Staged(staged, [entry for entry in found if isinstance(entry, Judged)], quarantined)
+    return Staged(staged, [entry for entry in found if isinstance(entry, Judged)], elsewhere)

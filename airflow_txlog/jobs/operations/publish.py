@@ -223,7 +223,7 @@ def _made_again(context: LogContext, first: Opened, id: str) -> tuple[str, str] 
     if fate == REFUSED:
         return remade, ""
     audits = recorded_audits(context, _first(context))
-    missing = {*context.record(Publish).audited_by} - {each.annotations.get("task_id") for each in audits}
+    missing = {*(context.record(Publish).audited_by or ())} - {each.annotations.get("task_id") for each in audits}
     if missing or not audits:
         which = f"the audits by {', '.join(sorted(missing))} are not" if missing else "no audit of it is"
         raise gone(context, _first(context), f"another commit has changed what it read, and {which} recorded")

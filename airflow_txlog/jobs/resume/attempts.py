@@ -83,7 +83,7 @@ class Change:
     files. `add_fields` are further fields of the add actions of staged files, by path. `parameters` and `metrics` are
     spelled as delta-spark does; `files` are counts for the result. Without `data_change`, rows only moved. With
     `is_alteration` the transaction has new metadata, protocol or domains already. With `is_recorded` the commit is made
-    even if it has no files. `before_commit` is called before it. With a `report`, nothing is committed.
+    if it has no files. `before_commit` is called before it. With a `report`, that alone is done.
     """
 
     operation: str
@@ -205,6 +205,12 @@ class _Attempts:
             if tx.snapshot is not None:
                 context.tables_read.append((self._table, tx.snapshot))
             change = self._plan(tx)
+        if change.all_staged and change.report is None:
+            check_not_swept(self._table.store, change.all_staged)
+        if self._seal is not None:
+            return self._stage(self._seal, tx, change, number)
+        if change.before_commit is not None:
+            change.before_commit()
         if change.report is not None:
             result = context.result(
                 is_committed=False,
@@ -215,12 +221,6 @@ class _Attempts:
             )
             details = replace(result.details, dry_run=True, partitions=list(map(dict, change.report)))
             return replace(result, details=details)
-        if change.all_staged:
-            check_not_swept(self._table.store, change.all_staged)
-        if self._seal is not None:
-            return self._stage(self._seal, tx, change, number)
-        if change.before_commit is not None:
-            change.before_commit()
         with context.step("commit"):
             is_committed = self._commit(tx, change)
         if tx.outcome is not None and tx.outcome.rebased_over:

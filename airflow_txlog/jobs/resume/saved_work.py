@@ -244,8 +244,8 @@ class SavedWork:
             if inputs.source is not None:
                 files = tuple(confined(file, self._folder) for file in inputs.source.files)
                 inputs = replace(inputs, source=replace(inputs.source, files=files))
-            quarantined = tuple(confined(file, self._folder) for file in inputs.quarantined)
-            inputs = replace(inputs, quarantined=quarantined)
+            elsewhere = tuple(confined(file, self._folder) for file in inputs.elsewhere)
+            inputs = replace(inputs, elsewhere=elsewhere)
             return _Saved(memory=memory_of(header, scans), inputs=inputs, clocks=header.clocks)
         except _MALFORMED as error:
             self._pass_over(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
@@ -278,7 +278,7 @@ class SavedWork:
             return False
         saved.memory.drop_lost({file.store_path for file in files if self._store.stat(file.store_path) is None})
         with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
-            kept = [*(() if source is None else source.files), *saved.inputs.quarantined]
+            kept = [*(() if source is None else source.files), *saved.inputs.elsewhere]
             return all(pool.map(is_unchanged, kept))
 
 

@@ -36,7 +36,7 @@ from airflow_txlog.jobs.files.scan import bins_for, plan_files
 from airflow_txlog.jobs.resume.attempts import Change, added
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.dry_run import report_of
-from airflow_txlog.jobs.rows.quarantine import check_quarantine, to_quarantine
+from airflow_txlog.jobs.rows.other_table import check_other_table, to_other_table
 from airflow_txlog.jobs.sql.expectations import names_judging
 from airflow_txlog.jobs.sql.scope import PartitionScope
 
@@ -88,7 +88,7 @@ def check_ended_rows(context: JobContext, ended: int, total: int) -> None:
 def check_arguments(context: JobContext, tx: Transaction, schema: StructType) -> None:
     """Raise the errors of checks that can be found before anything is staged; `schema` is the table's."""
     assert tx.metadata is not None
-    check_quarantine(context, tx.metadata.id)
+    check_other_table(context, tx.metadata.id)
     unique_columns(context, schema)
 
 
@@ -116,7 +116,7 @@ def checked(
     return replace(
         change,
         metrics={**change.metrics, **_duplicates(context), **expectation_metrics(counts)},
-        before_commit=to_quarantine(context),
+        before_commit=to_other_table(context),
         report=report_of(context, tx, removed=removed, leaving=leaving, staged=staged, new=new),
     )
 

@@ -1,7 +1,8 @@
 """The report of a dry run: the change by partition, and the partitions in which other commits would conflict.
 
-Everything is counted as for a commit; the writers discard the files. The invariant: a report has names of columns,
-values of partitions and numbers, and no row.
+Everything is counted as for a commit; the writers discard the files. With samples, the first changed rows of each type
+are kept for another table (`other_table`). The invariant: a report has names of columns, values of partitions and
+numbers, and no row.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.engine import Transaction
+from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.columns import FILES, adds_to_table
 from airflow_txlog.engine.table.predicate import FileQuestion
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys, table_schema
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import plan_files
+from airflow_txlog.jobs.files.stage import MOST_SAMPLES, layout_of, stage
 from airflow_txlog.jobs.resume.attempts import added
 
 MOST_PARTITIONS = 100
@@ -43,6 +46,8 @@ def report_of(
     """
     if not context.is_dry_run:
         return None
+    if context.takes_samples and tx.snapshot is not None:
+        context.saved_inputs.elsewhere += tuple(_samples_of_whole_files(context, tx.snapshot, removed, leaving))
     live = FILES.empty_table() if tx.snapshot is None else tx.snapshot.files()
     counts = live_row_counts(removed)
     gone = [leaving.get(row, count) for row, count in enumerate(counts)]
@@ -81,6 +86,20 @@ def report_of(
     for each in found[:MOST_PARTITIONS]:
         context.log(_line(each))
     return found[:MOST_PARTITIONS]
+
+
+def _samples_of_whole_files(
+    context: JobContext, snapshot: Snapshot, removed: pa.Table, leaving: Mapping[int, int]
+) -> Sequence[StagedFile]:
+    """Return files with the first rows of the removed files that lose all of their rows."""
+    chosen, found = [], 0
+    for row, count in enumerate(live_row_counts(removed)):
+        if row not in leaving and found < MOST_SAMPLES:
+            chosen.append(row)
+            found += MOST_SAMPLES if count is None else count
+    files = removed.take(pa.array(chosen, pa.int64()))
+    plan = plan_files(snapshot, files, context.spec.time_zone, context.executor.instants)
+    return stage(context, layout_of(context, snapshot), [], leaving=plan).elsewhere
 
 
 def _locked(tx: Transaction, files: pa.Table) -> list[int]:

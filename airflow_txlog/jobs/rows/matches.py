@@ -146,6 +146,28 @@ class Matches:
                 positions[index] = RowPositions(pack(whole(acting.column(POSITION)).sort()), "of found rows")
         return FoundRows(positions=positions, clauses=clauses, pairs=pairs)
 
+    def first(self, most: int, numbers: Collection[int]) -> Matches:
+        """Return the matches of the first `most` rows on which one of these clauses acts, and of as many others."""
+        found, left = {}, {True: most, False: most}
+        for index, of_file in sorted(self.files.items()):
+            rows: dict[int, RowPositions] = {}
+            for number, positions in of_file.rows.items():
+                head = pa.concat_arrays([pa.array([], pa.int64()), *_head(positions, left[number in numbers])])
+                left[number in numbers] -= len(head)
+                if len(head):
+                    rows[number] = RowPositions(pack(head), "of found rows")
+            acting = _acting(unpack_pairs(of_file.pairs), None)
+            is_chosen = pc.is_in(acting.column(CLAUSE), pa.array(list(numbers), pa.int32()))
+            parts = [
+                acting.filter(is_chosen).slice(0, left[True]),
+                acting.filter(pc.invert(is_chosen)).slice(0, left[False]),
+            ]
+            left = {True: left[True] - parts[0].num_rows, False: left[False] - parts[1].num_rows}
+            pairs = pa.concat_tables(parts).sort_by(POSITION)
+            if rows or pairs.num_rows:
+                found[index] = FileMatches(rows=rows, pairs=pack_pairs(pairs) if pairs.num_rows else b"")
+        return Matches(files=found)
+
     def count(self, numbers: Collection[int]) -> int:
         """Return the number of rows on which one of these clauses acts."""
         if not numbers:
@@ -191,6 +213,14 @@ class Matches:
         for index, found in self.files.items():
             if found.pairs:
                 yield index, unpack_pairs(found.pairs)
+
+
+def _head(positions: RowPositions, most: int) -> Iterator[pa.Array]:
+    """Yield the first positions, at most so many."""
+    for before, part in positions.parts():
+        if before >= most:
+            return
+        yield part.slice(0, most - before)
 
 
 def _acting(pairs: pa.Table, numbers: Collection[int] | None) -> pa.Table:

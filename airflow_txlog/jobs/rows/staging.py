@@ -25,7 +25,7 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.kept_ids import CARRIES_IDS, with_base_ids, with_ids
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of, plan_files
-from airflow_txlog.jobs.files.stage import NewRows, Staged, layout_of, stage
+from airflow_txlog.jobs.files.stage import MOST_SAMPLES, NewRows, Staged, layout_of, stage
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, JOINED, VECTORS, Memory, Segment, log_reuse
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
@@ -117,10 +117,12 @@ class _Staging(Generic[P]):
         earlier = [segment for segment in memory.segments if segment.kind != JOINED]
         num_dropped = len(memory.dropped)
         missing = self._missing()
-        staged, judged, quarantined = Staged([], []) if missing.is_empty else self._stage(missing)
-        if quarantined:
-            context.saved_inputs.quarantined = tuple(quarantined)
+        staged, judged, elsewhere = Staged([], []) if missing.is_empty else self._stage(missing)
+        if elsewhere:
+            context.saved_inputs.elsewhere = tuple(elsewhere)
         memory.add(self._segments(missing, staged, judged))
+        if context.takes_samples:
+            context.saved_inputs.elsewhere += tuple(self._samples())
         vectors = self._vectors()
         rows, added = sum(file.num_records for file in staged), len(vectors.adds)
         with_vector = f"; {plural(added, 'file')} with a new deletion vector" if added else ""
@@ -186,10 +188,31 @@ class _Staging(Generic[P]):
         delta-spark does.
         """
         prepared, found = self._prepared, self._found
-        if not prepared.snapshot.table_properties.change_data_feed:
+        if not prepared.snapshot.table_properties.change_data_feed or self._context.takes_samples:
             return False
         leaves = bool(found.removed.num_rows or prepared.whole.num_rows) or self._operation.records_inserts_alone
         return copies_rows or found.updated.num_rows > 0 or (leaves and inserts_rows)
+
+    def _samples(self) -> Sequence[StagedFile]:
+        """Return files with the first rows that leave and change, before and after, for a dry run with samples."""
+        prepared, found = self._prepared, self._found
+        few = found.matches.first(MOST_SAMPLES, prepared.updates)
+        first = Found(plan=found.plan, matches=few, removed=few.acted(), updated=few.acted(prepared.updates))
+        part = replace(prepared, whole=prepared.whole.slice(0, 0))
+        return _Staging(self._context, self._operation, part, first, self._memory)._staged_samples()
+
+    def _staged_samples(self) -> Sequence[StagedFile]:
+        leaving, prepared = self._leaving_rows(), self._prepared
+        missing = _Missing(
+            copies=[],
+            images=self._grouped(prepared.candidates, sorted(self._found.updated.positions)),
+            inserts={},
+            leaving=leaving,
+            changes=self._grouped(leaving.files, range(len(leaving.keys))),
+        )
+        new, _ = self._new_rows(missing)
+        layout = with_ids(layout_of(self._context, prepared.snapshot), self._row_ids)
+        return stage(self._context, layout, new, leaving=_leaving_plan(missing), updates=prepared.updates).elsewhere
 
     def _leaving_rows(self) -> _LeavingRows:
         context, prepared, found = self._context, self._prepared, self._found
@@ -264,7 +287,7 @@ class _Staging(Generic[P]):
         is_recorded = missing.leaving is not None
         if missing.inserts:
             inserts = operation.inserts(prepared, found.matches, list(missing.inserts))
-            new.append((inserts, INSERT if is_recorded else None))
+            new.append((inserts, INSERT if is_recorded or self._context.takes_samples else None))
         if missing.images:
             segment_of = _numbered(missing.images, missing.first_image)
             rows = sorted(segment_of)

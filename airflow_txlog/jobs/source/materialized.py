@@ -40,7 +40,7 @@ from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_jso
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, walk_fields
 from airflow_txlog.errors import CorruptDataFile, TxlogError
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, run_here, work_of
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, run_here, sent_bins, work_of
 from airflow_txlog.jobs.files.stage import Staged, input_layout, load, quarantine_layout, staged_of
 from airflow_txlog.jobs.sql.columns import check_source_names
 from airflow_txlog.jobs.sql.expectations import Expectation, expectations_of
@@ -226,7 +226,7 @@ def materialized(
     saved = SavedSource(files=tuple(staged.files), schema=described, parameters=tuple(sorted(parameters)))
     context.saved_inputs.source, context.saved_inputs.reads_target = saved, reads_target
     context.saved_inputs.judged = together(staged.judged)
-    context.saved_inputs.quarantined = tuple(staged.quarantined)
+    context.saved_inputs.elsewhere = tuple(staged.elsewhere)
     return replace(read_again(context, saved, stored), reads_target=reads_target)
 
 
@@ -287,7 +287,7 @@ def judging_layout(context: JobContext, stored: pa.Schema, expectations: Iterabl
     """Return the layout of a source's rows with the columns `stored` and ROW_ID_COLUMN, of which some are dropped."""
     expected = tuple(each.expected for each in expectations)
     layout = input_layout(context, with_row_id(stored))
-    return replace(layout, expectations=expected, quarantine=quarantine_layout(context, stored, expected))
+    return replace(layout, expectations=expected, elsewhere=quarantine_layout(context, stored, expected))
 
 
 def write_input(context: JobContext, rows: pa.Table) -> tuple[StagedFile, ...]:
@@ -310,8 +310,14 @@ def read_input(
 
 
 def input_scan(
-    context: JobContext, files: Sequence[StagedFile], schema: pa.Schema, key: bytes | None = None
+    context: JobContext,
+    files: Sequence[StagedFile],
+    schema: pa.Schema,
+    key: bytes | None = None,
+    *,
+    in_one: bool = False,
 ) -> MaterializedScan:
-    """Return the scan of these files, encrypted with the key if there is one."""
+    """Return the scan of these files, encrypted with the key if there is one; for one task if `in_one`."""
     plan = plan_of(context.store, schema, [file.store_path for file in files], [file.size_bytes for file in files])
-    return MaterializedScan(bins=bins_for(context, plan), schema=schema, key=key)
+    bins = sent_bins(context, plan, [range(plan.num_files)]) if in_one else bins_for(context, plan)
+    return MaterializedScan(bins=bins, schema=schema, key=key)

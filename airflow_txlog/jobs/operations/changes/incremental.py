@@ -366,6 +366,6 @@ class _Run:
         """Forget the range and everything that was staged or saved for it."""
         context = self._context
         context.saved_inputs, context.is_resumed, context.commits_read = SavedInputs(), False, None
-        context.num_quarantined = None
+        context.num_elsewhere = None
         context.lineage.forget_source()
         remove_saved_work(context.store, context.inputs_folder)

@@ -283,9 +283,9 @@ class _Write:
         self._gate.check_all_used()
         source, first_values = self._numbered_source(target, scope.rows)
         with context.step("write"):
-            new, judged, quarantined = source.stage(target.rules, target.layout, scope.rows)
-            if quarantined:
-                context.saved_inputs.quarantined = tuple(quarantined)
+            new, judged, elsewhere = source.stage(target.rules, target.layout, scope.rows)
+            if elsewhere:
+                context.saved_inputs.elsewhere = tuple(elsewhere)
             staged = joined(context, target.layout, new)
         try:
             scope.check_inside(staged)

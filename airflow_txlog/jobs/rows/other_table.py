@@ -1,9 +1,9 @@
-"""Rows that an expectation sends to quarantine: appended to another table before the job's own commit.
+"""Rows for another table: those that an expectation sends to quarantine, or samples of a dry run.
 
 The rows wait in files of the inputs folder, which the saved work names. Each attempt that has passed its checks first
-appends them, under an application transaction of this work, and then makes its own commit; so a row is never in neither
-table. The invariant: the rows are in quarantine once, whatever retries do. A job whose own commit then fails for good
-leaves them there. Source: soundness B5.
+appends them, under an application transaction of this work, and then makes its own commit, unless it is a dry run; so a
+row is never in neither table. The invariant: the rows are in the other table once, whatever retries do. A job whose own
+commit then fails for good leaves them there. Source: soundness B5.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
-from airflow_txlog.contract.operations import RowsInProcess, SourceOperation, Write
+from airflow_txlog.contract.operations import LimitedOperation, RowsInProcess, Write
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.staged_files import first_of_types
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import DeltaTable, Transaction
 from airflow_txlog.engine.log.actions import Metadata
@@ -30,18 +32,18 @@ from airflow_txlog.engine.table.schema.types import bare_columns
 from airflow_txlog.errors import InvalidJobSpec, JobError, TableNotFound, TxlogError, UnsupportedFeature
 from airflow_txlog.exactly_once.transactions import find_done
 from airflow_txlog.jobs.context import FixedTexts, JobContext
-from airflow_txlog.jobs.files.stage import TaskRows, layout_for, stage
+from airflow_txlog.jobs.files.stage import MOST_SAMPLES, TaskRows, layout_for, stage
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, rules_at
 from airflow_txlog.jobs.source.materialized import input_scan
 
 
-def check_quarantine(context: JobContext, table_id: str) -> None:
-    """Raise an error, before anything is staged, if rows cannot be put into quarantine.
+def check_other_table(context: JobContext, table_id: str) -> None:
+    """Raise an error, before anything is staged, if rows cannot be put into the other table.
 
     Raises InvalidJobSpec if it is the job's own table (whose id is `table_id`) by any name, and as `_check_rules`.
     """
-    uri = _uri_of(context)
+    uri, name = _uri_of(context), _argument(context)
     if uri is None:
         return
     table, snapshot = DeltaTable.at(uri, context.spec.access), None
@@ -49,34 +51,33 @@ def check_quarantine(context: JobContext, table_id: str) -> None:
         snapshot = table.snapshot()
     if table.uri == context.root or (snapshot is not None and snapshot.metadata.id == table_id):
         raise InvalidJobSpec(
-            f"quarantine_uri is the table {context.root} itself. Name another one. Nothing was staged.",
-            argument="quarantine_uri",
+            f"{name} is the table {context.root} itself. Name another one. Nothing was staged.",
+            argument=name,
         )
     if snapshot is not None:
-        _check_rules(snapshot.metadata, table.uri)
+        _check_rules(snapshot.metadata, table.uri, name)
 
 
-def _check_rules(metadata: Metadata, uri: str) -> None:
-    """Raise UnsupportedFeature if a row in quarantine could break a rule of its table, or would need a value of it."""
+def _check_rules(metadata: Metadata, uri: str, argument: str) -> None:
+    """Raise UnsupportedFeature if a row could break a rule of the other table, or would need a value of it."""
     schema = table_schema(metadata, uri)
     rules = read_rules(metadata, schema, uri)
     if rules.must_check or rules.fills or any(not field.nullable for field in schema):
         raise UnsupportedFeature(
             f"{uri} has constraints, NOT NULL columns, generated or identity columns, defaults or lengths of text, and "
-            "rows are put into quarantine only in a table without them. Name another one as quarantine_uri. "
-            "Nothing was committed.",
+            f"the table that {argument} names must have none. Name another one. Nothing was committed.",
             table=uri,
             feature="rules of the table",
             needed_to="write",
         )
 
 
-def to_quarantine(context: JobContext) -> Callable[[], None] | None:
-    """Return the step that appends the rows in quarantine to their table; None without a quarantine."""
+def to_other_table(context: JobContext) -> Callable[[], None] | None:
+    """Return the step that appends the rows for the other table; None without one."""
     uri = _uri_of(context)
-    if uri is None or context.is_dry_run:
+    if uri is None:
         return None
-    if context.saved_inputs.reads_target:
+    if context.saved_inputs.reads_target and not context.is_dry_run:
         raise InvalidJobSpec(
             f"The source reads the table {context.root} itself, so that each attempt may find other rows, and "
             "expect_or_quarantine writes rows once. Use expect_or_drop, or another source. Nothing was committed.",
@@ -86,24 +87,31 @@ def to_quarantine(context: JobContext) -> Callable[[], None] | None:
 
 
 def _uri_of(context: JobContext) -> str | None:
-    operation = context.operation
-    return operation.quarantine_uri if isinstance(operation, SourceOperation) else None
+    return operation.appends_to if isinstance(operation := context.operation, LimitedOperation) else None
+
+
+def _argument(context: JobContext) -> str:
+    return "samples_to" if context.is_dry_run else "quarantine_uri"
+
+
+def _words(context: JobContext) -> str:
+    return "samples" if context.is_dry_run else "quarantine"
 
 
 def _append(context: JobContext, uri: str) -> None:
-    count, found = sum(file.num_records for file in context.saved_inputs.quarantined), context.num_quarantined
+    count, found = sum(file.num_records for file in context.saved_inputs.elsewhere), context.num_elsewhere
     if found is None:
-        job = _Quarantine(context, uri)
+        job = _Append(context, uri)
         try:
             # Without rows, an earlier try may still have put some there.
             result = job.run() if count else find_done(job.spec)
         except TxlogError as error:
-            raise type(error)(f"The quarantine of {context.root}: {error.message}", **error.facts) from error
+            raise type(error)(f"The {_words(context)} of {context.root}: {error.message}", **error.facts) from error
         # A log that was cleaned does not have the count of an earlier try.
-        found = context.num_quarantined = 0 if result is None else result.metrics.get("numOutputRows", count)
+        found = context.num_elsewhere = 0 if result is None else result.metrics.get("numOutputRows", count)
         if result is not None:
-            context.log(f"{plural(found, 'row')} in quarantine at {uri}, version {result.version}")
-    if found != count:
+            context.log(f"{plural(found, 'row')} in {_argument(context)}: {uri}, version {result.version}")
+    if found != count and not context.is_dry_run:
         raise JobError(
             f"An earlier try or attempt of this work has put {plural(found, 'row')} into quarantine at {uri}, and this "
             f"one has {count}: the source has changed in between. Nothing was committed to {context.root}. Look at the "
@@ -121,16 +129,16 @@ def _application(context: JobContext) -> ApplicationTransaction | None:
         return None
     follows = "" if chosen is None else f"\0{chosen.table_id}\0{chosen.after}\0{chosen.base}"
     work = hashlib.sha256(f"{context.root}\0{own.began_ms}{follows}".encode(errors="surrogatepass")).hexdigest()
-    return replace(own, app_id=f"{own.app_id}/quarantine/{work[:16]}")
+    return replace(own, app_id=f"{own.app_id}/{_words(context)}/{work[:16]}")
 
 
-class _Quarantine:
-    """The append of the rows in quarantine, by the executor of the job."""
+class _Append:
+    """The append to the other table, by the executor of the job."""
 
     def __init__(self, context: JobContext, uri: str) -> None:
         self._from = context
         self._memory = Memory()
-        self._files = context.saved_inputs.quarantined
+        self._files = context.saved_inputs.elsewhere
         described = context.spec
         self.spec = spec = JobSpec(
             operation=Write(source=RowsInProcess(), schema_evolution=True),
@@ -146,7 +154,7 @@ class _Quarantine:
             spec=spec,
             executor=context.executor,
             table=DeltaTable.at(uri, spec.access, limits=context.limits, strict_writers=spec.strict_writers),
-            log=lambda line: context.log(f"quarantine: {line}"),
+            log=lambda line: context.log(f"{_words(context)}: {line}"),
             current_time=context.current_time,
             texts=FixedTexts(operation=spec.operation, parameters={}),
         )
@@ -178,8 +186,11 @@ class _Quarantine:
         assert protocol is not None
         assert metadata is not None
         if not memory.segments:
-            _check_rules(metadata, context.root)
-            rows = TaskRows(Task(source=input_scan(self._from, self._files, schema)))
+            _check_rules(metadata, context.root, _argument(self._from))
+            # One task sees all samples, of which it writes the first of each type.
+            scan = input_scan(self._from, self._files, schema, in_one=self._from.is_dry_run)
+            steps = (partial(first_of_types, MOST_SAMPLES),) if self._from.is_dry_run else ()
+            rows = TaskRows(Task(source=scan, steps=steps))
             new = stage(context, layout_for(context, protocol, metadata, tx.clustering), [(rows, None)])
             memory.add([Segment(kind=ROWS, inputs=frozenset(), files=tuple(new.files))])
         staged = [file for segment in memory.segments for file in segment.files]
