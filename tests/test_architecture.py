@@ -107,7 +107,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "datafiles": ("tasks", "parquet", "deletion_vectors", "*"),
     "engine": (
         "table_api",
-        "erasure | upkeep | alteration",
+        "erasure",
+        "upkeep | alteration",
         "staged_changes",
         "delta_table",
         "checkpointing",

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,14 +23,16 @@ from airflow_txlog.engine.log.actions import SetTransaction
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
 from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.checkpoints.writing import AddForm, CheckpointState, write_checkpoint, write_v2_checkpoint
-from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, LogFile, LogKind, parse_name
-from airflow_txlog.engine.log.segment import CheckpointFiles, list_segment, read_hint
+from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, LogFile, LogKind, checkpoint_name, parse_name
+from airflow_txlog.engine.log.paths import canonical_paths
+from airflow_txlog.engine.log.segment import CheckpointFiles, list_segment, look, read_hint
 from airflow_txlog.engine.many_files import Deletion, delete_files, progress_log
 from airflow_txlog.engine.table.columns.statistic_columns import TypedColumns
 from airflow_txlog.engine.table.schema.features import check_writable, reader_features, writer_features
 from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_time
-from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.engine.table.snapshot.files import file_keys
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot, rebuilt_without
 from airflow_txlog.errors import InvalidProperty, TableError, UnsupportedFeature
 from airflow_txlog.storage.base import FileInfo, Store
 
@@ -44,15 +46,22 @@ def is_due(version: int, interval: int) -> bool:
     return version > 0 and version % interval == 0
 
 
-def checkpoint(store: Store, snapshot: Snapshot, clock: Clock, *, is_classic: bool = False) -> None:
+def checkpoint(
+    store: Store, snapshot: Snapshot, clock: Clock, *, is_classic: bool = False, gone: Collection[str] = ()
+) -> None:
     """Write a checkpoint of this version: V2 if delta.checkpointPolicy is "v2" and the protocol allows it.
 
-    `is_classic`: write one that every reader knows, whatever the policy and the protocol are.
+    `is_classic`: write one that every reader knows, whatever the policy and the protocol are. `gone`: canonical paths
+    of files that no longer exist, whose tombstones are left out.
 
     Its statistics follow delta.checkpoint.writeStatsAsJson and delta.checkpoint.writeStatsAsStruct. Tombstones and
     application transactions that are past the table's retention are left out.
     """
     state = state_of(snapshot, clock.now_ms())
+    if gone:
+        paths = canonical_paths(state.removes.column("path"), store.root)
+        is_gone = pc.is_in(paths, value_set=pa.array(sorted(gone), pa.string()))
+        state = replace(state, removes=state.removes.filter(pc.invert(is_gone)))
     wants_v2 = snapshot.table_properties.wants_v2_checkpoints and not is_classic
     if wants_v2 and "v2Checkpoint" in reader_features(snapshot.protocol):
         write_v2_checkpoint(store, state, clock.unique_id, _form_of(snapshot))
@@ -178,6 +187,117 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
     return LogCleanup(cut=cut, deleted_files=deletion.deleted_files, deleted_bytes=deletion.deleted_bytes)
 
 
+def cut_log(store: Store, snapshot: Snapshot, cut: int, clock: Clock) -> LogCleanup:
+    """Delete the files of the log before the checkpoint of version `cut`, whatever the retention, for an erasure.
+
+    `snapshot` is the latest version. The checkpoint must be readable, agree with the log before it, and be known to the
+    hint; and no version that checkpointProtection guards may stay behind without its checkpoint. Otherwise nothing is
+    deleted. Raises the store's errors for a listing or a delete, and CorruptCheckpoint if the sidecars of an older
+    checkpoint are unknown.
+    """
+    listed = store.list(LOG_DIRECTORY)
+    doomed = _before(listed, cut)
+    hint = read_hint(store)
+    is_protected = bool(_protected(snapshot, doomed)) and cut < snapshot.table_properties.protected_before
+    if is_protected or (hint is not None and hint < cut) or not _agrees(store, cut):
+        log.warning("%s: the log was not cut at version %d", store.root, cut)
+        return NOTHING
+    deletion = Deletion()
+    # Before the checkpoints that name them: what a kill leaves behind is named, and the next cut finds it.
+    _delete(store, _sidecars_of_none_but(store, doomed), deletion, clock)
+    _delete(store, doomed, deletion, clock)
+    log.info("%s: the log now starts at version %d; %d files deleted", store.root, cut, deletion.deleted_files)
+    return LogCleanup(cut=cut, deleted_files=deletion.deleted_files, deleted_bytes=deletion.deleted_bytes)
+
+
+def _agrees(store: Store, version: int) -> bool:
+    """Return whether the checkpoint of a version can be read, and holds what the log before it makes of that version.
+
+    A log that cannot rebuild the version without the checkpoint has nothing to compare, and loses nothing.
+    """
+    if not _is_readable(store, version):
+        return False
+    found = look(store, version).checkpoints[version]
+    rebuilt = rebuilt_without(store, version, [each.path for each in found])
+    if rebuilt is None:
+        return True
+    read = load_snapshot(store, version)
+    same = read.protocol == rebuilt.protocol and read.metadata == rebuilt.metadata
+    same = same and read.state.domains == rebuilt.state.domains
+    live = [sorted(file_keys(each.state.live, store.root).to_pylist()) for each in (read, rebuilt)]
+    known = rebuilt.state.transactions
+    kept = read.state.transactions
+    # A checkpoint may leave out transactions that have expired, and nothing else.
+    same = same and live[0] == live[1] and all(known.get(name) == each for name, each in kept.items())
+    if not same:
+        log.warning("%s: the checkpoint of version %d differs from the log before it", store.root, version)
+    return same
+
+
+def _sidecars_of_none_but(store: Store, doomed: Sequence[FileInfo]) -> list[FileInfo]:
+    """Return the sidecars that some doomed checkpoint names, and none that stays. Raises CorruptCheckpoint."""
+    going = {info.path for info in doomed}
+    named: dict[bool, set[str]] = {True: set(), False: set()}
+    for info in filter(_may_name_sidecars, store.list(LOG_DIRECTORY)):
+        named[info.path in going].update(_named_by(store, info))
+    alone = named[True] - named[False]
+    return [info for info in store.list(SIDECAR_DIRECTORY) if info.path in alone]
+
+
+def sidecars_by_version(store: Store) -> dict[str, int]:
+    """Return the sidecars that checkpoints of the log name, each with the last version that does.
+
+    Raises CorruptCheckpoint if those of a checkpoint are unknown.
+    """
+    found: dict[str, int] = {}
+    for name, info in _parsed(store.list(LOG_DIRECTORY)):
+        for path in _named_by(store, info) if _may_name_sidecars(info) else ():
+            found[path] = max(name.version, found.get(path, 0))
+    return found
+
+
+def delete_unnamed_sidecars(store: Store, before_ms: int, clock: Clock) -> int:
+    """Delete the sidecars written before the moment that no checkpoint names. Return their number.
+
+    Raises CorruptCheckpoint if those of a checkpoint are unknown.
+    """
+    deletion = Deletion()
+    _delete(store, _unreferenced_sidecars(store, before_ms), deletion, clock)
+    return deletion.deleted_files
+
+
+def replace_checkpoint(store: Store, snapshot: Snapshot, clock: Clock, gone: Collection[str]) -> None:
+    """Write the only checkpoint of a version, without the tombstones of the files `gone`: see `checkpoint`."""
+    version = snapshot.version
+    earlier = [info for name, info in _parsed(store.list(LOG_DIRECTORY)) if _is_checkpoint_of(name, version)]
+    checkpoint(store, snapshot, clock, gone=gone)
+    there = {info.path for name, info in _parsed(store.list(LOG_DIRECTORY)) if _is_checkpoint_of(name, version)}
+    # Only a classic one takes the place of another.
+    written = there.difference(info.path for info in earlier) or {checkpoint_name(version)}
+    doomed = [info for info in earlier if info.path not in written]
+    deletion = Deletion()
+    _delete(store, _sidecars_of_none_but(store, doomed), deletion, clock)
+    _delete(store, doomed, deletion, clock)
+
+
+def _is_checkpoint_of(name: LogFile, version: int) -> bool:
+    return name.kind in CHECKPOINTS and name.version == version
+
+
+def _may_name_sidecars(info: FileInfo) -> bool:
+    name = parse_name(info.path)
+    return (
+        name is not None and bool(info.size_bytes) and name.kind in (LogKind.CLASSIC_CHECKPOINT, LogKind.V2_CHECKPOINT)
+    )
+
+
+def _named_by(store: Store, info: FileInfo) -> tuple[str, ...]:
+    name = parse_name(info.path)
+    assert name is not None
+    # Read each file separately: a reader may choose any of them.
+    return sidecars_of(store, CheckpointFiles(version=name.version, files=(info,)))
+
+
 def _protected(snapshot: Snapshot, doomed: Sequence[FileInfo]) -> int:
     """Return how many of the files, the first ones, belong to versions that checkpointProtection guards.
 
@@ -281,9 +401,6 @@ def _unreferenced_sidecars(store: Store, before_ms: int) -> list[FileInfo]:
     if not sidecars:
         return []
     named: set[str] = set()
-    for info in store.list(LOG_DIRECTORY):
-        name = parse_name(info.path)
-        # Read each file separately: a reader may choose any of them.
-        if name is not None and info.size_bytes and name.kind in (LogKind.CLASSIC_CHECKPOINT, LogKind.V2_CHECKPOINT):
-            named.update(sidecars_of(store, CheckpointFiles(version=name.version, files=(info,))))
+    for info in filter(_may_name_sidecars, store.list(LOG_DIRECTORY)):
+        named.update(_named_by(store, info))
     return [info for info in sidecars if info.path not in named]

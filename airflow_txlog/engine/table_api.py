@@ -20,6 +20,7 @@ from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable, Uri
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
+from airflow_txlog.engine.erasure.removal import Removal, remove_traces
 from airflow_txlog.engine.many_files import PARALLELISM
 from airflow_txlog.engine.staged_changes import staged_snapshot
 from airflow_txlog.engine.table.changes.versions import change_rows
@@ -185,6 +186,21 @@ class Table(DeltaTable):
         without values, and for one that the column cannot hold.
         """
         return verify(self.store, Forms.of(self.snapshot(), column, values))
+
+    def remove_traces(
+        self, column: str, values: Sequence[Any], *, writer_hours: float = 24, cut_log: bool = True
+    ) -> Removal:
+        """Delete the objects that hold one of these values of a column and that the latest version does not need.
+
+        Delete the rows and purge deletion vectors first. Retention does not count: time travel to versions that need
+        the deleted files ends, and with `cut_log` the log begins at a new checkpoint if it held a value. A file that no
+        commit names stays for `writer_hours`, the longest time that a writer takes from its first read to its commit;
+        so does a commit that the cut would delete. 0: nothing else writes now. The result names what has to wait.
+
+        Raises the errors of `find_traces`, UnsupportedFeature, and the store's errors.
+        """
+        forms = Forms.of(self.snapshot(), column, values)
+        return remove_traces(self, forms, writer_ms=milliseconds(writer_hours), cuts_log=cut_log, say=log.info)
 
     # --- upkeep -----------------------------------------------------------------------------------------------------
 

@@ -162,7 +162,19 @@ class _Run:
         slower_ms = min(self.now_ms, clock.now_ms())
         self.delete_before_ms = self.now_ms + _CLOCK_SLACK_MS if retention == 0 else slower_ms - retention
         self.orphan_before_ms = self.now_ms - max(retention, request.orphan_retention_ms, ORPHAN_RETENTION_FLOOR_MS)
+        if request.only is not None:
+            self.orphan_before_ms = self._orphans_erased_before(request.orphan_retention_ms)
         self.visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
+
+    def _orphans_erased_before(self, orphan_retention_ms: int) -> int:
+        """Return the moment before which orphans that an erasure names were written: none in a shared folder."""
+        if self.state.shares_folder:
+            return 0
+        return self.now_ms - orphan_retention_ms if orphan_retention_ms else self.now_ms + _CLOCK_SLACK_MS
+
+    def _is_candidate(self, path: str) -> bool:
+        only = self.request.only
+        return self.visibility.is_visible(path) or is_leftover(path) if only is None else path in only
 
     # --- the candidates ---------------------------------------------------------------------------------------------
     # A checkpoint drops the tombstones that are past the table's retention, so two cases need the commits themselves. A
@@ -187,7 +199,7 @@ class _Run:
                 store.root, len(listed), found.outside,
             )  # fmt: skip
         is_visible = self.visibility.is_visible
-        files = [info for info in listed if is_visible(info.path) or is_leftover(info.path)]
+        files = [info for info in listed if self._is_candidate(info.path)]
         named = files_named(self.state.live, self.state.tombstones, store.root, self.delete_before_ms)
         since_ms = min(self._unclear_since(files, named), self._forgotten_since())
         if since_ms < self.now_ms:
@@ -198,13 +210,17 @@ class _Run:
             # Deleting a removed file in such a folder succeeds, or fails by name. Everything else stays: the folder may
             # be the private one in which another user's job keeps its work.
             beginnings = tuple(f"{path}/" for path in folders)
-            files += [self._unlisted(path) for path in named.expired if path.startswith(beginnings)]
+            removed = (path for path in named.expired if path.startswith(beginnings))
+            files += [self._unlisted(path) for path in removed if self._is_candidate(path)]
         occupied = [info.path for info in listed]
         self._keep_staged(named)
         # A log that this user cannot list is a log too, and an inventory may have left out all that is no data file.
         logs = [f"{path}/" for path in unreadable] if inventory is None else self._logs_above(files, named)
         files = self._without_inner_tables(files, [*occupied, *logs], named)
         plan = plan_vacuum(files, named, self.orphan_before_ms, filter(is_visible, directories), occupied)
+        if self.request.only is not None:
+            # Other removed files stay.
+            return replace(plan, directories=[]), -1
         if inventory is not None:
             return self._looked_up(plan, named), -1
         # A remove that a writer with a fast clock stamped later than its commit waits for the next full vacuum.

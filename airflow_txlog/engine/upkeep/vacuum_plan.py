@@ -89,6 +89,9 @@ class VacuumRequest:
     parallelism: int = PARALLELISM
     include_foreign: bool = False
     """Whether to delete also files of others, if the table shares its folder with them."""
+    only: frozenset[str] | None = None
+    """For an erasure: delete these files alone, if they may go. `orphan_retention_ms` has no lower limit then, and in a
+    folder that is shared only files that the log removed may go."""
 
 
 def milliseconds(duration: timedelta | float) -> int:
@@ -128,7 +131,8 @@ def check_request(table: str, request: VacuumRequest, state: VacuumState) -> Non
             asked_ms=asked_ms,
             required_ms=required_ms,
         )
-    if state.shares_folder and request.mode == "full" and not (request.dry_run or request.include_foreign):
+    is_free = request.dry_run or request.include_foreign or request.only is not None
+    if state.shares_folder and request.mode == "full" and not is_free:
         raise FolderNotEmpty(
             f"FolderNotEmpty: vacuum of {table} would delete files of others: they were in the folder before the table "
             f"was created there ({SHARED_FOLDER} is true), and no commit names them. Nothing was deleted. Use mode "

@@ -49,6 +49,7 @@ NON_DATA_CHANGING = frozenset(
         "REORG",
         "VACUUM START",
         "VACUUM END",
+        "ERASE",
         "SET TBLPROPERTIES",
         "UNSET TBLPROPERTIES",
         "ADD COLUMNS",

@@ -6,7 +6,7 @@ A snapshot never changes; `refresh` returns a newer one. It holds no open file, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
@@ -250,6 +250,15 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
     return _checked(
         _from_usable(store, version, lambda segment: _build(store, _checkpoint_base(store, segment), segment))
     )
+
+
+def rebuilt_without(store: Store, version: int, checkpoints: Collection[str]) -> Snapshot | None:
+    """Return a version as the log makes it without these checkpoints (`CheckpointFiles.path`); None if it cannot."""
+    try:
+        segment = list_segment(store, version, without=checkpoints)
+        return _checked(_build(store, _checkpoint_base(store, segment), segment))
+    except TableError:
+        return None
 
 
 def latest_metadata(store: Store) -> Metadata:

@@ -1,0 +1,248 @@
+"""Removal: the objects that hold a value of a subject go, except those that the latest version needs.
+
+The rows are deleted, and files with deletion vectors are rewritten, before. Then files that no version needs any more
+and that hold a value are deleted, whatever the retention. If the log holds a value, a checkpoint is written without the
+tombstones of deleted files, and the log is cut at it. The invariants: a file of the latest version stays, and so does a
+staged change until it expires; nothing goes that a running writer may still need, which is known by its age; and the
+log is cut at a checkpoint that was read back and compared alone. Each step follows from the objects that are there, so
+a removal that was killed continues. Source: soundness A16; protocol, "Metadata Cleanup".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from airflow_txlog.engine.checkpointing import (
+    cut_log,
+    delete_unnamed_sidecars,
+    replace_checkpoint,
+    sidecars_by_version,
+)
+from airflow_txlog.engine.delta_table import DeltaTable
+from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.object_verdicts import verdict_on
+from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
+from airflow_txlog.engine.log.columns import TOMBSTONES
+from airflow_txlog.engine.log.names import LAST_CHECKPOINT, LOG_DIRECTORY, parse_name
+from airflow_txlog.engine.log.paths import Visibility, canonical_paths
+from airflow_txlog.engine.log.segment import look, read_hint
+from airflow_txlog.engine.staged_changes import LONGEST_WAIT_MS, waiting_files
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.engine.upkeep.vacuum import vacuum_table
+from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState, files_named, is_leftover
+from airflow_txlog.storage.base import FileInfo
+
+Say = Callable[[str], object]
+
+_LOG = f"{LOG_DIRECTORY}/"
+# Hadoop keeps the sums of a local file beside it. They outlive the file, and keep its folder.
+_SUMS = re.compile(r"(^|/)\.[^/]+\.crc$")
+# A checkpoint that an earlier commit made due may be there already, and holds tombstones.
+_MOST_COMMITS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """An object that holds a value and may not go yet. `path` marks the value."""
+
+    path: str
+    until_ms: int
+    """By the store's clock."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """The result of a removal. `cut`: the version with which the log begins; None if it was not cut now."""
+
+    version: int
+    deleted_files: int = 0
+    deleted_bytes: int = 0
+    deleted_log_files: int = 0
+    cut: int | None = None
+    waits: tuple[Wait, ...] = ()
+
+    @property
+    def until_ms(self) -> int | None:
+        """The moment at which the last wait ends; None if there is none."""
+        return max((wait.until_ms for wait in self.waits), default=None)
+
+
+def remove_traces(
+    table: DeltaTable,
+    forms: Forms,
+    *,
+    writer_ms: int,
+    cuts_log: bool = True,
+    tags: Mapping[str, str] | None = None,
+    say: Say = lambda line: None,
+) -> Removal:
+    """Delete the objects that hold a value and that the latest version does not need.
+
+    `writer_ms`: the longest time that a writer of the table takes from its first read to its commit. A file that no
+    commit names, and a commit that was followed by another one, stay that long. 0: nothing else writes now.
+    `cuts_log`: cut the log if it holds a value. Its older versions can no longer be read then.
+
+    Raises UnsupportedFeature if the table may not be written here, and the errors of the store.
+    """
+    removing = _Removing(table, forms, writer_ms, tags, say)
+    deleted, size = removing.vacuum()
+    waits = removing.waits()
+    cut, log_files = (None, 0)
+    if cuts_log:
+        cut, log_files, of_log = removing.cut()
+        waits += of_log
+    return Removal(
+        version=table.snapshot().version,
+        deleted_files=deleted,
+        deleted_bytes=size,
+        deleted_log_files=log_files,
+        cut=cut,
+        waits=tuple(waits),
+    )
+
+
+class _Removing:
+    def __init__(
+        self, table: DeltaTable, forms: Forms, writer_ms: int, tags: Mapping[str, str] | None, say: Say
+    ) -> None:
+        self._table, self._store, self._forms = table, table.store, forms
+        self._writer_ms, self._tags, self._say = writer_ms, tags, say
+        self._held: list[FileInfo] = []
+
+    def _holds(self, info: FileInfo) -> bool:
+        # One that cannot be read may hold a value.
+        return not verdict_on(self._store, info, self._forms).passes
+
+    # --- files that the latest version does not need ----------------------------------------------------------------
+
+    def vacuum(self) -> tuple[int, int]:
+        """Delete the files that hold a value and may go. Return their number and their bytes."""
+        begun = self._table.begin().snapshot
+        assert begun is not None
+        self._held = [info for info in self._unneeded(begun) if self._holds(info)]
+        deleted = size = 0
+        if self._held:
+            only = frozenset(info.path for info in self._held)
+            self._say(f"{len(only)} files that the latest version does not need hold a value, or cannot be read")
+            request = VacuumRequest(
+                retention_ms=0, check_retention=False, orphan_retention_ms=self._writer_ms, only=only
+            )
+            done = vacuum_table(self._table, request, tags=self._tags)
+            deleted, size = done.deleted_files, done.size_bytes
+        for folder in self._store.list_directories():
+            if not folder.startswith(_LOG) and self._forms.in_path(folder):
+                self._store.delete_empty_directory(folder)
+        return deleted, size
+
+    def _unneeded(self, snapshot: Snapshot) -> Iterable[FileInfo]:
+        """Yield the files that no action of the latest version names as live."""
+        state = VacuumState.of(snapshot, ())
+        named = files_named(state.live, TOMBSTONES.empty_table(), self._store.root, 0)
+        visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
+        for info in self._store.walk(lambda folder: None):
+            is_log = info.path.startswith(_LOG)
+            is_ours = is_leftover(info.path) if is_log else visibility.is_visible(info.path) or _is_sum(info.path)
+            if is_ours and info.path not in named.needed:
+                yield info
+
+    def waits(self) -> list[Wait]:
+        """Return the files that were to go and may not yet."""
+        left = [info for info in self._held if self._store.stat(info.path) is not None]
+        if not left:
+            return []
+        changes, now_ms = waiting_files(self._store), self._store.now_ms()
+        found = []
+        for info in left:
+            until_ms, why = info.modified_ms + self._writer_ms, "a writer may commit it yet"
+            for change in changes:
+                ends_ms = info.modified_ms + LONGEST_WAIT_MS if change.paths is None else change.until_ms
+                if (change.paths is None or info.path in change.paths) and ends_ms > until_ms:
+                    until_ms, why = ends_ms, "a staged change needs it until it expires"
+            # Otherwise waiting does not help: the file belongs to another owner, or came back.
+            if until_ms > now_ms:
+                found.append(Wait(path=self._forms.without_values(info.path), until_ms=until_ms, why=why))
+        return found
+
+    # --- the log ----------------------------------------------------------------------------------------------------
+
+    def cut(self) -> tuple[int | None, int, list[Wait]]:
+        """Cut the log if it holds a value. Return the version of the cut, how many files went, and the waits."""
+        store, clock = self._store, self._table.clock
+        deleted = delete_unnamed_sidecars(store, store.now_ms() - self._writer_ms, clock)
+        held, waits = self._held_in_log()
+        if not held:
+            return None, deleted, waits
+        version = self._usable(held)
+        if version is None:
+            version = self._write_checkpoint(held)
+        if version is None:
+            self._say("the log was not cut: other commits kept a checkpoint without a value from being written")
+            return None, deleted, waits
+        until_ms = look(store, version).commits[version].modified_ms + self._writer_ms
+        if self._writer_ms and until_ms > store.now_ms():
+            path = self._forms.without_values(min(held))
+            waits.append(Wait(path=path, until_ms=until_ms, why=f"the log is cut at version {version} then"))
+            return None, deleted, waits
+        done = cut_log(store, self._table.snapshot(), version, clock)
+        return done.cut, deleted + done.deleted_files, waits
+
+    def _held_in_log(self) -> tuple[dict[str, int], list[Wait]]:
+        """Return the files of the log that hold a value, each with the version after which the log must begin.
+
+        Sidecars that no checkpoint names yet are waits.
+        """
+        held: dict[str, int] = {}
+        waits: list[Wait] = []
+        named_at = sidecars_by_version(self._store)
+        for info in self._store.walk(lambda folder: None, prefix=_LOG):
+            name = parse_name(info.path)
+            is_sidecar = info.path.startswith(f"{SIDECAR_DIRECTORY}/")
+            if not (name is not None or is_sidecar or info.path == LAST_CHECKPOINT) or not self._holds(info):
+                continue
+            if is_sidecar and info.path not in named_at:
+                path, until_ms = self._forms.without_values(info.path), info.modified_ms + self._writer_ms
+                waits.append(Wait(path=path, until_ms=until_ms, why="a checkpoint may name it yet"))
+            else:
+                held[info.path] = name.version if name is not None else named_at.get(info.path, -1)
+        return held, waits
+
+    def _usable(self, held: Mapping[str, int]) -> int | None:
+        """Return the oldest checkpoint that follows all files of the log with a value; None without one."""
+        listing, hint = look(self._store, 0), read_hint(self._store)
+        # Other readers first open the checkpoint that the hint names, and it is written with one.
+        if hint is None or LAST_CHECKPOINT in held:
+            return None
+        after = range(max(held.values()) + 1, hint + 1)
+        return min((each for each in listing.checkpoints if each in after and each in listing.commits), default=None)
+
+    def _write_checkpoint(self, held: Mapping[str, int]) -> int | None:
+        """Write a checkpoint without the tombstones of files that are gone. Return its version; None after races."""
+        for _ in range(_MOST_COMMITS):
+            snapshot = self._table.snapshot()
+            there = look(self._store, snapshot.version).checkpoints
+            if snapshot.version <= max(held.values()) or snapshot.version in there:
+                # The commit holds a value, or a checkpoint is read that does.
+                self._table.begin().commit("ERASE", tags=self._tags, record_empty=True)
+                snapshot = self._table.snapshot()
+            replace_checkpoint(self._store, snapshot, self._table.clock, self._gone(snapshot))
+            held, _ = self._held_in_log()
+            version = self._usable(held) if held else None
+            if version is not None:
+                return version
+        return None
+
+    def _gone(self, snapshot: Snapshot) -> Collection[str]:
+        """Return the paths of tombstones whose files no longer exist."""
+        tombstones = snapshot.state.tombstones
+        paths = canonical_paths(tombstones.column("path"), self._store.root)
+        there = {info.path for info in self._store.walk(lambda folder: None)}
+        return {path for path in pc.unique(paths).to_pylist() if path not in there}
+
+
+def _is_sum(path: str) -> bool:
+    return _SUMS.search(path) is not None

@@ -1,0 +1,278 @@
+"""Alone in showing that a removal leaves no byte of a subject in a table's folder, and breaks no reader or writer."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.contract.parameters import encode_parameter
+from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.engine.checkpointing import checkpoint
+from airflow_txlog.engine.erasure.removal import Removal
+from airflow_txlog.engine.log.columns import FILES
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.table.snapshot.file_index import FileIndex
+from airflow_txlog.errors import ConcurrentLogCleanup, VersionNotFound
+from airflow_txlog.storage import PLAIN, LocalStore
+from tests.helpers import staged
+from tests.helpers.jobs import committed, run
+from tests.helpers.rows import append, make_table, stage
+
+SUBJECT = "zoë.canary@example.org"
+OTHERS = ["bob.other@example.org", "carol@example.org", None]
+SCHEMA = pa.schema([("email", pa.string()), ("number", pa.int64()), ("day", pa.string())])
+LOG = "_delta_log"
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+def rows(*emails: str | None) -> pa.Table:
+    columns = [list(emails), list(range(len(emails))), ["monday"] * len(emails)]
+    return pa.table(dict(zip(SCHEMA.names, columns, strict=True)), schema=SCHEMA)
+
+
+def folder_of(table: Table) -> Path:
+    return Path(table.uri.removeprefix("file://"))
+
+
+def holding(folder: Path, value: str | bytes) -> list[str]:
+    """The files and folders in whose name, bytes or decoded content a value stands: a search without our code."""
+    texts = [value] if isinstance(value, str) else [str(uuid.UUID(bytes=value)), uuid.UUID(bytes=value).hex]
+    needles = [text.encode(way) for text in texts for way in ("utf-8", "utf-16-le")]
+    needles += [text.replace("ë", r"\u00eb").encode() for text in texts]
+    needles += [text.replace("ë", "%C3%AB").replace("@", "%40").encode() for text in texts]
+    needles += [base64.b64encode(value), value] if isinstance(value, bytes) else []
+    found = []
+    for path in sorted(folder.rglob("*")):
+        data = str(path.relative_to(folder)).encode("utf-8", "surrogateescape")
+        if path.is_file():
+            data += path.read_bytes()
+            if path.suffix == ".parquet":
+                whole = pq.ParquetFile(path).read()
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, whole.schema) as writer:
+                    writer.write_table(whole)
+                data += sink.getvalue().to_pybytes() + repr(pq.read_metadata(path).to_dict()).encode()
+        if any(needle in data for needle in needles):
+            found.append(str(path.relative_to(folder)))
+    return found
+
+
+def erase(table: Table, values: tuple[Any, ...] = (SUBJECT,), column: str = "email", **given: Any) -> Removal:
+    """Delete the rows, purge, and remove what is left, as if nothing else wrote to the table."""
+    keys = {"column": column, "values": encode_parameter(list(values), "keys")}
+    run(None, "delete", table, predicate=None, keys=keys)
+    run(None, "optimize", table, purge=True)
+    return table.remove_traces(column, values, **{"writer_hours": 0, **given})
+
+
+def is_gone(table: Table, value: str | bytes = SUBJECT, column: str = "email") -> bool:
+    left = [verdict for verdict in table.find_traces(column, [value]) if not verdict.passes]
+    assert bool(left) == bool(holding(folder_of(table), value)), left
+    return not left
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        VECTORS,
+        VECTORS | FEED,
+        {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "2"} | VECTORS,
+        {"delta.checkpointInterval": "1", "delta.checkpoint.writeStatsAsStruct": "true"} | FEED,
+    ],
+    ids=["plain", "vectors", "feed", "v2", "each version has a checkpoint"],
+)
+def test_nothing_of_a_subject_is_left_in_the_folder(tmp_path: Path, properties: dict[str, str]) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, ["day"], properties=properties)
+    append(table, rows(SUBJECT, *OTHERS))
+    append(table, rows(*OTHERS, SUBJECT))
+    committed(run(None, "update", table, set={"number": "number + 10"}, predicate=f"email = '{SUBJECT}'"))
+    table.checkpoint()
+    append(table, rows(*OTHERS))
+    before = sorted(map(repr, table.to_arrow(f"email <> '{SUBJECT}' OR email IS NULL").to_pylist()))
+    assert not is_gone(table)
+
+    done = erase(table)
+
+    assert is_gone(table)
+    assert not done.waits
+    assert done.deleted_files
+    assert done.cut is not None
+    assert done.cut <= done.version
+    fresh = Table.open(table.uri)
+    assert sorted(map(repr, fresh.to_arrow().to_pylist())) == before
+    with pytest.raises(VersionNotFound):
+        fresh.snapshot(1)
+    assert fresh.history()
+    append(fresh, rows("dora@example.org"))
+    # Doing it again finds nothing to do.
+    again = erase(table)
+    assert (again.deleted_files, again.deleted_log_files, again.cut) == (0, 0, None)
+
+
+def test_a_table_that_is_partitioned_by_the_key_has_no_such_folder_and_no_tombstone(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, ["email"], properties=VECTORS | FEED)
+    append(table, rows(SUBJECT, *OTHERS))
+    append(table, rows(SUBJECT, *OTHERS))
+    for folder in {path.parent for path in folder_of(table).rglob("*.parquet") if "zo" in path.parent.name}:
+        # Hadoop leaves the sums of a local file behind, in the folder that the value names.
+        (folder / ".part.parquet.crc").write_bytes(b"crc\0\0\0\2\0abcd")
+    erase(table)
+    assert is_gone(table)
+    assert table.to_arrow().num_rows == 6
+
+
+def test_what_a_writer_may_still_need_waits_and_is_named_without_the_value(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, ["email"])
+    append(table, rows(SUBJECT, *OTHERS))
+    # Files of a job that runs now: no commit names them.
+    (young,) = stage(table, rows(SUBJECT))
+
+    done = erase(table, writer_hours=24)
+
+    assert done.deleted_files == 1
+    assert done.cut is None
+    assert len(done.waits) == 2
+    assert "zo" not in repr(done.waits)
+    day_ms = 24 * 3_600_000
+    assert all(0 < wait.until_ms - table.store.now_ms() <= day_ms for wait in done.waits)
+    assert done.until_ms == max(wait.until_ms for wait in done.waits)
+    assert (folder_of(table) / unquote(young.path)).exists()
+    version = table.snapshot().version
+    # A day later the same call does the rest, with the checkpoint that is there.
+    for path in folder_of(table).rglob("*"):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    again = erase(table, writer_hours=24)
+    assert not again.waits
+    assert is_gone(table)
+    assert again.deleted_files == 1
+    assert again.cut is not None
+    assert version <= again.cut
+
+
+def test_a_file_of_a_staged_change_stays_until_the_change_expires(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA)
+    append(table, rows(*OTHERS))
+    handle = staged.stage("update", table, set={"day": f"'{SUBJECT}'"})
+    done = erase(table)
+    assert done.deleted_files == 0
+    assert {wait.why for wait in done.waits} == {"a staged change needs it until it expires"}
+    assert staged.publish(handle).status == "committed"
+
+
+def test_a_transaction_that_began_before_the_cut_is_refused_and_loses_no_row(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
+    other = Table.open(table.uri)
+    tx = other.begin()
+    tx.add(stage(other, rows("dora@example.org"), tx=tx))
+    assert erase(table).cut is not None
+    with pytest.raises(ConcurrentLogCleanup):
+        tx.commit("WRITE", {"mode": "Append"})
+    append(other, rows("dora@example.org"))
+    assert Table.open(table.uri).to_arrow().num_rows == 4
+
+
+def test_a_subject_that_comes_back_meanwhile_stays_and_is_found(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
+    run(None, "delete", table, predicate=None, keys={"column": "email", "values": [SUBJECT]})
+    append(table, rows(SUBJECT))
+    done = table.remove_traces("email", [SUBJECT], writer_hours=0)
+    assert done.cut is None
+    left = [verdict for verdict in table.find_traces("email", [SUBJECT]) if not verdict.passes]
+    assert any(verdict.path.endswith(".parquet") for verdict in left)
+    assert table.to_arrow().num_rows == 4
+    assert erase(table).cut is not None
+    assert is_gone(table)
+
+
+def test_files_of_others_in_a_shared_folder_stay(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "notes.txt").write_text(SUBJECT)
+    table = Table.create(tmp_path / "t", SCHEMA, allow_non_empty=True)
+    append(table, rows(SUBJECT, *OTHERS))
+    done = erase(table)
+    assert done.deleted_files == 1
+    assert not done.waits
+    assert holding(folder_of(table), SUBJECT) == ["notes.txt"]
+
+
+def test_the_log_stays_with_cut_log_false(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
+    assert erase(table, cut_log=False).cut is None
+    assert {path.partition("/")[0] for path in holding(folder_of(table), SUBJECT)} == {LOG}
+    assert table.snapshot(0).version == 0
+
+
+def test_a_checkpoint_that_differs_from_the_log_is_no_place_to_cut(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS), rows(*OTHERS))
+    erase(table, cut_log=False)
+    table.begin().commit("ERASE", record_empty=True)
+    snapshot = table.snapshot()
+    lost = replace(snapshot.state, files=FileIndex(FILES))
+    checkpoint(table.store, Snapshot(table.store, lost, snapshot.commit_file, snapshot.anchor), table.clock)
+    done = table.remove_traces("email", [SUBJECT], writer_hours=0)
+    assert done.cut is None
+    assert done.deleted_log_files == 0
+    assert (folder_of(table) / commit_name(0)).exists()
+
+
+@pytest.mark.parametrize("names", ["none", "id", "name"])
+def test_keys_of_other_types_and_of_mapped_columns_are_gone(tmp_path: Path, names: str) -> None:
+    key = uuid.uuid4().bytes
+    schema = pa.schema([("key", pa.binary()), ("number", pa.int64())])
+    properties = VECTORS | {"delta.columnMapping.mode": names}
+    data = pa.table({"key": [key, uuid.uuid4().bytes], "number": [731_955_201, 2]}, schema=schema)
+    table = make_table(tmp_path / "t", data, data, properties=properties)
+    erase(table, (key,), "key")
+    assert is_gone(table, key, "key")
+    append(table, data)
+    erase(table, (731_955_201,), "number")
+    assert not [verdict for verdict in table.find_traces("number", [731_955_201]) if not verdict.passes]
+    assert table.to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize("step", ["vacuum", "checkpoint", "sidecars", "log"])
+def test_a_removal_that_ends_at_any_delete_is_completed_by_the_next(tmp_path: Path, step: str) -> None:
+    properties = {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "3"} | VECTORS
+    table = Table.create(tmp_path / "t", SCHEMA, ["email"], properties=properties)
+    for _ in range(5):
+        append(table, rows(SUBJECT, *OTHERS))
+    starts = {"vacuum": "email=", "checkpoint": "", "sidecars": f"{LOG}/_sidecars", "log": f"{LOG}/0"}
+    store = _Ends(folder_of(table), starts[step], after=2 if step in ("vacuum", "log") else 0)
+    with pytest.raises(KeyboardInterrupt):
+        erase(Table.at(store, PLAIN))
+    fresh = Table.open(table.uri)
+    assert fresh.to_arrow().num_rows == 15
+    assert not erase(fresh).waits
+    assert is_gone(fresh)
+
+
+class _Ends(LocalStore):
+    """A store whose process ends at a delete of a file whose path begins so, or as the hint is written."""
+
+    def __init__(self, folder: Path, start: str, after: int) -> None:
+        super().__init__(str(folder))
+        self._start, self._left = start, after
+
+    def delete(self, path: str) -> None:
+        if self._start and path.startswith(self._start):
+            self._left -= 1
+            if self._left < 0:
+                raise KeyboardInterrupt
+        super().delete(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        if not self._start and path.endswith("_last_checkpoint") and b"sidecarFiles" in data:
+            raise KeyboardInterrupt
+        super().put(path, data)
