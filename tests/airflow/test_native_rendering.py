@@ -125,9 +125,16 @@ TASKS: dict[str, Callable[[], Any]] = {
         sequence_by="a",
         apply_as_deletes="x = 'd'",
         except_column_list=["b"],
+        ignore_null_updates_column_list=["c"],
     ),
     "apply some columns of changes": lambda: DeltaApplyChangesOperator(
-        task_id="t", **LOADING, source=SOURCE, keys=["id"], sequence_by="a", column_list=["b"]
+        task_id="t",
+        **LOADING,
+        source=SOURCE,
+        keys=["id"],
+        sequence_by="a",
+        column_list=["b"],
+        ignore_null_updates_except_column_list=["c"],
     ),
     "keep the history of changes": lambda: DeltaApplyChangesOperator(
         task_id="t",
@@ -148,6 +155,7 @@ TASKS: dict[str, Callable[[], Any]] = {
         keys=["id"],
         max_deleted_fraction=0.1,
         stored_as_scd_type=2,
+        track_history_column_list=["a"],
         snapshot_at="2024-01-01T00:00:00Z",
     ),
     "upsert": lambda: DeltaUpsertOperator(task_id="t", **LOADING, source=SOURCE, keys=["id"], columns=["a", "b"]),
@@ -171,6 +179,7 @@ TASKS: dict[str, Callable[[], Any]] = {
         sequence_by="at",
         apply_as_deletes="op = 'd'",
         column_list=["a"],
+        ignore_null_updates_column_list=["a"],
     ),
     "increment of all but some columns": lambda: DeltaIncrementalOperator(
         task_id="t",
@@ -181,6 +190,7 @@ TASKS: dict[str, Callable[[], Any]] = {
         keys=["id"],
         sequence_by="at",
         except_column_list=["a"],
+        ignore_null_updates_except_column_list=["b"],
     ),
     "increment by a merge": lambda: DeltaIncrementalOperator(
         task_id="t",

@@ -30,6 +30,15 @@ from airflow_txlog.contract.operations.fields import (
 from airflow_txlog.contract.operations.reading import want
 from airflow_txlog.contract.operations.records import Merge, Write, is_in_reach, looks_plain, may_be_read_here
 
+_JOBS = "airflow_txlog.jobs.operations.changes"
+
+
+def check_distinct(argument: str, columns: tuple[str, ...] | None) -> None:
+    """Raise InvalidJobSpec if the argument names a column twice."""
+    given = columns or ()
+    distinct = len({column.lower() for column in given}) == len(given)
+    want(f"arguments.{argument}", distinct, "a list of different column names", given)
+
 
 class KeyedOperation(SourceOperation, frozen=True, kw_only=True):
     """An operation on the rows of a table that have the `keys` of a source's rows."""
@@ -40,8 +49,7 @@ class KeyedOperation(SourceOperation, frozen=True, kw_only=True):
     keys: SomeColumnNames
 
     def check(self) -> None:
-        distinct = len({column.lower() for column in self.keys}) == len(self.keys)
-        want("arguments.keys", distinct, "a list of different column names", self.keys)
+        check_distinct("keys", self.keys)
 
     @property
     def columns_named(self) -> dict[str, tuple[str, ...]]:
@@ -71,9 +79,7 @@ class Upsert(KeyedOperation, frozen=True, kw_only=True, tag="upsert"):
 
     def check(self) -> None:
         super().check()
-        given = self.columns or ()
-        distinct = len({column.lower() for column in given}) == len(given)
-        want("arguments.columns", distinct, "a list of different column names", given)
+        check_distinct("columns", self.columns)
 
     @property
     def columns_named(self) -> dict[str, tuple[str, ...]]:
@@ -84,14 +90,15 @@ class Upsert(KeyedOperation, frozen=True, kw_only=True, tag="upsert"):
 class ApplySnapshot(KeyedOperation, frozen=True, kw_only=True, tag="apply_snapshot"):
     """Give the table the rows of the source, a whole snapshot: insert new ones, and update those that differ.
 
-    `hard_deletes`: of a row that is not in the snapshot: "delete" it, "ignore" it, or end its validity, "invalidate".
-    `max_deleted_fraction` has no default: half a snapshot must not delete half of the table. With `stored_as_scd_type`
-    2 the table keeps each version of a row, valid from `start_column` until `end_column`, which is NULL in the rows
-    that `current_column` marks. `snapshot_at`: the time of the snapshot, ISO-8601, in UTC if it names no
-    zone; null: the job's current time.
+    `hard_deletes`: of a row that is not in the snapshot: "delete" it, "ignore" it, end its validity, "invalidate", or
+    also insert it again with TRUE in `deleted_column`, "new_record". `max_deleted_fraction` has no default: half a
+    snapshot must not delete half of the table. With `stored_as_scd_type` 2 the table keeps each version of a row, valid
+    from `start_column` until `end_column`, which is NULL in the rows that `current_column` marks. A change begins a new
+    version if it changes a column of `track_history_column_list` (null: any column); other changes update the row.
+    `snapshot_at`: the time of the snapshot, ISO-8601, in UTC if it names no zone; null: the job's current time.
     """
 
-    job = "airflow_txlog.jobs.operations.changes.apply_snapshot:apply_snapshot"
+    job = f"{_JOBS}.apply_snapshot:apply_snapshot"
     rows = {
         "numTargetRowsUpdated": "updated",
         "numTargetRowsDeleted": "deleted",
@@ -100,10 +107,12 @@ class ApplySnapshot(KeyedOperation, frozen=True, kw_only=True, tag="apply_snapsh
 
     max_deleted_fraction: Share
     stored_as_scd_type: Literal[1, 2] = 1
-    hard_deletes: Literal["delete", "ignore", "invalidate"] | None = None
+    hard_deletes: Literal["delete", "ignore", "invalidate", "new_record"] | None = None
+    track_history_column_list: SomeColumnNames | None = None
     start_column: Text = "__START_AT"
     end_column: Text = "__END_AT"
     current_column: Text | None = None
+    deleted_column: Text = "__IS_DELETED"
     snapshot_at: Moment | None = None
 
     def __post_init__(self) -> None:
@@ -114,23 +123,34 @@ class ApplySnapshot(KeyedOperation, frozen=True, kw_only=True, tag="apply_snapsh
 
     def check(self) -> None:
         super().check()
+        given, gone = self.given_arguments(), self.hard_deletes
         if self.stored_as_scd_type == 1:
-            want("arguments.hard_deletes", self.hard_deletes != "invalidate", '"delete" or "ignore"', self.hard_deletes)
-            given = self.given_arguments()
-            for name in ("start_column", "end_column", "current_column", "snapshot_at"):
+            want("arguments.hard_deletes", gone in ("delete", "ignore"), '"delete" or "ignore"', gone)
+            for name in (
+                *("track_history_column_list", "start_column", "end_column", "current_column"),
+                *("deleted_column", "snapshot_at"),
+            ):
                 want(f"arguments.{name}", name not in given, "left out without stored_as_scd_type 2")
             return
-        want("arguments.hard_deletes", self.hard_deletes != "delete", '"invalidate" or "ignore"', self.hard_deletes)
+        want("arguments.hard_deletes", gone != "delete", '"invalidate", "new_record" or "ignore"', gone)
+        possible = gone == "new_record" or "deleted_column" not in given
+        want("arguments.deleted_column", possible, 'left out without hard_deletes "new_record"')
         names = [name.lower() for name in (*self.keys, *self.history_columns)]
         distinct = len(set(names)) == len(names)
         want("arguments.end_column", distinct, "another column than the keys and the other columns of the history")
+        check_distinct("track_history_column_list", self.track_history_column_list)
+        tracked = {column.lower() for column in self.track_history_column_list or ()}
+        want("arguments.track_history_column_list", not tracked & set(names), "a list without the keys and the times")
         want("arguments.schema_evolution", not self.schema_evolution, "false with stored_as_scd_type 2")
 
     @property
     def history_columns(self) -> tuple[str, ...]:
         """The columns of the table that the snapshot does not have."""
+        if self.stored_as_scd_type == 1:
+            return ()
         current = () if self.current_column is None else (self.current_column,)
-        return (self.start_column, self.end_column, *current) if self.stored_as_scd_type == 2 else ()
+        deleted = (self.deleted_column,) if self.hard_deletes == "new_record" else ()
+        return (self.start_column, self.end_column, *current, *deleted)
 
 
 @register
@@ -139,14 +159,16 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
 
     An event for which `apply_as_deletes` is true deletes its row; any other writes it. `column_list`: the columns of
     the source that rows get; `except_column_list`: those that they do not get. `tombstone_hours`: how long the table
-    remembers a deletion, so that an older event does not bring the row back.
+    remembers a deletion, so that an older event does not bring the row back. `ignore_null_updates`: NULL in an event
+    keeps the value of the row, in all columns; or in those of `ignore_null_updates_column_list`; or in all but those of
+    `ignore_null_updates_except_column_list`.
 
     `stored_as_scd_type` 2 keeps the history: a row for each time in which the columns of `track_history_column_list`
     (null: all but the keys and the sequence) were the same, from `start_column` to `end_column`, null for the present
     row; `current_column` is true in that one.
     """
 
-    job = "airflow_txlog.jobs.operations.changes.apply_changes:apply_changes"
+    job = f"{_JOBS}.apply_changes:apply_changes"
     # Its tombstones are written before the commit that names them.
     may_wait = False
     rows = {
@@ -159,6 +181,9 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
     apply_as_deletes: TableText | None = None
     column_list: SomeColumnNames | None = None
     except_column_list: SomeColumnNames | None = None
+    ignore_null_updates: bool = False
+    ignore_null_updates_column_list: SomeColumnNames | None = None
+    ignore_null_updates_except_column_list: SomeColumnNames | None = None
     tombstone_hours: Hours = 168
     stored_as_scd_type: Literal[1, 2] = 1
     track_history_column_list: SomeColumnNames | None = None
@@ -168,9 +193,8 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
 
     def check(self) -> None:
         super().check()
-        for name, given in (("column_list", self.column_list), ("except_column_list", self.except_column_list)):
-            distinct = len({column.lower() for column in given or ()}) == len(given or ())
-            want(f"arguments.{name}", distinct, "a list of different column names", given)
+        check_distinct("column_list", self.column_list)
+        check_distinct("except_column_list", self.except_column_list)
         possible = self.column_list is None or self.except_column_list is None
         want("arguments.except_column_list", possible, "null with column_list", self.except_column_list)
         keys = {column.lower() for column in self.keys}
@@ -178,15 +202,33 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
         want("arguments.sequence_by", not is_key, "a column that is none of the keys", self.sequence_by)
         excepted = {column.lower() for column in self.except_column_list or ()} & keys
         want("arguments.except_column_list", not excepted, "a list without the keys", self.except_column_list)
+        self._check_ignored()
         self._check_history()
 
+    def _check_ignored(self) -> None:
+        lists = ("ignore_null_updates_column_list", "ignore_null_updates_except_column_list")
+        for name in lists:
+            columns = getattr(self, name)
+            check_distinct(name, columns)
+            both = any(getattr(self, other) for other in ("ignore_null_updates", *lists) if other != name)
+            want(f"arguments.{name}", not (columns and both), "null if another argument chooses these columns", columns)
+            taken = {self.sequence_by.lower(), *map(str.lower, self.keys)} & {*map(str.lower, columns or ())}
+            want(f"arguments.{name}", not taken, "a list without the keys and sequence_by", columns)
+        possible = not (self.ignores_nulls and self.schema_evolution)
+        want("arguments.schema_evolution", possible, "false if NULL in an event is ignored", self.schema_evolution)
+
+    @property
+    def ignores_nulls(self) -> bool:
+        """Whether NULL in some column of an event keeps the value of the row."""
+        lists = (self.ignore_null_updates_column_list, self.ignore_null_updates_except_column_list)
+        return self.ignore_null_updates or lists != (None, None)
+
     def _check_history(self) -> None:
-        keeps, tracked = self.stored_as_scd_type == 2, self.track_history_column_list or ()
+        keeps = self.stored_as_scd_type == 2
         given = self.given_arguments()
         for name in ("track_history_column_list", "start_column", "end_column", "current_column"):
             want(f"arguments.{name}", keeps or name not in given, "left out without stored_as_scd_type 2")
-        distinct = len({column.lower() for column in tracked}) == len(tracked)
-        want("arguments.track_history_column_list", distinct, "a list of different column names", tracked)
+        check_distinct("track_history_column_list", self.track_history_column_list)
         times = [name for name in (self.start_column, self.end_column, self.current_column) if name is not None]
         distinct = len({name.lower() for name in times}) == len(times)
         want("arguments.end_column", distinct, "a column that is no other one of the times", self.end_column)
@@ -196,14 +238,11 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
     @property
     def job_here(self) -> str:
         if self.stored_as_scd_type == 2:
-            return "airflow_txlog.jobs.operations.changes.kept_history:keep_history"
-        return self.job
+            return f"{_JOBS}.kept_history:keep_history"
+        return f"{_JOBS}.kept_history:keep_values" if self.ignores_nulls else self.job
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         return looks_plain(self.apply_as_deletes) and super().likely_spares_spark(is_spark_here=is_spark_here)
-
-
-_JOBS = "airflow_txlog.jobs.operations.changes"
 
 
 _START = '"snapshot", a version from 0 on, or a date or time in ISO 8601'
@@ -235,7 +274,9 @@ class SourceRange:
 
 
 _OF_EVENTS = (
-    *("sequence_by", "apply_as_deletes", "column_list", "except_column_list", "tombstone_hours", "stored_as_scd_type"),
+    *("sequence_by", "apply_as_deletes", "column_list", "except_column_list", "ignore_null_updates"),
+    *("ignore_null_updates_column_list", "ignore_null_updates_except_column_list", "tombstone_hours"),
+    "stored_as_scd_type",
     *("track_history_column_list", "start_column", "end_column", "current_column"),
 )
 # The modes in which an argument may be given.
@@ -291,6 +332,9 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
     apply_as_deletes: TableText | None = None
     column_list: SomeColumnNames | None = None
     except_column_list: SomeColumnNames | None = None
+    ignore_null_updates: bool = False
+    ignore_null_updates_column_list: SomeColumnNames | None = None
+    ignore_null_updates_except_column_list: SomeColumnNames | None = None
     tombstone_hours: Hours = 168
     stored_as_scd_type: Literal[1, 2] = 1
     track_history_column_list: SomeColumnNames | None = None

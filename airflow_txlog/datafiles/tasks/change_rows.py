@@ -19,7 +19,7 @@ from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.sql.expression import Expression
 
 DELETES_COLUMN = "__txlog_deletes"
-"""Whether an event deletes its row. A column of a source may not begin with `_txlog_`."""
+"""Whether an event deletes its row. No column of a source or a table may begin with `__txlog_` (or `_txlog_`)."""
 SEQUENCE_COLUMN = "_txlog_sequence"
 """The sequence of an event that the table remembers; its keys are named by `key_column`."""
 

@@ -35,12 +35,13 @@ class FoldedScan(FileScan):
     """The rows that `fold` makes of the `inputs`. The number of a planned file is that of one of the `parts`.
 
     Each input comes with the names of the keys in it, in one order. Of all inputs but the first, rows are read only if
-    each of their keys occurs in the first.
+    each of their keys occurs in the first; or all rows, if it `needs_all`.
     """
 
     inputs: tuple[tuple[FileScan, tuple[str, ...]], ...]
     fold: Fold
     parts: int
+    needs_all: bool = False
     joins_files: ClassVar[bool] = False
 
     @cached_property
@@ -50,7 +51,7 @@ class FoldedScan(FileScan):
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         (scan, keys), *others = self.inputs
         first = self._rows(scan, keys, planned.index)
-        wanted = [pc.unique(first.column(name)) for name in keys]
+        wanted = None if self.needs_all else [pc.unique(first.column(name)) for name in keys]
         found = self.fold([first, *(self._rows(*each, planned.index, wanted) for each in others)])
         yield from found.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
 

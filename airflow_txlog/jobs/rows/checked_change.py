@@ -154,7 +154,7 @@ def check_new_rows(context: JobContext, judged: Judged, *, written: int, inserte
         rows = plural(judged.num_rows, "row")
         listed = ", ".join(f"{name!r} by {each['failed']} of {rows}" for name, each in forbidden.items())
         raise ExpectationFailed(
-            f"{context.root}: the rows that the {operation.name} adds or changes fail "
+            f"{context.root}: the rows that this task adds or changes fail "
             f"{plural(len(forbidden), 'expectation')}: {listed}. A row passes only if the condition is TRUE; NULL "
             f"fails. Nothing was committed. Correct the rows at their origin, or count them by expect.",
             table=context.root,
@@ -197,8 +197,8 @@ def _percent(share: float) -> str:
 
 def _refused(context: JobContext, name: str, found: float, allowed: float, what: str, limit: str) -> ExpectationFailed:
     return ExpectationFailed(
-        f"{context.root}: the {context.operation.name} would {what}, and {name} {limit}. Nothing was committed. If the "
-        "change is meant, adjust the limit.",
+        f"{context.root}: this task would {what}, and {name} {limit}. Nothing was committed. If the change is meant, "
+        "adjust the limit.",
         table=context.root,
         name=name,
         found=found,
@@ -265,10 +265,9 @@ def check_unique(
     name = f"unique({', '.join(columns)})"
     if counts["failed"]:
         raise ExpectationFailed(
-            f"{context.root}: after the {context.operation.name}, {plural(counts['failed'], 'row')} of "
-            f"{sum(counts.values())} would share their values of {', '.join(columns)} with another row, and unique "
-            "forbids that. Nothing was committed. Correct the rows at their origin, or delete the rows that are in the "
-            "way.",
+            f"{context.root}: this task would leave {plural(counts['failed'], 'row')} of {sum(counts.values())} that "
+            f"share their values of {', '.join(columns)} with another row, and unique forbids that. Nothing was "
+            "committed. Correct the rows at their origin, or delete the rows that are in the way.",
             table=context.root,
             expectations={name: counts},
         )

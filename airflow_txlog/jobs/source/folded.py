@@ -24,12 +24,13 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.folded_rows import Fold, FoldedScan, Input, rows_after_first
 from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, united
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
-from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan, Task
+from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
 from airflow_txlog.errors import UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import bins_for, plan_of, sent_bins
+from airflow_txlog.jobs.files.scan import bins_for, plan_files, plan_of, sent_bins
 from airflow_txlog.jobs.files.stage import Staged, input_layout, load
 from airflow_txlog.jobs.source.materialized import (
     WRITING_SOURCE,
@@ -40,7 +41,8 @@ from airflow_txlog.jobs.source.materialized import (
     with_row_id,
 )
 from airflow_txlog.jobs.sql.columns import check_has_columns
-from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
+from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.jobs.sql.scope import PLAIN_TYPES, partition_scope
 
 _COMPARED_ALIKE = PLAIN_TYPES - {Primitive.BOOLEAN}
 FOLDING = "bring together the source's rows of each key"
@@ -53,15 +55,30 @@ def folded(
     columns: StructType,
     *,
     size_bytes: int,
+    needs_all: bool = False,
 ) -> MaterializedSource:
     """Return a source with these columns, whose rows `fold` makes of those of the inputs.
 
-    `size_bytes`: about the memory that all rows of the inputs take.
+    `size_bytes`: about the memory that all rows of the inputs take. `needs_all`: see `FoldedScan`.
     """
     stored = to_arrow(columns)
-    files = _written(context, inputs, fold, stored, size_bytes)
+    files = _written(context, inputs, fold, stored, size_bytes, needs_all=needs_all)
     described = json.loads(schema_to_json(columns))
     return MaterializedSource(files=files, store=context.store, described=described, stored=stored)
+
+
+def rows_in_scope(
+    context: JobContext, gate: SqlGate, tx: Transaction, snapshot: Snapshot, names: Sequence[str]
+) -> FileScan:
+    """Return the scan of these columns of the rows in the job's scope; a commit that changes it conflicts from now on.
+
+    The columns are spelled as the table spells them.
+    """
+    scope = partition_scope(context, gate, snapshot)
+    files = scope.files_inside(tx.read(scope.read))
+    plan = plan_files(snapshot, files, context.spec.time_zone, context.executor.instants)
+    schema = pa.schema([snapshot.schema.field(name) for name in names])
+    return FileScan(bins=bins_for(context, plan), schema=schema)
 
 
 def check_compared(
@@ -92,7 +109,15 @@ def check_compared(
     return [field.name for field in found]
 
 
-def folded_scan(context: JobContext, inputs: Sequence[Input], fold: Fold, schema: pa.Schema, size_bytes: int) -> Task:
+def folded_scan(
+    context: JobContext,
+    inputs: Sequence[Input],
+    fold: Fold,
+    schema: pa.Schema,
+    size_bytes: int,
+    *,
+    needs_all: bool = False,
+) -> Task:
     """Return the task that yields the rows of the fold, in bins of a part of the keys that a task can hold.
 
     `size_bytes`: about the memory that all rows of the inputs take.
@@ -100,15 +125,15 @@ def folded_scan(context: JobContext, inputs: Sequence[Input], fold: Fold, schema
     parts = 1 + size_bytes // context.limits.held_source_bytes
     plan = plan_of(context.store, schema, ["part"] * parts, [0] * parts)
     bins = sent_bins(context, plan, [[number] for number in range(parts)])
-    scan = FoldedScan(bins=bins, schema=schema, inputs=tuple(inputs), fold=fold, parts=parts)
+    scan = FoldedScan(bins=bins, schema=schema, inputs=tuple(inputs), fold=fold, parts=parts, needs_all=needs_all)
     # Each bin reads all inputs.
     return Task(source=scan, more_weight=sum(each.bins.weight for each, _ in inputs))
 
 
 def _written(
-    context: JobContext, inputs: Sequence[Input], fold: Fold, stored: pa.Schema, size_bytes: int
+    context: JobContext, inputs: Sequence[Input], fold: Fold, stored: pa.Schema, size_bytes: int, *, needs_all: bool
 ) -> tuple[StagedFile, ...]:
-    task = folded_scan(context, inputs, fold, stored, size_bytes)
+    task = folded_scan(context, inputs, fold, stored, size_bytes, needs_all=needs_all)
     layout = input_layout(context, with_row_id(stored))
     return tuple(load(context, replace(task, layout=layout, numbers_rows=True), FOLDING).files)
 

@@ -44,10 +44,11 @@ _CONSTANTS = frozenset(("default", "end", "all", "any", "some", "distinct"))
 
 def check_names_are_free(names: Sequence[str], what: str) -> None:
     """Raise SchemaMismatch for a column with a reserved name."""
-    taken = [name for name in names if name.lower().startswith("_txlog_")]
+    taken = [name for name in names if name.lower().startswith(("_txlog_", "__txlog_"))]
     if taken:
         raise SchemaMismatch(
-            f"{what} has columns {taken}; names that begin with _txlog_ are used by the job itself. Rename them.",
+            f"{what} has columns {taken}; names that begin with _txlog_ or __txlog_ are used by the job itself. Rename "
+            "them.",
             columns=taken,
         )
 

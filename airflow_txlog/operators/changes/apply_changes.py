@@ -22,6 +22,10 @@ class DeltaApplyChangesOperator(SourceOperator):
         None: no event deletes. (templated)
     :param column_list: the columns of the source that rows get; None: all but `except_column_list`. (templated)
     :param except_column_list: columns of the source that rows do not get. (templated)
+    :param ignore_null_updates: NULL in an event keeps the value that the row has, in all columns but the keys and
+        `sequence_by`. A deletion starts over: the row of a later event has NULL in such a column.
+    :param ignore_null_updates_column_list: the same in these columns only. (templated)
+    :param ignore_null_updates_except_column_list: the same in all columns but these. (templated)
     :param schema_evolution: add columns of the source that the table lacks, and widen types, as in DeltaMergeOperator
         with `"*"`.
     :param tombstone_hours: the minimum time for which the table remembers a deletion, so that an older event that
@@ -43,6 +47,7 @@ class DeltaApplyChangesOperator(SourceOperator):
     template_fields: Sequence[str] = (
         *SourceOperator.template_fields,
         *("source", "keys", "sequence_by", "apply_as_deletes", "column_list", "except_column_list"),
+        *("ignore_null_updates_column_list", "ignore_null_updates_except_column_list"),
         *("track_history_column_list", "start_column", "end_column", "current_column"),
     )
 
@@ -55,6 +60,9 @@ class DeltaApplyChangesOperator(SourceOperator):
         apply_as_deletes: str | None = None,
         column_list: str | Sequence[str] | None = None,
         except_column_list: str | Sequence[str] | None = None,
+        ignore_null_updates: bool = False,
+        ignore_null_updates_column_list: str | Sequence[str] | None = None,
+        ignore_null_updates_except_column_list: str | Sequence[str] | None = None,
         schema_evolution: bool = False,
         tombstone_hours: float = 168,
         stored_as_scd_type: Literal[1, 2] = 1,
@@ -71,6 +79,9 @@ class DeltaApplyChangesOperator(SourceOperator):
         self.apply_as_deletes = apply_as_deletes
         self.column_list = column_list
         self.except_column_list = except_column_list
+        self.ignore_null_updates = ignore_null_updates
+        self.ignore_null_updates_column_list = ignore_null_updates_column_list
+        self.ignore_null_updates_except_column_list = ignore_null_updates_except_column_list
         self.schema_evolution = schema_evolution
         self.tombstone_hours = tombstone_hours
         self.stored_as_scd_type = stored_as_scd_type

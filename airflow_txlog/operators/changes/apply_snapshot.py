@@ -27,10 +27,15 @@ class DeltaApplySnapshotOperator(SourceOperator):
     :param stored_as_scd_type: 1: the table has the rows of the newest snapshot. 2: the table keeps each version of a
         row. A row that differs ends, and the row of the snapshot is inserted.
     :param hard_deletes: what happens to rows that are not in the snapshot. Of type 1: "delete" them, the default, or
-        "ignore" them. Of type 2: "invalidate", the default, ends them, "ignore" leaves them current.
+        "ignore" them. Of type 2: "invalidate", the default, ends them, and "ignore" leaves them current. "new_record"
+        ends them and inserts a copy that is current and has TRUE in `deleted_column`.
+    :param track_history_column_list: of type 2: the columns whose change begins a new version; None: all but the keys.
+        A change of other columns only updates the current version. (templated)
     :param start_column: of type 2: the column of the table with the time from which a version is valid.
     :param end_column: the column with the time at which the version ends; NULL in current rows.
     :param current_column: a boolean column that is true in current rows; None: there is none.
+    :param deleted_column: with "new_record": a boolean column of the table that is true in rows that are not in the
+        snapshot.
     :param snapshot_at: of type 2: the time of the snapshot, as a datetime or as ISO 8601, such as
         `"{{ data_interval_end }}"`; in UTC if it names no zone. By default the job's current time. (templated)
     :param schema_evolution: add snapshot columns that are missing in the table, and widen types, as in
@@ -41,7 +46,13 @@ class DeltaApplySnapshotOperator(SourceOperator):
     """
 
     operation: ClassVar[type[Operation]] = ApplySnapshot
-    template_fields: Sequence[str] = (*SourceOperator.template_fields, "source", "keys", "snapshot_at")
+    template_fields: Sequence[str] = (
+        *SourceOperator.template_fields,
+        "source",
+        "keys",
+        "track_history_column_list",
+        "snapshot_at",
+    )
 
     def __init__(
         self,
@@ -51,9 +62,11 @@ class DeltaApplySnapshotOperator(SourceOperator):
         max_deleted_fraction: float,
         stored_as_scd_type: int = 1,
         hard_deletes: str | None = None,
+        track_history_column_list: str | Sequence[str] | None = None,
         start_column: str = "__START_AT",
         end_column: str = "__END_AT",
         current_column: str | None = None,
+        deleted_column: str = "__IS_DELETED",
         snapshot_at: dt.datetime | str | None = None,
         schema_evolution: bool = False,
         **kwargs: Any,
@@ -63,9 +76,11 @@ class DeltaApplySnapshotOperator(SourceOperator):
         self.keys = keys
         self.stored_as_scd_type = stored_as_scd_type
         self.hard_deletes = hard_deletes
+        self.track_history_column_list = track_history_column_list
         self.start_column = start_column
         self.end_column = end_column
         self.current_column = current_column
+        self.deleted_column = deleted_column
         self.snapshot_at = snapshot_at
         self.schema_evolution = schema_evolution
         self.check_literals()

@@ -32,6 +32,9 @@ class DeltaIncrementalOperator(SourceOperator):
     :param apply_as_deletes: the same. (templated)
     :param column_list: the same. (templated)
     :param except_column_list: the same. (templated)
+    :param ignore_null_updates: the same.
+    :param ignore_null_updates_column_list: the same. (templated)
+    :param ignore_null_updates_except_column_list: the same. (templated)
     :param tombstone_hours: the same.
     :param stored_as_scd_type: the same.
     :param track_history_column_list: the same.
@@ -72,6 +75,8 @@ class DeltaIncrementalOperator(SourceOperator):
         "apply_as_deletes",
         "column_list",
         "except_column_list",
+        "ignore_null_updates_column_list",
+        "ignore_null_updates_except_column_list",
         "starting",
     )
     # `on_schema_change` decides.
@@ -94,6 +99,9 @@ class DeltaIncrementalOperator(SourceOperator):
         apply_as_deletes: str | None = None,
         column_list: str | Sequence[str] | None = None,
         except_column_list: str | Sequence[str] | None = None,
+        ignore_null_updates: bool = False,
+        ignore_null_updates_column_list: str | Sequence[str] | None = None,
+        ignore_null_updates_except_column_list: str | Sequence[str] | None = None,
         tombstone_hours: float = 168,
         stored_as_scd_type: int = 1,
         track_history_column_list: str | Sequence[str] | None = None,
@@ -128,6 +136,9 @@ class DeltaIncrementalOperator(SourceOperator):
         self.apply_as_deletes = apply_as_deletes
         self.column_list = column_list
         self.except_column_list = except_column_list
+        self.ignore_null_updates = ignore_null_updates
+        self.ignore_null_updates_column_list = ignore_null_updates_column_list
+        self.ignore_null_updates_except_column_list = ignore_null_updates_except_column_list
         self.tombstone_hours = tombstone_hours
         self.stored_as_scd_type = stored_as_scd_type
         self.track_history_column_list = track_history_column_list

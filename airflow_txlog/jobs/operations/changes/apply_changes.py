@@ -169,8 +169,8 @@ class NewestEvents(MergeRows):
         self._changes = context.record(ApplyChanges)
         # The columns of the source are not known yet.
         unmet = Met(keys=self._changes.keys, sequence="", kept_sequence="", columns=(), deletes=None)
-        super().__init__(context, self.merge_of(unmet))
         self._met = unmet
+        super().__init__(context, self.merge_of(unmet))
         self._events: MaterializedSource | None = None
         self._folded: MaterializedSource | None = None
         self._tombstones: Tombstones | None = None

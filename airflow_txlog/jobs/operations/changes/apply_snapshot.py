@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import AnyClause, ApplySnapshot, DeleteClause, InsertClause, Merge, UpdateClause
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.engine import Snapshot
+from airflow_txlog.datafiles.tasks.history_rows import WithGoneRows
+from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.types import (
     ArrayType,
@@ -24,6 +26,8 @@ from airflow_txlog.engine.table.schema.types import (
     StructField,
     StructType,
     VariantType,
+    bare_columns,
+    bare_type,
 )
 from airflow_txlog.engine.table.snapshot.commit_times import parse_moment
 from airflow_txlog.errors import ExpectationFailed, InvalidInput, UnsupportedFeature
@@ -31,16 +35,21 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge.by_keys import MergeByKeys, kept_as_null, merge_by_keys
 from airflow_txlog.jobs.operations.merge.job import PreparedMerge
 from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, source_values
+from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.checked_change import check_ended_rows
 from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
 from airflow_txlog.jobs.rows.operation import Found
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.source.folded import folded, rows_in_scope
+from airflow_txlog.jobs.source.materialized import MaterializedSource, input_scan, stored_of
 from airflow_txlog.jobs.sql.columns import check_has_columns, rows_do_not_fit, shown_types
 from airflow_txlog.jobs.sql.current_time import NOW
 from airflow_txlog.jobs.sql.gate import quoted
 
 _AT = "_txlog_snapshot_at"
 """The parameter for the time of the snapshot."""
+# Bytes of rows in memory, about, for a byte of their files.
+_DECODED = 4
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -66,10 +75,29 @@ def as_merge(operation: ApplySnapshot, differs: str | None) -> Merge:
     return merge_by_keys(operation, *clauses)
 
 
-def as_history_merge(operation: ApplySnapshot, differs: str | None, columns: Sequence[str]) -> Merge:
+@dataclass(frozen=True, kw_only=True)
+class HistoryMerge:
+    """A merge that keeps each version of a row, and the numbers of clauses by what they do.
+
+    `early`: they must not act, because they would end rows that began too late. `ending`: they end a row in whose place
+    the row of the source is inserted. `revived` and `gone` are those of them for rows that are marked as deleted, and
+    for rows that are to be marked.
+    """
+
+    merge: Merge
+    early: tuple[int, ...]
+    ending: tuple[int, ...]
+    revived: tuple[int, ...]
+    gone: tuple[int, ...]
+
+
+def as_history_merge(
+    operation: ApplySnapshot, columns: Sequence[str], begins: str | None, updated: Sequence[str], differs: str | None
+) -> HistoryMerge:
     """Return the merge that ends the current rows which differ or are gone, and inserts rows with these columns.
 
-    Of the clauses that end rows the first ones must not act: they are for rows that began too late.
+    `begins`: the condition under which a row of the source begins a new version. `updated`: the other columns, which
+    the current version takes from it if it `differs`.
     """
     at, start = f":{_AT}", quoted(operation.start_column)
     is_early = f"{TARGET_ALIAS}.{start} >= {at}"
@@ -77,30 +105,44 @@ def as_history_merge(operation: ApplySnapshot, differs: str | None, columns: Seq
     begin = {start: at}
     if operation.current_column is not None:
         end[quoted(operation.current_column)], begin[quoted(operation.current_column)] = "FALSE", "TRUE"
+    marks, found = operation.hard_deletes == "new_record", dict[str, list[int]]()
     clauses: list[AnyClause] = []
+
+    def add(clause: AnyClause, *kinds: str) -> None:
+        for kind in kinds:
+            found.setdefault(kind, []).append(len(clauses))
+        clauses.append(clause)
+
+    deleted = quoted(operation.deleted_column)
+    ends = [(f"{TARGET_ALIAS}.{deleted}", "revived"), (f"{SOURCE_ALIAS}.{deleted}", "gone")] if marks else []
+    ends += [] if begins is None else [(begins, "changed")]
+    for condition, _ in ends:
+        add(UpdateClause(when="matched", set=end, condition=f"{condition} AND {is_early}"), "early")
+    for condition, kind in ends:
+        add(UpdateClause(when="matched", set=end, condition=condition), kind, "ending")
     if differs is not None:
-        clauses += [
-            UpdateClause(when="matched", set=end, condition=f"{differs} AND {is_early}"),
-            UpdateClause(when="matched", set=end, condition=differs),
-        ]
-    clauses.append(InsertClause(values={**source_values(columns), **begin}))
+        add(UpdateClause(when="matched", set=source_values(updated), condition=differs))
+    add(InsertClause(values={**source_values([*columns, *([operation.deleted_column] if marks else [])]), **begin}))
     if operation.hard_deletes == "invalidate":
-        clauses += [
-            UpdateClause(when="not_matched_by_source", set=end, condition=is_early),
-            UpdateClause(when="not_matched_by_source", set=end),
-        ]
-    return merge_by_keys(operation, *clauses)
+        add(UpdateClause(when="not_matched_by_source", set=end, condition=is_early), "early")
+        add(UpdateClause(when="not_matched_by_source", set=end), "gone")
+    kinds = {kind: tuple(found.get(kind, ())) for kind in ("early", "ending", "revived", "gone")}
+    return HistoryMerge(merge=merge_by_keys(operation, *clauses), **kinds)
 
 
 def differing(
-    table: StructType, source: StructType, keys: Iterable[str], nulls: Container[str], root: str
+    table: StructType,
+    source: StructType,
+    left_out: Iterable[str],
+    nulls: Container[str],
+    root: str,
 ) -> str | None:
     """Return the condition under which rows with equal keys differ in a common column; None without such a column.
 
-    `nulls`: the columns that store an empty value as NULL.
+    `left_out`: the keys, and other columns that do not count. `nulls`: the columns that store an empty value as NULL.
     Raises UnsupportedFeature for a column of a type whose values Spark does not compare.
     """
-    known, same = {key.lower() for key in keys}, []
+    known, same = {name.lower() for name in left_out}, []
     for held in source:
         field = table.find(held.name)
         if field is not None and field.name.lower() not in known:
@@ -170,10 +212,18 @@ class _Snapshot(MergeByKeys):
         differs = differing(table, columns, self._keys, kept_as_null(snapshot), self._context.root)
         self._merge = as_merge(self._described, differs)
 
+    def gone_by(self, prepared: PreparedMerge) -> Sequence[int]:
+        """Return the numbers of the clauses that act on rows which are not in the snapshot."""
+        return [clause.number for clause in prepared.clauses.not_matched_by_source]
+
+    def num_given(self, prepared: PreparedMerge) -> int:
+        """Return the number of rows in the snapshot."""
+        return prepared.source.num_rows
+
     def check(self, prepared: PreparedMerge, found: Found) -> None:
         super().check(prepared, found)
-        gone = found.matches.count([clause.number for clause in prepared.clauses.not_matched_by_source])
-        if gone and not prepared.source.num_rows:
+        gone = found.matches.count(self.gone_by(prepared))
+        if gone and not self.num_given(prepared):
             root = self._context.root
             raise ExpectationFailed(
                 f"{root}: the snapshot has no rows, and would delete {plural(gone, 'row')}. Nothing was committed. To "
@@ -196,11 +246,18 @@ class _History(_Snapshot):
         context.texts.parameters[_AT] = _time_of(context, described)
         super().__init__(context, described, merge)
         self.open_until = described.end_column
+        self._kinds = HistoryMerge(merge=merge, early=(), ending=(), revived=(), gone=())
+        self._given: MaterializedSource | None = None
+
+    @property
+    def _marks(self) -> bool:
+        """Whether rows that are not in the snapshot are inserted again with a mark."""
+        return self._described.hard_deletes == "new_record"
 
     def meet(self, snapshot: Snapshot, columns: StructType) -> None:
         """Check that the table has the columns of a history, and those of the snapshot."""
         described, root, table = self._described, self._context.root, snapshot.delta_schema
-        for argument in ("start_column", "end_column", "current_column"):
+        for argument in ("start_column", "end_column", "current_column", *(["deleted_column"] if self._marks else [])):
             named = getattr(described, argument)
             check_has_columns(argument, () if named is None else (named,), table.names, root)
         own = {name.lower() for name in described.history_columns}
@@ -212,28 +269,82 @@ class _History(_Snapshot):
             for each in data
             if columns.find(each.name) is None and each.name not in fills
         ]
+        if self._marks and not problems:
+            # The rows of both sides become rows of one source.
+            held = [(each, data.by_name[each.name.lower()].type) for each in columns]
+            problems += [
+                f"{each.name}: {each.type} is not {kind}"
+                for each, kind in held
+                if bare_type(each.type) != bare_type(kind)
+            ]
         if problems:
             raise rows_do_not_fit(problems, shown_types(columns), shown_types(data), root)
-        differs = differing(data, columns, self._keys, kept_as_null(snapshot), root)
-        self._merge = as_history_merge(described, differs, [field.name for field in columns])
+        tracked, nulls = described.track_history_column_list, kept_as_null(snapshot)
+        check_has_columns("track_history_column_list", tracked or (), columns.names, "The snapshot")
+        counted = {name.lower() for name in tracked or columns.names} - {name.lower() for name in self._keys}
+        others = [name for name in columns.names if name.lower() not in counted]
+        begins = differing(data, columns, others, nulls, root)
+        updated = [name for name in others if name.lower() not in {key.lower() for key in self._keys}]
+        differs = differing(data, columns, [*counted, *self._keys], nulls, root) if updated else None
+        self._kinds = as_history_merge(described, columns.names, begins, updated, differs)
+        self._merge = self._kinds.merge
+
+    def columns_met(self, columns: StructType) -> StructType:
+        if not self._marks:
+            return columns
+        return bare_columns(StructType((*columns, StructField(self._described.deleted_column, Primitive.BOOLEAN))))
+
+    def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
+        """Return the rows of the snapshot and, if they get a mark, the rows of the table that it lacks."""
+        given = super()._source(tx, snapshot, memory)
+        if not self._marks:
+            return given
+        context, described, table = self._context, self._described, snapshot.delta_schema
+        # The findings so far are of other rows.
+        memory.forget()
+        self._given = given
+        columns = tuple(given.columns.names)
+        names = [
+            table.by_name[name.lower()].name for name in (*columns, described.end_column, described.deleted_column)
+        ]
+        keys = [given.columns.by_name[name.lower()].name for name in self._keys]
+        fold = WithGoneRows(
+            keys=tuple(keys),
+            columns=columns,
+            of_row=tuple(names[:-2]),
+            end=names[-2],
+            deleted=names[-1],
+        )
+        rows = rows_in_scope(context, self._gate, tx, snapshot, names)
+        inputs = [
+            (input_scan(context, given.files, stored_of(given, columns)), tuple(keys)),
+            (rows, tuple(table.by_name[name.lower()].name for name in self._keys)),
+        ]
+        size_bytes = given.bytes_of(columns) + _DECODED * rows.bins.weight
+        with context.step("fold"):
+            return folded(context, inputs, fold, self.columns_met(given.columns), size_bytes=size_bytes, needs_all=True)
 
     def inserts_nothing(self, matches: Matches) -> SourceRowSet:
         """Return the rows of the snapshot that match a current row and do not differ from it."""
-        matched = [number for number, clause in enumerate(self._merge.clauses) if clause.when == "matched"]
-        return matches.source_rows_without(matched)
+        return matches.source_rows_without(self._kinds.ending)
+
+    def gone_by(self, prepared: PreparedMerge) -> Sequence[int]:
+        return self._kinds.gone
+
+    def num_given(self, prepared: PreparedMerge) -> int:
+        return super().num_given(prepared) if self._given is None else self._given.num_rows
 
     def check(self, prepared: PreparedMerge, found: Found) -> None:
         """Check as for a snapshot; raise InvalidInput if a row would end before it has begun."""
         super().check(prepared, found)
-        matches, root, clauses = found.matches, self._context.root, prepared.clauses
-        early = matches.count(
-            [clause.number for clause in (*clauses.matched[:-1], *clauses.not_matched_by_source[:-1])]
-        )
+        matches, root, kinds = found.matches, self._context.root, self._kinds
+        early = matches.count(kinds.early)
         if early:
             raise InvalidInput(
                 f"{root}: {plural(early, 'row')} would end, and began at the time of the snapshot or later. Nothing "
                 "was changed. Apply snapshots in the order of their times: give snapshot_at a later time, or restore "
                 "the table to the version before the later snapshots, and apply them again."
             )
-        gone = matches.count([clause.number for clause in clauses.not_matched_by_source])
-        check_ended_rows(self._context, gone, gone + matches.source_rows.num_rows)
+        gone, met = matches.count(kinds.gone), matches.source_rows.num_rows
+        total = met - matches.count(kinds.revived) if self._marks else met + gone
+        check_ended_rows(self._context, gone, total)

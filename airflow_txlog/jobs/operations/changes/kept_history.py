@@ -1,13 +1,16 @@
-"""APPLY CHANGES with the history of the rows: the events of a key, brought together with its rows of the table.
+"""APPLY CHANGES whose events need the rows of their keys: it keeps the history, or the values that an event lacks.
 
 Each attempt reads the rows of the keys that have events, folds both to the rows that are to be written and to be
-dropped, and merges these by key and start. The invariant: the rows of a key never overlap, and follow from all its
-events in the order of their sequences, also from those that the table remembers without a row.
+dropped, and merges these by key and start, or by key alone. The invariant: the rows of a key never overlap, and follow
+from all its events in the order of their sequences, also from those that the table remembers without a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,25 +24,41 @@ from airflow_txlog.datafiles.tasks.history_rows import (
     DROP,
     REMEMBER,
     WRITE,
+    CurrentRow,
     History,
+    acting_rows,
     remembered_events,
 )
-from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
+from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_columns, bare_type
+from airflow_txlog.engine.table.schema.types import (
+    DataType,
+    Primitive,
+    StructField,
+    StructType,
+    bare_columns,
+    bare_type,
+)
 from airflow_txlog.errors import SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import bins_for, plan_files
+from airflow_txlog.jobs.files.stage import input_layout, load
 from airflow_txlog.jobs.operations.changes.apply_changes import Met, NewestEvents
 from airflow_txlog.jobs.operations.changes.tombstones import Tombstones, tombstones_of
 from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, equal_columns
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
-from airflow_txlog.jobs.source.folded import folded
-from airflow_txlog.jobs.source.materialized import MaterializedSource, input_scan, read_input, stored_of
+from airflow_txlog.jobs.source.folded import FOLDING, folded, rows_in_scope
+from airflow_txlog.jobs.source.materialized import (
+    MaterializedSource,
+    input_scan,
+    read_input,
+    stored_of,
+    with_row_id,
+)
 from airflow_txlog.jobs.sql.columns import check_has_columns
 from airflow_txlog.jobs.sql.gate import quoted
-from airflow_txlog.jobs.sql.scope import partition_scope
+
+_IGNORING = ("ignore_null_updates_column_list", "ignore_null_updates_except_column_list")
 
 
 def keep_history(context: JobContext) -> JobResult:
@@ -47,51 +66,95 @@ def keep_history(context: JobContext) -> JobResult:
     return run_row_operation(context, KeptHistory)
 
 
+def keep_values(context: JobContext) -> JobResult:
+    """Run the job of `context.spec`, in which NULL in an event keeps the value of the row; raises TxlogError."""
+    return run_row_operation(context, KeptValues)
+
+
 class KeptHistory(NewestEvents):
     """The pipeline's view of a job that keeps the history of rows. See `NewestEvents`."""
 
+    fold: ClassVar[type[History]] = History
+    memory: ClassVar[str] = ""
+    """A mark of the events that it remembers, which other kinds of jobs do not read."""
+
     def meet(self, snapshot: Snapshot, columns: StructType) -> None:
         super().meet(snapshot, columns)
-        changes, met, table, root = self._changes, self._met, snapshot.delta_schema, self._context.root
-        check_has_columns("end_column", [changes.end_column], table.names, root)
-        check_has_columns("current_column", [*filter(None, [changes.current_column])], table.names, root)
-        tracked = changes.track_history_column_list or ()
-        check_has_columns("track_history_column_list", tracked, met.columns, "A row")
+        met, table, root = self._met, snapshot.delta_schema, self._context.root
+        for name in ("track_history_column_list", *_IGNORING):
+            check_has_columns(name, getattr(self._changes, name) or (), met.columns, "A row")
         sequence = columns.by_name[met.sequence.lower()].type
-        wanted = {name: columns.by_name[name.lower()].type for name in met.columns}
-        wanted |= {changes.start_column: sequence, changes.end_column: sequence}
-        wanted |= {} if changes.current_column is None else {changes.current_column: Primitive.BOOLEAN}
-        taken = [name for name in met.columns if name.lower() in {each.lower() for each in self._times}]
+        times = self._kinds_of_times(snapshot, sequence)
+        wanted = {name: columns.by_name[name.lower()].type for name in self._columns} | {**times}
+        taken = [name for name in self._columns if name.lower() in {each.lower() for each in times}]
         held = {name: bare_type(table.by_name[name.lower()].type) for name in wanted}
         wrong = taken or [name for name, kind in wanted.items() if held[name] != bare_type(kind)]
         if wrong:
+            of_times = (
+                f"The start and the end must have the type of {met.sequence!r} ({sequence}), current_column must be "
+                "BOOLEAN, and the source must bring none of them. "
+            )
             raise SchemaMismatch(
-                f"{root}: the columns {', '.join(wrong)} of the table cannot hold the history of its rows. The start "
-                f"and the end must have the type of {met.sequence!r} ({sequence}), current_column must be BOOLEAN, and "
-                "the source must bring none of them. All other columns must have the types of the source. Cast columns "
-                "in the source's SQL, name them in except_column_list, or alter the table. Nothing was changed.",
+                f"{root}: the columns {', '.join(wrong)} of the table cannot hold the values of the events. "
+                f"{of_times if len(times) > 1 else ''}All other columns must have the types of the source. Cast "
+                "columns in the source's SQL, name them in except_column_list, or alter the table. Nothing was "
+                "changed.",
                 table=root,
                 columns=wrong,
             )
+
+    def _kinds_of_times(self, snapshot: Snapshot, sequence: DataType) -> Mapping[str, DataType]:
+        """Return the types that the columns of times must have. Raises UnknownColumn."""
+        changes, root = self._changes, self._context.root
+        for name in ("end_column", "current_column"):
+            check_has_columns(name, [*filter(None, [getattr(changes, name)])], snapshot.delta_schema.names, root)
+        return {name: sequence if number < 2 else Primitive.BOOLEAN for number, name in enumerate(self._times)}
 
     @property
     def _times(self) -> list[str]:
         changes = self._changes
         return [name for name in (changes.start_column, changes.end_column, changes.current_column) if name is not None]
 
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """The columns of a row without the times."""
+        return self._met.columns
+
+    def _met_by(self) -> list[str]:
+        """The columns of the table that find the row of a folded row, besides the keys."""
+        return [quoted(self._changes.start_column)]
+
+    @property
+    def _tracked(self) -> tuple[str, ...]:
+        tracked = self._changes.track_history_column_list
+        if tracked is None:
+            return tuple(name for name in self._values if name != self._met.sequence)
+        wanted = {name.lower() for name in tracked}
+        return tuple(name for name in self._values if name.lower() in wanted)
+
+    @property
+    def _carried(self) -> tuple[str, ...]:
+        """The columns in which NULL in an event keeps the value of the row."""
+        changes, values = self._changes, [name for name in self._values if name != self._met.sequence]
+        if not changes.ignores_nulls:
+            return ()
+        listed, excepted = (getattr(changes, name) for name in _IGNORING)
+        wanted = {*map(str.lower, listed or values)} - {*map(str.lower, excepted or ())}
+        return tuple(name for name in values if name.lower() in wanted)
+
     def merge_of(self, met: Met) -> Merge:
-        """Return the merge of the folded rows by key and start. Its texts are quoted names and comparisons."""
-        changes, start = self._changes, quoted(self._changes.start_column)
-        action = f"{SOURCE_ALIAS}.{ACTION_COLUMN}"
+        """Return the merge of the folded rows. Its texts are quoted names and comparisons."""
+        changes, action, met_by = self._changes, f"{SOURCE_ALIAS}.{ACTION_COLUMN}", self._met_by()
         values = {quoted(name): f"{SOURCE_ALIAS}.{quoted(name)}" for name in (*met.columns, *self._times)}
-        kept = {start, *map(quoted, met.keys)}
+        kept = {*met_by, *map(quoted, met.keys)}
+        also = "".join(f" AND {TARGET_ALIAS}.{start} = {SOURCE_ALIAS}.{AT_COLUMN}" for start in met_by)
         return Merge(
             source=changes.source,
             partition_predicate=changes.partition_predicate,
             parameters=changes.parameters,
             target_alias=TARGET_ALIAS,
             source_alias=SOURCE_ALIAS,
-            on=f"{equal_columns(met.keys)} AND {TARGET_ALIAS}.{start} = {SOURCE_ALIAS}.{AT_COLUMN}",
+            on=equal_columns(met.keys) + also,
             clauses=(
                 DeleteClause(when="matched", condition=f"{action} = {DROP}"),
                 UpdateClause(when="matched", set={name: value for name, value in values.items() if name not in kept}),
@@ -102,7 +165,7 @@ class KeptHistory(NewestEvents):
     def columns_met(self, columns: StructType) -> StructType:
         """Return the columns of the folded rows: the table's, the start of the row that they meet, and the action."""
         sequence = columns.by_name[self._met.sequence.lower()].type
-        fields = [columns.by_name[name.lower()] for name in self._met.columns]
+        fields = [columns.by_name[name.lower()] for name in self._columns]
         kinds = dict.fromkeys(self._times[:2], sequence)
         fields += [StructField(name, kinds.get(name, Primitive.BOOLEAN)) for name in self._times]
         fields += [StructField(AT_COLUMN, sequence), StructField(ACTION_COLUMN, Primitive.INTEGER)]
@@ -119,7 +182,7 @@ class KeptHistory(NewestEvents):
         for name in self._values:
             kind = snapshot.schema.field(snapshot.delta_schema.by_name[name.lower()].name).type
             values.append(pa.field(self._held(snapshot, name), kind))
-        known = tombstones_of(context, tx, snapshot, met.keys, met.kept_sequence, hours, values)
+        known = tombstones_of(context, tx, snapshot, met.keys, met.kept_sequence, hours, values, self.memory)
         with context.step("fold"):
             self._folded = self._histories(tx, snapshot, events, known)
         self._events, self._tombstones = events, known
@@ -129,7 +192,7 @@ class KeptHistory(NewestEvents):
     @property
     def _values(self) -> list[str]:
         """The columns of a row that are neither keys nor times."""
-        return [name for name in self._met.columns if name not in self._met.keys]
+        return [name for name in self._columns if name not in self._met.keys]
 
     @staticmethod
     def _held(snapshot: Snapshot, name: str) -> str:
@@ -139,37 +202,23 @@ class KeptHistory(NewestEvents):
     def _histories(
         self, tx: Transaction, snapshot: Snapshot, events: MaterializedSource, known: Tombstones
     ) -> MaterializedSource:
-        context, changes, met = self._context, self._changes, self._met
+        context, met = self._context, self._met
         columns = self.columns_met(events.columns)
-        first, described, size_bytes = self.described(events, met.columns)
-        tracked = changes.track_history_column_list
-        if tracked is None:
-            chosen = [name for name in self._values if name != met.sequence]
-        else:
-            wanted = {name.lower() for name in tracked}
-            chosen = [name for name in self._values if name.lower() in wanted]
-        names = [snapshot.delta_schema.by_name[name.lower()].name for name in (*met.columns, *self._times)]
+        first, described, size_bytes = self.described(events, self._columns)
+        names = [snapshot.delta_schema.by_name[name.lower()].name for name in (*self._columns, *self._times)]
         held = dict(zip(met.keys, known.keys, strict=True))
-        fold = History(
+        fold = self.fold(
             events=described,
-            tracked=tuple(chosen),
+            tracked=self._tracked,
             times=tuple(self._times),
             of_row=tuple(names),
-            of_remembered=tuple(held.get(name) or self._held(snapshot, name) for name in met.columns),
+            of_remembered=tuple(held.get(name) or self._held(snapshot, name) for name in self._columns),
+            carried=self._carried,
         )
-        rows = self._rows(tx, snapshot, names)
+        rows = rows_in_scope(context, self._gate, tx, snapshot, names)
         keys = tuple(snapshot.delta_schema.by_name[name.lower()].name for name in met.keys)
         inputs = [first, (rows, keys), *((each, known.keys) for each in known.scans(context))]
         return folded(context, inputs, fold, columns, size_bytes=size_bytes)
-
-    def _rows(self, tx: Transaction, snapshot: Snapshot, names: list[str]) -> FileScan:
-        """Return the scan of the table's rows in the scope; a commit that changes it conflicts from now on."""
-        context = self._context
-        scope = partition_scope(context, self._gate, snapshot)
-        files = scope.files_inside(tx.read(scope.read))
-        plan = plan_files(snapshot, files, context.spec.time_zone, context.executor.instants)
-        schema = pa.schema([snapshot.schema.field(name) for name in names])
-        return FileScan(bins=bins_for(context, plan), schema=schema)
 
     def to_remember(self, source: MaterializedSource) -> Task | None:
         context, met, known = self._context, self._met, self._tombstones
@@ -177,10 +226,52 @@ class KeptHistory(NewestEvents):
         if not source.num_rows:
             return None
         actions = read_input(context, source.files, stored_of(source, [ACTION_COLUMN]), "look for events to remember")
-        if not pc.any(pc.equal(actions.column(ACTION_COLUMN), REMEMBER)).as_py():
+        if not pc.any(pc.greater_equal(actions.column(ACTION_COLUMN), REMEMBER)).as_py():
             return None
-        start, end, *_ = self._times
-        read = {*met.columns, start, end, ACTION_COLUMN}
+        read = {*self._columns, self._times[0], ACTION_COLUMN}
         values = list(zip(self._values, (field.name for field in known.values[1:]), strict=True))
-        step = partial(remembered_events, met.keys, start, end, values)
+        step = partial(remembered_events, met.keys, self._times[0], values)
         return Task(source=input_scan(context, source.files, stored_of(source, read)), steps=(step,))
+
+
+class KeptValues(KeptHistory):
+    """The pipeline's view of a job that keeps one row of each key, with values that its newest event lacks."""
+
+    fold = CurrentRow
+    memory = "ignore_null_updates"
+
+    def __init__(self, context: JobContext) -> None:
+        super().__init__(context)
+        self._all: MaterializedSource | None = None
+
+    def _kinds_of_times(self, snapshot: Snapshot, sequence: DataType) -> Mapping[str, DataType]:
+        return {self._met.kept_sequence: sequence}
+
+    @property
+    def _times(self) -> list[str]:
+        return [self._met.kept_sequence]
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return tuple(name for name in self._met.columns if name != self._met.kept_sequence)
+
+    @property
+    def _tracked(self) -> tuple[str, ...]:
+        return ()
+
+    def _met_by(self) -> list[str]:
+        return []
+
+    def _histories(
+        self, tx: Transaction, snapshot: Snapshot, events: MaterializedSource, known: Tombstones
+    ) -> MaterializedSource:
+        """Return the rows to write and to drop. Those to remember would meet the same rows of the table."""
+        self._all = found = super()._histories(tx, snapshot, events, known)
+        layout = input_layout(self._context, with_row_id(found.stored))
+        scan = input_scan(self._context, found.files, found.stored)
+        task = Task(source=scan, steps=(acting_rows,), layout=layout, numbers_rows=True)
+        return replace(found, files=tuple(load(self._context, task, FOLDING).files))
+
+    def to_remember(self, source: MaterializedSource) -> Task | None:
+        assert self._all is not None
+        return super().to_remember(self._all)

@@ -37,6 +37,8 @@ _LEAST_AGE_MS = 8 * 24 * _HOUR_MS
 # From this many files on, those of earlier runs become one for each of the shares of their life.
 _MOST_FILES = 16
 _SHARES_OF_LIFE = 8
+# A manifest has some dozen files, and those of one run.
+_MOST_MANIFEST_BYTES = 32 * 2**20
 _FILE = re.compile(r"[\w.-]+\.parquet", re.ASCII)
 
 
@@ -118,15 +120,16 @@ def tombstones_of(
     kept_sequence: str,
     hours: float,
     values: Sequence[pa.Field] = (),
+    kind: str = "",
 ) -> Tombstones:
-    """Return the tombstones that the snapshot names for these columns of the table.
+    """Return the tombstones of one kind that the snapshot names for these columns of the table.
 
     A commit that lands first and names others is a conflict. Raises CorruptTable if their manifest or a file in it is
     gone while a tombstone may still count.
     """
     fields = [snapshot.delta_schema.by_name[name.lower()] for name in (*keys, kept_sequence)]
     # A renamed column keeps its physical name, and a clone has another id.
-    of = "\0".join([snapshot.metadata.id, *(field.physical_name for field in fields)])
+    of = "\0".join([snapshot.metadata.id, *(field.physical_name for field in fields), *filter(None, [kind])])
     digest = hashlib.sha256(of.encode(errors="surrogatepass")).hexdigest()[:32]
     application = TOMBSTONES + digest
     found = Tombstones(
@@ -145,6 +148,9 @@ def tombstones_of(
 
 
 def _listed(context: JobContext, known: Tombstones, path: str, *, may_matter: bool) -> tuple[TombstoneFile, ...]:
+    sizes = {info.path: info.size_bytes for info in context.store.list(known.folder)}
+    if sizes.get(path, 0) > _MOST_MANIFEST_BYTES:
+        raise _broken(context, path, "is larger than any that this package writes")
     try:
         found = msgspec.json.decode(context.store.read(path), type=_Manifest)
     except FileNotFoundError as error:
@@ -155,7 +161,6 @@ def _listed(context: JobContext, known: Tombstones, path: str, *, may_matter: bo
         raise _broken(context, path, "cannot be read") from error
     if found.format != 1 or not all(_FILE.fullmatch(file.name) for file in found.files):
         raise _broken(context, path, "is not of a form that this release knows")
-    sizes = {info.path: info.size_bytes for info in context.store.list(known.folder)} if found.files else {}
     if all(sizes.get(f"{known.folder}/{file.name}") == file.size_bytes for file in found.files):
         return found.files
     if not may_matter:

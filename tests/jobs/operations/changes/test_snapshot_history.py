@@ -209,3 +209,95 @@ def test_an_empty_text_that_a_partition_stores_as_null_is_no_change(tmp_path: Pa
     assert apply(None, table, source, 2).status == "nothing_to_do"
     committed(apply(None, table, source_of(tmp_path / "in", [(1, "y", "a"), (2, "", "")]), 3))
     assert len(table.to_arrow()) == 4
+
+
+MARKED = SCHEMA.append(pa.field("__IS_DELETED", pa.bool_()))
+
+
+def marked_after(versions: Versions, snapshot: dict[int, Row], at: dt.datetime, tracked: list[int]) -> Versions:
+    """The history after a snapshot in which gone rows are inserted again with a mark."""
+    found: Versions = []
+    for row in versions:
+        new, is_gone = snapshot.get(row[0]), row[6]
+        if row[4] is not None or (new is None and is_gone):
+            found.append(row)
+        elif new is not None and not is_gone and all(row[place] == new[place] for place in tracked):
+            found.append([*new, *row[3:]])
+        else:
+            found.append([*row[:4], at, False, is_gone])
+            found.append([*(row[:3] if new is None else new), at, None, True, new is None])
+    known = {row[0] for row in versions}
+    return found + [[*new, at, None, True, False] for key, new in snapshot.items() if key not in known]
+
+
+def as_marked(rows: Versions) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [[] for _ in MARKED]
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, MARKED, strict=True)], MARKED)
+
+
+def check_marks(spark: SparkSession | None, folder: Path, seed: int, steps: int, num_keys: int = 20) -> None:
+    rng = random.Random(seed)
+    tracked = [1] if seed % 2 else [1, 2]
+    more: dict[str, Any] = {"hard_deletes": "new_record"}
+    more |= {"track_history_column_list": ["P"]} if seed % 2 else {}
+    table = make_table(folder / "t", MARKED.empty_table(), **KINDS[seed % len(KINDS)])
+    versions: Versions = []
+    for step in range(steps):
+        drawn = {key: (key, rng.choice([None, "x", "y"]), rng.choice([None, "", "a"])) for key in range(num_keys)}
+        snapshot: dict[int, Row] = {key: row for key, row in drawn.items() if rng.random() < 0.6}
+        wanted = marked_after(versions, snapshot, day(step), tracked)
+        result = committed(apply(spark, table, source_of(folder / "in", list(snapshot.values())), step, **more))
+        assert bag(table.to_arrow()) == bag(as_marked(wanted))
+        assert result.metrics["numTargetRowsInserted"] == len(wanted) - len(versions)
+        versions = wanted
+        again = apply(spark, table, source_of(folder / "in", list(snapshot.values())), step + 1, **more)
+        assert again.status == "nothing_to_do", again.error
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_are_gone_are_inserted_again_with_a_mark(tmp_path: Path, seed: int) -> None:
+    check_marks(None, tmp_path, seed, 4)
+
+
+@pytest.mark.spark
+@pytest.mark.long("the same with Spark")
+def test_spark_marks_rows_that_are_gone(tmp_path: Path, spark: SparkSession) -> None:
+    check_marks(spark, tmp_path, 1, 3)
+
+
+def test_marked_rows_count_neither_as_current_nor_as_gone_again(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", as_marked([[*row, day(0), None, True, None] for row in ROWS]))
+    more: dict[str, Any] = {"hard_deletes": "new_record"}
+    error = error_of(apply(None, table, source_of(tmp_path / "in", ROWS[3:]), 1, max_deleted_fraction=0.29, **more))
+    assert (error["type"], "would end 3 of 10 current rows (30 %)" in error["message"]) == ("ExpectationFailed", True)
+    error = error_of(apply(None, table, source_of(tmp_path / "in", []), 1, **more))
+    assert "the snapshot has no rows" in error["message"]
+    committed(apply(None, table, source_of(tmp_path / "in", ROWS[3:]), 1, **more))
+    error = error_of(apply(None, table, source_of(tmp_path / "in", ROWS[4:]), 0, **more))
+    assert (error["type"], "1 row would end, and began" in error["message"]) == ("InvalidInput", True)
+    # One of the seven rows that are not marked is gone, and a marked one returns.
+    new = source_of(tmp_path / "in", [*ROWS[:1], *ROWS[4:]])
+    error = error_of(apply(None, table, new, 2, max_deleted_fraction=0.14, **more))
+    assert "would end 1 of 7 current rows" in error["message"]
+    committed(apply(None, table, new, 2, **more))
+    current = {row["k"]: row["__IS_DELETED"] for row in table.to_arrow().to_pylist() if row["__END_AT"] is None}
+    assert current == {0: False, 1: True, 2: True, 3: True, **dict.fromkeys(range(4, 10))}
+
+
+def test_a_row_that_another_writer_adds_is_looked_at_before_it_is_marked(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", as_marked([[*row, day(0), None, True, False] for row in ROWS]))
+    late = as_marked([[50, "x", "theirs", day(0), None, True, False]])
+    with before_commit(lambda _: append(table, late)):
+        committed(apply(None, table, source_of(tmp_path / "in", ROWS[1:]), 1, hard_deletes="new_record"))
+    marked = [row["k"] for row in table.to_arrow().to_pylist() if row["__IS_DELETED"]]
+    assert sorted(marked) == [0, 50]
+
+
+def test_a_mark_needs_a_column_and_the_types_of_the_table(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", history_of(OLD))
+    error = error_of(apply(None, table, source_of(tmp_path / "in", ROWS), 1, hard_deletes="new_record"))
+    assert (error["type"], "which deleted_column names" in error["message"]) == ("UnknownColumn", True)
+    table = make_table(tmp_path / "u", as_marked([]))
+    narrow = source_of(tmp_path / "in", ROWS, pa.int32())
+    error = error_of(apply(None, table, narrow, 1, hard_deletes="new_record"))
+    assert (error["type"], "k: integer is not long" in error["message"]) == ("SchemaMismatch", True), error
