@@ -130,9 +130,9 @@ def _field(label: str, kind: str, description: str) -> dict[str, Any]:
 def _options() -> dict[str, Any]:
     return {
         "deployment_id": _option(
-            "Identifies this Airflow deployment in the transactions of its tasks. It must differ between deployments "
-            "that write the same tables. Empty: Airflow's own ids distinguish them, which is sufficient from Airflow "
-            "3.3 on.",
+            "Identifies this Airflow deployment in the transactions and commits of its tasks. It must differ between "
+            "deployments that write the same tables. Empty: Airflow's own ids distinguish them, which is sufficient "
+            "from Airflow 3.3 on.",
             example="production-eu",
         ),
         "runner": _option(

@@ -79,9 +79,11 @@ class FollowedTable:
         """Return the mark of the version's commit, as a position has it; None if the log does not hold the commit."""
         return mark_at(self.table.store, version)
 
-    def plan_rollback(self, tags: Mapping[str, str]) -> RollbackPlan:
-        """Return what undoes the commits with these tags. Raises as `check_rollback` if the table forbids it."""
-        plan = plan_rollback(self.table, self.table.snapshot(), of_run(tags))
+    def plan_rollback(self, dag_id: str, run_id: str, deployment: str | None) -> RollbackPlan:
+        """Return what undoes the commits of the run. Raises as `check_rollback` if the table forbids it."""
+        tags = {f"{ANNOTATION_TAG_PREFIX}dag_id": dag_id, f"{ANNOTATION_TAG_PREFIX}run_id": run_id}
+        is_meant = of_run(tags, {f"{ANNOTATION_TAG_PREFIX}deployment": deployment})
+        plan = plan_rollback(self.table, self.table.snapshot(), is_meant)
         if plan.versions and not plan.in_the_way:
             check_rollback(self.table, plan)
         return plan

@@ -26,11 +26,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import conf
-
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, ApplicationTransaction
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec
+from airflow_txlog.hooks.work_key import deployment_id, deployment_mark
 
 if TYPE_CHECKING:
     from airflow_txlog.exactly_once.transactions import RecordedWork
@@ -367,11 +366,6 @@ def check_key(key: str) -> None:
         raise InvalidJobSpec("idempotency_key must not be empty: it names the work.", argument="idempotency_key")
 
 
-def deployment_id() -> str:
-    """Return the configured name of this Airflow deployment; empty if there is none."""
-    return str(conf.get("txlog", "deployment_id", fallback="") or "")
-
-
 def _run_started(context: Mapping[str, Any]) -> datetime | None:
     dag_run = context.get("dag_run")
     return None if dag_run is None else dag_run.start_date
@@ -387,7 +381,7 @@ def _iso(moment: datetime | None) -> str | None:
 
 
 def annotations_of(context: Mapping[str, Any], *, is_sensitive: bool = False) -> dict[str, Any]:
-    """Return the task instance and its try for the commit's tags, for people and for a try whose number was lost.
+    """Return the task instance and its try for the commit's tags: for people, a rollback, and a try without a number.
 
     Empty without a task instance. The label of a mapped task may hold a value, so it is left out of a sensitive one.
     """
@@ -403,4 +397,5 @@ def annotations_of(context: Mapping[str, Any], *, is_sensitive: bool = False) ->
         "try_number": ti.try_number,
         "max_tries": ti.max_tries,
         "run_started": _iso(_run_started(context)),
+        "deployment": deployment_mark(),
     }

@@ -9,14 +9,15 @@ completes the rest, because what is undone is not undone again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import Rollback
 from airflow_txlog.contract.wording import commit_text, plural
 from airflow_txlog.errors import CannotRollBack, CommitStateUnknown, TxlogError
 from airflow_txlog.hooks.upkeep import find_tables
+from airflow_txlog.hooks.work_key import deployment_mark
 from airflow_txlog.runners import run_unless_done
 
 if TYPE_CHECKING:
@@ -28,18 +29,17 @@ RunJob = Callable[[str, Rollback], JobResult]
 
 @dataclass(frozen=True, kw_only=True)
 class RunToUndo:
-    """A DAG run, as its commits name it."""
+    """A DAG run of this Airflow deployment, as its commits name it."""
 
     dag_id: str
     run_id: str
+    deployment: str | None = field(default_factory=deployment_mark)
 
     def record(self, since: int, commit: int | None = None) -> Rollback:
         """Return the description of the job, or of one that undoes a rollback's `commit`."""
-        return Rollback(run_id=self.run_id, of_dag_id=self.dag_id, since=since, commit=commit)
-
-    @property
-    def tags(self) -> dict[str, str]:
-        return {f"{ANNOTATION_TAG_PREFIX}dag_id": self.dag_id, f"{ANNOTATION_TAG_PREFIX}run_id": self.run_id}
+        return Rollback(
+            run_id=self.run_id, of_dag_id=self.dag_id, of_deployment=self.deployment, since=since, commit=commit
+        )
 
 
 def roll_back(
@@ -61,10 +61,13 @@ def roll_back(
     """
     # Two spellings of one table are one table.
     tables = list({hook.table(each).uri: each for each in reversed(find_tables(hook, places))}.values())[::-1]
-    plans = {table: hook.followed(table).plan_rollback(run.tags) for table in tables}
+    plans = {table: hook.followed(table).plan_rollback(run.dag_id, run.run_id, run.deployment) for table in tables}
     entries = {table: _entry(table, plan) for table, plan in plans.items() if plan.versions or plan.undone}
     if not entries:
-        log(f"no commit of run {run.run_id} of DAG {run.dag_id} is in the log of {plural(len(tables), 'table')}")
+        log(
+            f"no commit of run {run.run_id} of DAG {run.dag_id} in this Airflow deployment "
+            f"({run.deployment or 'unknown'}) is in the log of {plural(len(tables), 'table')}"
+        )
     for entry in entries.values():
         log(_line(entry))
     if not dry_run:

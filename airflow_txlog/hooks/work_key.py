@@ -14,12 +14,13 @@ import hmac
 import logging
 import secrets
 
-from airflow.providers.common.compat.sdk import Variable, mask_secret
+from airflow.providers.common.compat.sdk import Variable, conf, mask_secret
 
 from airflow_txlog.contract.job import ApplicationTransaction
 
 SECRET_VARIABLE = "txlog_saved_work_secret"
 _FEWEST_CHARACTERS = 32
+_MARK = b"airflow_txlog deployment 1"
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,28 @@ def saved_work_key(application: ApplicationTransaction) -> str | None:
     key = mac.hexdigest()
     mask_secret(key)
     return key
+
+
+def deployment_mark() -> str | None:
+    """Return the mark of this Airflow deployment in the tags of its commits; None if it is not known.
+
+    It is `[txlog] deployment_id`, or else follows from the secret, which it does not disclose.
+    """
+    named = deployment_id()
+    if named:
+        return named
+    try:
+        secret = _secret()
+    except Exception:  # no Airflow behind this process, or one that does not answer or refuses
+        return None
+    # Everybody who reads the table could guess a short one by its mark.
+    is_long = len(secret) >= _FEWEST_CHARACTERS
+    return hmac.new(secret.encode(), _MARK, hashlib.sha256).hexdigest()[:16] if is_long else None
+
+
+def deployment_id() -> str:
+    """Return the configured name of this Airflow deployment; empty if there is none."""
+    return str(conf.get("txlog", "deployment_id", fallback="") or "")
 
 
 def _secret() -> str:

@@ -231,7 +231,7 @@ class ClusterModeRunner(SubmitRunner):
         if result is None:
             log(f"an earlier try has submitted {job.name}, which has ended without a result")
             return None
-        if result.status == "committed" and application is not None and find_done(spec) is None:
+        if result.status in ("committed", "already_done") and application is not None and find_done(spec) is None:
             log(f"an earlier try has submitted {job.name}, whose commit was rolled back: it does not count")
             return None
         log(f"an earlier try has submitted {job.name}, whose result is there")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -27,6 +28,7 @@ from airflow_txlog.errors import (
     TableNotFound,
     TableReplaced,
 )
+from airflow_txlog.hooks.identity import annotations_of
 from airflow_txlog.hooks.run_versions import pinned_version
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.operators import (
@@ -100,12 +102,20 @@ def test_six_tasks_over_three_tables_read_one_set_of_versions_while_another_writ
         assert set(ids(outputs[name])) == set(expected.column("id").to_pylist())
         # The writer has gone on in the meantime.
         assert inputs[name].latest_version() > pinned[name]
+    # A foreign commit on one of them is named, and no table is changed.
+    shutil.copytree(lake / "out" / "b", lake / "kept")
+    foreign, others = overwrite(outputs["b"], rows(1, start=99)), [outputs[name].latest_version() for name in "ac"]
+    with pytest.raises((CannotRollBack, AirflowException), match=rf"out/b: version {foreign} \(WRITE.*No table was"):
+        execute(of_dag_id="one_set_of_versions", run_id=done.run_id, tables=str(lake))
+    assert [outputs[name].latest_version() for name in "ac"] == others
+    shutil.rmtree(lake / "out" / "b")
+    (lake / "kept").rename(lake / "out" / "b")
     # Its rollback restores all three, and names no other table.
     undone = execute(of_dag_id="one_set_of_versions", run_id=done.run_id, tables=str(lake))
     assert {Path(each["table_uri"]).name: each["action"] for each in undone["tables"]} == dict.fromkeys(
         NAMES, "restore"
     )
-    assert [ids(each) for each in outputs.values()] == [[0], [0], [0]]
+    assert contents(opened(lake, "out")) == BEFORE
 
 
 # --- versions of a run ----------------------------------------------------------------------------------------------
@@ -409,6 +419,20 @@ def test_the_command_prints_the_plan_and_undoes_the_run(lake: Path, capsys: pyte
     assert contents(tables) == AFTER
     assert [each["status"] for each in command(uris[0], str(lake / "out"))["tables"]] == ["committed"] * 3
     assert contents(tables) == BEFORE
+
+
+def test_a_run_of_the_same_name_in_another_deployment_is_left_alone(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = opened(lake, "out")["a"]
+    for number, name in enumerate(("ours", "theirs")):
+        monkeypatch.setenv("AIRFLOW__TXLOG__DEPLOYMENT_ID", name)
+        tags = {f"airflow.{key}": str(value) for key, value in annotations_of(context_of()).items() if value}
+        append(table, rows(1, start=10 * (number + 1)), tags=tags)
+    for name, expected in {"neither": [0, 10, 20], "theirs": [0, 10], "ours": [0]}.items():
+        monkeypatch.setenv("AIRFLOW__TXLOG__DEPLOYMENT_ID", name)
+        execute(of_dag_id="d", run_id="r", tables=table.uri)
+        assert ids(table) == expected
 
 
 @pytest.mark.parametrize("wrong", [{"run_id": ""}, {"tables": 7}, {"tables": []}, {"tables": "/nowhere"}])

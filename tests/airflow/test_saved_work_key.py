@@ -70,6 +70,29 @@ def test_all_tries_of_one_work_have_one_key_and_any_other_work_has_another(varia
     job_spec(operation="truncate", table_uri="/t", saved_work_key=key)
 
 
+def test_a_deployment_has_a_mark_that_follows_from_its_secret_unless_it_has_a_name(
+    variables: Variables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_txlog.hooks.work_key import SECRET_VARIABLE, deployment_mark
+
+    # The tests' own name of a deployment.
+    monkeypatch.delenv("AIRFLOW__TXLOG__DEPLOYMENT_ID", raising=False)
+    mark = deployment_mark()
+    assert mark is not None
+    assert deployment_mark() == mark
+    (secret,) = variables.values.values()
+    assert mark not in secret
+    variables.values.clear()
+    assert deployment_mark() not in (mark, None)
+    # One that can be guessed is not shown by a mark.
+    variables.values[SECRET_VARIABLE] = "hunter2"
+    assert deployment_mark() is None
+    variables.fails = OSError("no database")
+    assert deployment_mark() is None
+    monkeypatch.setenv("AIRFLOW__TXLOG__DEPLOYMENT_ID", "production-eu")
+    assert deployment_mark() == "production-eu"
+
+
 def test_of_several_tasks_that_make_the_secret_at_once_the_last_one_counts(variables: Variables) -> None:
     variables.overtakes = "f" * 64
     first = key_of(WORK)

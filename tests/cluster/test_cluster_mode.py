@@ -380,13 +380,14 @@ def test_a_result_from_before_the_task_was_cleared_is_not_read(
     assert documents(users) == {}
 
 
-def test_a_result_whose_commit_was_rolled_back_is_not_read(cluster: PlayedCluster, users: Table) -> None:
+@pytest.mark.parametrize("status", ["committed", "already_done"])
+def test_a_result_whose_commit_was_rolled_back_is_not_read(cluster: PlayedCluster, users: Table, status: str) -> None:
     exchange, spec = exchange_of(users), spec_of(users)
     exchange.add({"name": "old", "digest": spec.digest(), "spec": json.loads(spec.to_json())})
     tx = users.begin()
     tx.set_application("test/elsewhere", NOT_DONE)
     version = tx.commit("ROLLBACK", {}, record_empty=True)
-    result = JobResult(status="committed", operation="delete", table_uri=users.uri, version=version - 1)
+    result = JobResult(status=status, operation="delete", table_uri=users.uri, version=version - 1)
     exchange.put("result", 1, {**json.loads(result.to_json()), "submission": "old"})
     lines: list[str] = []
     assert cluster.runner().run(spec, log=lines.append).version == version + 1

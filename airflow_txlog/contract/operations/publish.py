@@ -92,7 +92,8 @@ class Rollback(Operation, frozen=True, kw_only=True, tag="rollback"):
     """Undo what the tasks of the run have committed to the table, unless later commits are in the way.
 
     It carries no separate transaction, because commits that are already undone are not undone again. `since`: the run
-    has committed nothing before this version. `commit`: undo this commit instead, which is an earlier rollback.
+    has committed nothing before this version. `of_deployment`: commits that name another Airflow deployment are not the
+    run's. `commit`: undo this commit instead, which is an earlier rollback.
     """
 
     job = f"{_JOBS}.rollback:rollback"
@@ -101,5 +102,6 @@ class Rollback(Operation, frozen=True, kw_only=True, tag="rollback"):
 
     run_id: Text
     of_dag_id: Text
+    of_deployment: Text | None = None
     since: Version = 0
     commit: Version | None = None

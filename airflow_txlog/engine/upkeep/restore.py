@@ -107,7 +107,8 @@ def restore(
         elif present.version < 0 and then is not None and then >= 0 and app_id not in tx.reads.application_ids:
             # A rollback had undone this work. Other transactions stay, because they record work that is done.
             tx.set_application(app_id, then)
-    asked = {"version": None if timestamp is not None else target.version, "timestamp": timestamp}
+    # The version also for a moment, so that later readers of the log need not find out which one it was.
+    asked = {"version": target.version, "timestamp": timestamp}
     version = tx.commit("RESTORE", asked, metrics, tags=tags, never_rebases=True)
     watermarks = rewound(head.state.domains, target.state.domains)
     return Restored(version=version, metrics=metrics, rewound=rewound_text(watermarks, head.state.domains))
@@ -151,6 +152,15 @@ def fill_restore(tx: Transaction, target: Snapshot, store: Store, *, ignore_miss
         "removedFilesSize": _size(going),
         "restoredFilesSize": _size(coming),
     }
+
+
+def is_restored(head: Snapshot, target: Snapshot) -> bool:
+    """Return whether a restore of `target` would change neither the files nor the metadata of `head`."""
+    gone = _without(target.state.live, head.state.live, head.uri)
+    more = _without(head.state.live, target.state.live, head.uri)
+    return (
+        not gone.num_rows and not more.num_rows and _metadata(head.metadata, target.metadata, head.uri) == head.metadata
+    )
 
 
 def _restore_clustering(tx: Transaction, head: Snapshot, target: Snapshot) -> None:

@@ -5,7 +5,8 @@ later commits have neither touched their files nor read their rows, the files ar
 a later commit may have built on the rows.
 
 A commit that undoes others lists their versions in a tag, so that they are not undone again, and sets their application
-transactions back: work that was undone counts as not done. The invariants: the plan belongs to one version, and its
+transactions back: work that was undone counts as not done. Any writer of the table can write such a tag, so it counts
+only if the table shows that the rows are gone (`Undoings`). The invariants: the plan belongs to one version, and its
 commit never rebases, so that nothing lands unseen between the two.
 """
 
@@ -36,13 +37,14 @@ from airflow_txlog.engine.log.actions import (
     decode_commit_info,
 )
 from airflow_txlog.engine.log.columns import FILES
+from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.log.tail import LogTail, list_tail, read_files
 from airflow_txlog.engine.table.snapshot.files import action_keys, file_keys, known_sum, live_row_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.consumers import restored_version
-from airflow_txlog.engine.upkeep.restore import fill_restore
-from airflow_txlog.errors import VersionNotFound
+from airflow_txlog.engine.upkeep.restore import fill_restore, is_restored
+from airflow_txlog.errors import LogGap, VersionNotFound
 
 UNDOES_TAG = "txlog.undoes"
 """The tag of a commit that undoes others: a JSON list of their versions."""
@@ -89,9 +91,50 @@ class RollbackPlan:
     undone: tuple[int, ...] = ()
 
 
-def of_run(tags: Mapping[str, str]) -> IsMeant:
-    """Return whether a commit has these tags, and undoes no others."""
-    return lambda version, info: not _undoes(info) and tags.items() <= tags_of(info).items()
+def of_run(tags: Mapping[str, str], owner: Mapping[str, str | None] | None = None) -> IsMeant:
+    """Return whether a commit has these tags, names no commits that it undoes, and has no other owner.
+
+    A commit without a tag of `owner` may be anybody's. One whose value differs from the given one has another owner.
+    """
+
+    def is_meant(version: int, info: Mapping[str, Any]) -> bool:
+        found = tags_of(info)
+        is_owned = all(found.get(name, value) == value for name, value in (owner or {}).items())
+        return is_owned and not _named(info) and tags.items() <= found.items()
+
+    return is_meant
+
+
+class Undoings:
+    """The commits that each commit of a table has undone: those that its tag names, if the table shows it."""
+
+    def __init__(self, table: DeltaTable) -> None:
+        self._table = table
+        self._found: dict[int, frozenset[int]] = {}
+
+    def of(self, version: int, info: Mapping[str, Any] | None) -> frozenset[int]:
+        """Return the versions that the commit with this commitInfo has undone."""
+        if version not in self._found:
+            named = _named(info)
+            is_true = bool(named) and 0 <= min(named) <= max(named) < version and self._is_true(version, info, named)
+            self._found[version] = named if is_true else frozenset()
+        return self._found[version]
+
+    def _is_true(self, version: int, info: Mapping[str, Any] | None, named: frozenset[int]) -> bool:
+        table, first = self._table, min(named)
+        try:
+            after = table.snapshot(version)
+            if (info or {}).get("operation") == "RESTORE":
+                return first > 0 and is_restored(after, table.snapshot(first - 1))
+            if first == 0 and not after.num_files:
+                return True
+            commits = [decode_commit(each, table.store.read(commit_name(each)), commit_name(each)) for each in named]
+            if not all(_only_appends(each, table) for each in commits):
+                return False
+            paths = {canonical_path(add.path, table.uri) for each in commits for add in each.adds}
+            return not after.state.files.at_paths(paths).num_rows
+        except (VersionNotFound, LogGap, FileNotFoundError):
+            return False
 
 
 def plan_rollback(table: DeltaTable, snapshot: Snapshot, is_meant: IsMeant, since: int = 0) -> RollbackPlan:
@@ -100,7 +143,8 @@ def plan_rollback(table: DeltaTable, snapshot: Snapshot, is_meant: IsMeant, sinc
     Raises CorruptCommit, LogGap; VersionNotFound if the log does not hold the commits before the first of them.
     """
     tail = list_tail(table.store, max(0, since - 1), complete_after=snapshot.version)
-    meant, undone = _meant(table, tail, range(since, snapshot.version + 1), is_meant)
+    undoings = Undoings(table)
+    meant, undone = _meant(table, tail, range(since, snapshot.version + 1), is_meant, undoings)
     done = tuple(sorted(undone & meant))
     ours = meant - undone
     while ours:
@@ -114,7 +158,7 @@ def plan_rollback(table: DeltaTable, snapshot: Snapshot, is_meant: IsMeant, sinc
     if not ours:
         return RollbackPlan(head=snapshot.version, undone=done)
     _check_held(table, tail, first, snapshot.version)
-    others = _without_undone([each for each in commits if each.version not in meant - undone])
+    others = _without_undone([each for each in commits if each.version not in meant - undone], undoings)
     own = [each for each in commits if each.version in ours]
     found = RollbackPlan(
         head=snapshot.version,
@@ -126,7 +170,7 @@ def plan_rollback(table: DeltaTable, snapshot: Snapshot, is_meant: IsMeant, sinc
     if not others and first > 0:
         return replace(found, restores=first - 1)
     removed = snapshot.files() if not others else _untouched(table, snapshot, own)
-    blocking = _blocking(table, own, others, is_append=removed is not None)
+    blocking = _blocking(table, own, others, undoings, is_append=removed is not None)
     found = replace(found, in_the_way=tuple(map(_in_the_way, blocking)))
     return found if removed is None else replace(found, removed=removed)
 
@@ -176,7 +220,9 @@ def check_rollback(table: DeltaTable, plan: RollbackPlan) -> None:
 # --- which commits? -------------------------------------------------------------------------------------------------
 
 
-def _meant(table: DeltaTable, tail: LogTail, among: range, is_meant: IsMeant) -> tuple[set[int], set[int]]:
+def _meant(
+    table: DeltaTable, tail: LogTail, among: range, is_meant: IsMeant, undoings: Undoings
+) -> tuple[set[int], set[int]]:
     """Return the versions that are meant, and those that a later commit has undone."""
     meant, undone, restored = set[int](), set[int](), among.stop
     versions = [each for each in sorted(tail.commits, reverse=True) if each in among][:MOST_COMMITS_READ]
@@ -188,7 +234,7 @@ def _meant(table: DeltaTable, tail: LogTail, among: range, is_meant: IsMeant) ->
             info = decode_commit_info(data, file.path)
             # Newest first: an undoing that was itself undone does not count, nor one after the version of a RESTORE.
             if version not in undone and version <= restored:
-                undoes = _undoes(info)
+                undoes = undoings.of(version, info)
                 undone |= undoes
                 if not undoes and (info or {}).get("operation") == "RESTORE":
                     # One to a moment may have restored any version.
@@ -199,14 +245,14 @@ def _meant(table: DeltaTable, tail: LogTail, among: range, is_meant: IsMeant) ->
     return meant, undone
 
 
-def _undoes(info: Mapping[str, Any] | None) -> set[int]:
-    """Return the versions that a commit undoes, by its commitInfo."""
+def _named(info: Mapping[str, Any] | None) -> frozenset[int]:
+    """Return the versions that a commitInfo names as undone."""
     text = tags_of(info).get(UNDOES_TAG)
     try:
         found = json.loads(text) if isinstance(text, str) else []
     except (ValueError, RecursionError):
         found = []
-    return {each for each in found if type(each) is int} if isinstance(found, list) else set()
+    return frozenset(each for each in found if type(each) is int) if isinstance(found, list) else frozenset()
 
 
 def tags_of(info: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -249,12 +295,12 @@ def _changes_something(commit: Commit) -> bool:
     return bool(moves_rows or tombstones or commit.cdc or commit.metadata or commit.protocol or domains)
 
 
-def _without_undone(commits: Sequence[Commit]) -> list[Commit]:
+def _without_undone(commits: Sequence[Commit], undoings: Undoings) -> list[Commit]:
     """Return the commits without those that record nothing, and without pairs of which one undoes the other."""
     versions = {each.version for each in commits}
     gone = set[int]()
     for commit in reversed(commits):
-        undoes = _undoes(commit.info)
+        undoes = undoings.of(commit.version, commit.info)
         if undoes and undoes <= versions and commit.version not in gone:
             gone |= undoes | {commit.version}
     records = (each for each in commits if _changes_something(each) or each.adds or each.removes)
@@ -313,7 +359,9 @@ def _without_notes(metadata: Metadata) -> Metadata:
     return msgspec.structs.replace(metadata, configuration=kept)
 
 
-def _blocking(table: DeltaTable, own: Sequence[Commit], others: Sequence[Commit], *, is_append: bool) -> list[Commit]:
+def _blocking(
+    table: DeltaTable, own: Sequence[Commit], others: Sequence[Commit], undoings: Undoings, *, is_append: bool
+) -> list[Commit]:
     """Return the other commits that forbid the removal of our files: all of them if ours did more than append."""
     first, files = own[0].version, {canonical_path(add.path, table.uri) for commit in own for add in commit.adds}
     marks = {each.domain for commit in own for each in commit.domains if _is_mark(each)}
@@ -321,7 +369,7 @@ def _blocking(table: DeltaTable, own: Sequence[Commit], others: Sequence[Commit]
     found = [
         each
         for each in others
-        if _may_build_on(each, first)
+        if _may_build_on(each, first, undoings)
         or marks & {domain.domain for domain in each.domains}
         # Its number would go back with ours.
         or app_ids & {transaction.app_id for transaction in each.transactions}
@@ -330,11 +378,11 @@ def _blocking(table: DeltaTable, own: Sequence[Commit], others: Sequence[Commit]
     return found if is_append or (all(_only_appends(commit, table) for commit in own) and found) else list(others)
 
 
-def _may_build_on(commit: Commit, first: int) -> bool:
+def _may_build_on(commit: Commit, first: int, undoings: Undoings) -> bool:
     """Return whether a later commit may depend on rows of files that it left as they are."""
     info = commit.info or {}
     changes_rows = any(each.data_change for each in _files(commit))
-    if not changes_rows or _undoes(info) or info.get("operation") in _ROW_BY_ROW:
+    if not changes_rows or undoings.of(commit.version, info) or info.get("operation") in _ROW_BY_ROW:
         return False
     # delta-rs does not write whether an append is blind; its appends get their rows from the caller.
     is_blind = info.get("isBlindAppend", info.get("operation") == "WRITE") is True

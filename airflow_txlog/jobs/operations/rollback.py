@@ -64,7 +64,8 @@ def _meant(described: Rollback) -> IsMeant:
     if described.commit is not None:
         return lambda version, info: version == described.commit
     names = {"dag_id": described.of_dag_id, "run_id": described.run_id}
-    return of_run({f"{ANNOTATION_TAG_PREFIX}{name}": text for name, text in names.items()})
+    tags = {f"{ANNOTATION_TAG_PREFIX}{name}": text for name, text in names.items()}
+    return of_run(tags, {f"{ANNOTATION_TAG_PREFIX}deployment": described.of_deployment})
 
 
 def _commit(context: LogContext, tx: Transaction, plan: RollbackPlan, number: int) -> JobResult:

@@ -117,7 +117,8 @@ def test_a_moment_is_restored_and_told_in_the_history(memory_uri: str, clock: Ma
         tx.commit("WRITE")
     assert table.restore(timestamp=start + 1500) == 4
     assert table.snapshot().files().column("path").to_pylist() == ["f1"]
-    assert table.history(1)[0]["operationParameters"] == {"timestamp": "2023-11-14T22:13:21.500+00:00"}
+    parameters = table.history(1)[0]["operationParameters"]
+    assert parameters == {"version": "1", "timestamp": "2023-11-14T22:13:21.500+00:00"}
     with pytest.raises(TimestampOutOfRange):
         table.restore(timestamp=start - 1)
 

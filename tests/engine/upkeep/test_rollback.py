@@ -16,6 +16,7 @@ from airflow_txlog.engine.commit.content.watermarks import TOMBSTONES, Watermark
 from airflow_txlog.engine.upkeep.consumers import set_watermark, watermark_of
 from airflow_txlog.engine.upkeep.rollback import (
     NOT_DONE,
+    UNDOES_TAG,
     RollbackPlan,
     check_rollback,
     fill_rollback,
@@ -221,6 +222,77 @@ def test_a_run_whose_rows_a_restore_brings_back_is_done_again_and_not_undone_alr
     # Back after the rollback: what counts is the last of them.
     table.restore(restored - 1)
     assert (plan(table).versions, plan(table).undone) == ((), (2,))
+
+
+def test_a_restore_to_a_moment_after_the_rollback_leaves_the_run_undone(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(2, start=10), tags=RUN)
+    moment = table.snapshot(undo(table)).timestamp_ms
+    append(table, rows(1, start=20))
+    restored = table.restore(timestamp=moment)
+    assert table.history(1)[0]["operationParameters"]["version"] == "3"
+    assert (plan(table).versions, plan(table).undone) == ((), (2,))
+    # Back to the moment before the rollback, the rows are there again.
+    table.restore(timestamp=table.snapshot(2).timestamp_ms)
+    assert [each.version for each in plan(table).in_the_way] == [3, restored, restored + 1]
+
+
+def evolve(table: Table) -> int:
+    tx = table.begin()
+    tx.evolve_schema(pa.schema([("more", pa.int64())]))
+    return tx.commit("ADD COLUMNS", tags=OTHER)
+
+
+def forge(table: Table, version: int, operation: str = "ROLLBACK", parameters: dict[str, Any] | None = None) -> int:
+    """Commit the tag of an undoing that undoes nothing, as anybody who may write the table can."""
+    tags = {UNDOES_TAG: f"[{version}]"}
+    return table.begin().commit(operation, parameters or {}, tags=tags, record_empty=True)
+
+
+@pytest.mark.parametrize("operation", ["ROLLBACK", "RESTORE", "MERGE"])
+def test_a_tag_that_the_table_contradicts_does_not_keep_a_run_from_being_undone(tmp_path: Path, operation: str) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), tags=RUN)
+    forge(table, 2, operation, {"version": 1})
+    assert (plan(table).versions, plan(table).undone, plan(table).in_the_way) == ((2,), (), ())
+    undo(table)
+    assert ids(table) == list(range(5))
+    assert (plan(table).versions, plan(table).undone) == ((), (2,))
+
+
+@pytest.mark.parametrize("operation", ["ROLLBACK", "RESTORE"])
+@pytest.mark.parametrize("what", ["rows", "a column"])
+def test_such_a_tag_does_not_take_the_work_of_others_back_with_the_run(
+    tmp_path: Path, operation: str, what: str
+) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), tags=RUN)
+    theirs = append(table, rows(1, start=50), tags=OTHER) if what == "rows" else evolve(table)
+    forge(table, theirs, operation, {"version": 2})
+    undo(table)
+    assert ids(table) == [*range(5), *([50] if what == "rows" else [])]
+    assert ("more" in table.snapshot().delta_schema.names) == (what == "a column")
+
+
+def test_such_a_tag_does_not_hide_that_a_commit_may_have_read_the_rows(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    append(table, rows(5, start=10), tags=RUN)
+    delete_all_but(table, rows(3), tags={UNDOES_TAG: "[1]"})
+    assert [each.version for each in plan(table).in_the_way] == [3]
+
+
+def test_a_run_of_the_same_name_in_another_deployment_is_another_run(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    ours, theirs = ({**RUN, "airflow.deployment": name} for name in ("a", "b"))
+    append(table, rows(1, start=10), tags=ours)
+    append(table, rows(1, start=20), tags=theirs)
+    append(table, rows(1, start=30), tags=RUN)
+
+    def found(deployment: str | None) -> tuple[int, ...]:
+        return plan_rollback(table, table.snapshot(), of_run(RUN, {"airflow.deployment": deployment})).versions
+
+    # A commit without the tag may be anybody's.
+    assert [found(name) for name in ("a", "b", "c", None)] == [(2, 4), (3, 4), (4,), (4,)]
 
 
 def record(table: Table, number: int, tags: dict[str, str]) -> int:
