@@ -47,6 +47,7 @@ CASES = (
     "append-query",
     "append-partitioned",
     "append-checked",
+    "append-staged",
     "delete-vectors",
     "update-vectors",
     "merge-vectors",
@@ -199,7 +200,8 @@ class Bench:
             "append": lambda: self.append("append"),
             "append-query": lambda: self.append("append-query"),
             "append-partitioned": lambda: self.append("append-partitioned"),
-            "append-checked": self.append_checked,
+            "append-checked": lambda: self.append_by_us("append-checked"),
+            "append-staged": lambda: self.append_by_us("append-staged"),
             "append-large": lambda: self.append("append", files=80),
             "delete": lambda: self.copying("delete"),
             "update": lambda: self.copying("update"),
@@ -275,12 +277,11 @@ class Bench:
         sides = append_sides(kind, events, self.folder / case, self.spark, self.delta_spark)
         return self._measure(case, sides, equal_tables(events.rows))
 
-    def append_checked(self) -> list[Line]:
-        from tests.benchmarks.append_cases import checked_sides
+    def append_by_us(self, case: str) -> list[Line]:
+        from tests.benchmarks.append_cases import checked_sides, staged_sides
 
-        events = self._events()
-        sides = checked_sides(events, self.folder / "append-checked", self.spark)
-        return self._measure("append-checked", sides, equal_tables(events.rows))
+        events, make = self._events(), checked_sides if case == "append-checked" else staged_sides
+        return self._measure(case, make(events, self.folder / case, self.spark), equal_tables(events.rows))
 
     def optimize(self, case: str) -> list[Line]:
         from tests.benchmarks.optimize_cases import Z_ORDER, optimize_sides

@@ -18,11 +18,14 @@ import pyarrow.dataset as ds
 from airflow_txlog.engine import Table
 from tests.benchmarks.events import SCHEMA, Events
 from tests.benchmarks.row_cases import DeltaLakeSide, PlainSpark, RowSide, run_as_a_runner
+from tests.helpers.jobs import KEY, application
 from tests.helpers.specs import job_spec
+from tests.helpers.staged import publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_txlog.contract.job import JobSpec
     from tests.helpers.delta_spark import DeltaSpark
 
 
@@ -99,6 +102,11 @@ class OurAppend(AppendSide):
     expect_or_fail: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
+        result = run_as_a_runner(self.spec(), self.spark)
+        assert result.status == "committed", result.error
+        self.told = f" ({result.files['added']} files)"
+
+    def spec(self, **more: Any) -> JobSpec:
         view = {"format": "parquet", "path": str(self.input)}
         arguments: dict[str, Any] = {"source": view}
         if self.rows.select is not None:
@@ -107,10 +115,30 @@ class OurAppend(AppendSide):
             arguments["expect_or_fail"] = self.expect_or_fail
         if self.rows.partition_by:
             arguments["partition_by"] = list(self.rows.partition_by)
-        spec = job_spec(operation="write", table_uri=self.uri, arguments=arguments, storage_options=self.options)
-        result = run_as_a_runner(spec, self.spark)
-        assert result.status == "committed", result.error
-        self.told = f" ({result.files['added']} files)"
+        return job_spec(
+            operation="write", table_uri=self.uri, arguments=arguments, storage_options=self.options, **more
+        )
+
+
+@dataclass(kw_only=True)
+class AppendToTable(OurAppend):
+    """The append to a table that is there already: at once, or staged and then published."""
+
+    is_staged: bool
+
+    def prepare(self) -> None:
+        super().prepare()
+        Table.create(self.uri, SCHEMA)
+
+    def run(self) -> None:
+        if not self.is_staged:
+            super().run()
+            return
+        spec = self.spec(application=application(), saved_work_key=KEY, publish=False)
+        staged = run_as_a_runner(spec, self.spark)
+        assert staged.details.staged is not None, staged.error
+        published = publish(staged.details.staged)
+        assert published.status == "committed", published.error
 
 
 @dataclass(kw_only=True)
@@ -158,6 +186,14 @@ def checked_sides(events: Events, folder: Path, spark: SparkSession) -> list[Row
     return [
         OurAppend(events=events, folder=folder / "ours", spark=spark, expect_or_fail=FIVE_CONDITIONS),
         OurAppend(events=events, folder=folder / "unchecked", spark=spark, name="ours without conditions"),
+    ]
+
+
+def staged_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+    """The same append staged and then published, and at once."""
+    return [
+        AppendToTable(events=events, folder=folder / "ours", spark=spark, is_staged=True),
+        AppendToTable(events=events, folder=folder / "at-once", spark=spark, is_staged=False, name="ours at once"),
     ]
 
 

@@ -148,7 +148,10 @@ class FrameRows:
             # All frames of one work have the same columns.
             kept = rows[KEPT_ID_COLUMN] if KEPT_ID_COLUMN in rows.columns else F.lit(None).cast("long")
             rows = rows.withColumn(ids.row_id, kept).drop(KEPT_ID_COLUMN)
-        work.rows.append(rows if change_type is None else rows.withColumn(CHANGE_TYPE_COLUMN, F.lit(change_type)))
+        if change_type is not None or work.layout.samples is not None:
+            # With samples some frames of a work have a type and others none.
+            rows = rows.withColumn(CHANGE_TYPE_COLUMN, F.lit(change_type).cast("string"))
+        work.rows.append(rows)
 
 
 @dataclass(frozen=True, kw_only=True)
