@@ -10,7 +10,6 @@ Source: parquet.thrift, ColumnMetaData, SizeStatistics, PageHeader and Dictionar
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
-from airflow_txlog.datafiles.parquet.thrift import Compact
+from airflow_txlog.datafiles.parquet.thrift import BINARY, I32, LIST, STRUCT, Compact, integer, struct, struct_list
 
 BATCH_BYTES = 64 * 1024 * 1024
 """The most memory that the rows of one batch take, by the footer."""
@@ -207,13 +206,11 @@ _NEAR_BYTES = 512 * 1024
 _MOST_BYTES = 16 * 1024 * 1024
 # The most texts that are examined, over all pages: any number of chunks may claim the same page of empty texts.
 _MOST_TEXTS = 4_000_000
-# Numbers of fields and values in parquet.thrift, and of the 32-bit integer in the compact protocol.
+# Numbers of fields and values in parquet.thrift.
 _KIND, _SIZE, _COMPRESSED_SIZE, _DICTIONARY = 1, 2, 3, 7
 _COUNT, _ENCODING = 1, 2
 _DICTIONARY_PAGE = 2
 _PLAIN = (0, 2)
-_I32, _STRUCT = 5, 12
-_LENGTH = struct.Struct("<i")
 
 
 def longest_texts(source: Any, chunks: Sequence[Any]) -> list[int | None]:
@@ -268,22 +265,46 @@ def _longest(page: memoryview, compression: str, most_texts: int) -> tuple[int |
         codec = pa.Codec(_CODECS[compression])
         return _longest_of(codec.decompress(pa.py_buffer(body), header.size_bytes, asbytes=True), count), count
     # The page is not of the kind that its header claims. Decoding it will find the fault.
-    except (ValueError, LookupError, struct.error, OSError, pa.ArrowException):
+    except (ValueError, LookupError, OSError, pa.ArrowException):
         return None, count
 
 
-def _longest_of(texts: bytes | memoryview, count: int) -> int | None:
-    """Return the length of the longest of `count` texts, each preceded by its length in four bytes."""
-    at = longest = 0
-    length_at = _LENGTH.unpack_from
-    for _ in range(count):
-        (length,) = length_at(texts, at)
-        if length > longest:
-            longest = length
-        elif length < 0:
-            return None
-        at += 4 + length
-    return longest if at <= len(texts) else None
+def _longest_of(texts: bytes | memoryview, count: int) -> int:
+    """Return the length of the longest of `count` texts, each preceded by its length in four bytes.
+
+    Arrow reads them as a file with one page: in Python, each text takes longer than its row does in a copy. Raises
+    ArrowInvalid or OSError if they are not so many texts.
+    """
+    if not count:
+        return 0
+    page = _page_of_values(len(texts), count)
+    footer = _footer_of_values(len(page) + len(texts), count)
+    file = b"".join([_MAGIC, page, texts, footer, len(footer).to_bytes(4, "little"), _MAGIC])
+    (values,) = pq.ParquetFile(pa.BufferReader(file)).read(use_threads=False).columns
+    return int(pc.max(pc.binary_length(values)).as_py())
+
+
+_MAGIC = b"PAR1"
+_NAME = b"\1v"
+
+
+def _page_of_values(size_bytes: int, count: int) -> bytes:
+    """Return the header of a data page with `count` plain values and no levels."""
+    values = struct({1: integer(count, I32), 2: integer(0, I32), 3: integer(3, I32), 4: integer(3, I32)})
+    sizes = {_SIZE: integer(size_bytes, I32), _COMPRESSED_SIZE: integer(size_bytes, I32)}
+    return struct({_KIND: integer(0, I32), **sizes, 5: (STRUCT, values)})
+
+
+def _footer_of_values(size_bytes: int, count: int) -> bytes:
+    """Return the footer of a file with one page, of this size with its header, of texts that are never null."""
+    root = struct({4: (BINARY, _NAME), 5: integer(1, I32)})
+    leaf = struct({1: integer(6, I32), 3: integer(0, I32), 4: (BINARY, _NAME)})
+    plain, path = (LIST, bytes([1 << 4 | I32, 0])), (LIST, bytes([1 << 4 | BINARY]) + _NAME)
+    sizes = {6: integer(size_bytes), 7: integer(size_bytes), 9: integer(len(_MAGIC))}
+    metadata = {1: integer(6, I32), 2: plain, 3: path, 4: integer(0, I32), 5: integer(count), **sizes}
+    chunk = struct({2: integer(len(_MAGIC)), 3: (STRUCT, struct(metadata))})
+    group = struct({1: struct_list([chunk]), 2: integer(size_bytes), 3: integer(count)})
+    return struct({1: integer(1, I32), 2: struct_list([root, leaf]), 3: integer(count), 4: struct_list([group])})
 
 
 class _Header:
@@ -294,13 +315,13 @@ class _Header:
         # A header takes some twenty bytes; statistics could make it longer, but a dictionary page has none.
         header = Compact(bytes(page[:1024]))
         for number, kind in header.fields():
-            if kind == _I32 and number == _KIND:
+            if kind == I32 and number == _KIND:
                 self._kind = header.signed()
-            elif kind == _I32 and number == _SIZE:
+            elif kind == I32 and number == _SIZE:
                 self.size_bytes = header.signed()
-            elif kind == _I32 and number == _COMPRESSED_SIZE:
+            elif kind == I32 and number == _COMPRESSED_SIZE:
                 self.compressed_bytes = header.signed()
-            elif kind == _STRUCT and number == _DICTIONARY:
+            elif kind == STRUCT and number == _DICTIONARY:
                 self._read_dictionary(header)
             else:
                 header.skip(kind)
@@ -314,9 +335,9 @@ class _Header:
 
     def _read_dictionary(self, header: Compact) -> None:
         for number, kind in header.fields():
-            if kind == _I32 and number == _COUNT:
+            if kind == I32 and number == _COUNT:
                 self.count = header.signed()
-            elif kind == _I32 and number == _ENCODING:
+            elif kind == I32 and number == _ENCODING:
                 self._encoding = header.signed()
             else:
                 header.skip(kind)
