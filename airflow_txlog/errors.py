@@ -356,6 +356,19 @@ class TransactionExpired(InvalidInput, facts="table app_id version first_tried_m
     """The first try is so old that the table may no longer record a completed run of this work. Nothing was changed."""
 
 
+class SubjectReturns(InvalidInput, facts="table requests column rows files"):
+    """Rows of erased subjects would return. `requests`: which erased them, as the ledger shows. Nothing was committed.
+
+    `rows` and `files`: how many would bring them back.
+    """
+
+    requests: list[str]
+
+
+class LedgerKeyMissing(InvalidInput, facts="ledger key_ids"):
+    """The ledger of erased subjects has digests by keys that were not given, so nothing can be compared with it."""
+
+
 class AuditFailed(TxlogError, facts="table id failed"):
     """A staged change does not pass its audits. `failed`: their names, with the number of rows if known."""
 

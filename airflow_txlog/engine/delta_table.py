@@ -17,7 +17,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine import checkpointing
 from airflow_txlog.engine.commit.creation import holds_files_of_others, new_table
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed
-from airflow_txlog.engine.commit.transaction import Transaction
+from airflow_txlog.engine.commit.transaction import Guard, Transaction
 from airflow_txlog.engine.commit.writers import check_writers
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.segment import list_segment
@@ -48,6 +48,8 @@ class DeltaTable:
     ) -> None:
         self.store = store
         self.clock = clock
+        self.guard: Guard | None = None
+        """Decides which rows the transactions that begin from now on may bring into the table."""
         self._policy = policy
         self._strict_writers = strict_writers
         self._writers_are_known = False
@@ -184,7 +186,9 @@ class DeltaTable:
             raise
 
     def _transaction(self, snapshot: Snapshot | None) -> Transaction:
-        return Transaction(self.store, snapshot, clock=self.clock, policy=self._policy, on_committed=self._after_commit)
+        tx = Transaction(self.store, snapshot, clock=self.clock, policy=self._policy, on_committed=self._after_commit)
+        tx.guard = self.guard
+        return tx
 
     def _check_writers(self, snapshot: Snapshot) -> None:
         """Look once, before the first write, whether another engine could replace our commits."""

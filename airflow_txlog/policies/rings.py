@@ -130,6 +130,8 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.MatchNotFound: (Ring.NONE, "the required match is missing again"),
     errors.KeysNotFound: (Ring.NONE, "the same keys are missing again"),
     errors.IdempotencyKeyReused: (Ring.NONE, "the key belongs, or may belong, to other work. Check this yourself"),
+    errors.SubjectReturns: (Ring.NONE, "the same files bring the same subjects back again"),
+    errors.LedgerKeyMissing: (Ring.NONE, "the key is still missing. Add it to the connection of the ledger"),
     errors.AuditFailed: (Ring.NONE, "the same staged rows fail the same audits again"),
     errors.StagedChangeGone: (Ring.NONE, "the change must be staged again. Clear the task that staged it"),
     errors.CannotRollBack: (Ring.NONE, "the later commits are still there. Check this yourself"),

@@ -24,7 +24,7 @@ from typing import Any
 
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.commit.conflicts import check_winner
-from airflow_txlog.engine.commit.content.attempt import Attempt
+from airflow_txlog.engine.commit.content.attempt import Attempt, Guard
 from airflow_txlog.engine.commit.writers import commit_turn
 from airflow_txlog.engine.log.actions import Commit, decode_commit, encode_commit
 from airflow_txlog.engine.log.names import commit_name
@@ -91,6 +91,7 @@ class _Course:
     store: Store
     attempt: Attempt
     anchor: FileInfo | None
+    guard: Guard | None
     rebased_over: list[int] = field(default_factory=list)
     contents: dict[FileInfo, bytes] = field(default_factory=dict)
 
@@ -113,11 +114,13 @@ class _Course:
         """Move the attempt behind the commits that have landed from the next version on.
 
         `theirs`: the bytes that the put found at that version, whatever a listing shows. Raises CommitConflict,
-        TableReplaced, ConcurrentLogCleanup.
+        TableReplaced, ConcurrentLogCleanup, and the errors of the guard.
         """
         for winner in self._winners(theirs):
             self.attempt = check_winner(self.attempt, winner)
             self.rebased_over.append(winner.version)
+        if self.guard is not None:
+            self.guard.check_again()
 
     def _winners(self, theirs: bytes | None) -> list[Commit]:
         """Return the commits from the next version on, ascending; the file of the last one becomes the anchor.
@@ -160,19 +163,20 @@ def commit(
     anchor: FileInfo | None,
     clock: Clock,
     policy: CommitPolicy,
+    guard: Guard | None = None,
 ) -> Landed:
     """Commit the attempt as the next version of the table, rebased over every commit that comes first.
 
-    `anchor` is the file that identifies the log of the read snapshot (`Snapshot.anchor`), None for a new table. Without
-    contention this takes two requests: one that finds the anchor unchanged, and the put. A lost race costs one listing
-    and one read for each winner; on S3 the next refresh reuses those reads. After waiting for a turn, the log is listed
-    before the put.
+    `anchor` is the file that identifies the log of the read snapshot (`Snapshot.anchor`), None for a new table. `guard`
+    looks again after each rebase. Without contention this takes two requests: one that finds the anchor unchanged, and
+    the put. A lost race costs one listing and one read for each winner; on S3 the next refresh reuses those reads.
+    After waiting for a turn, the log is listed before the put.
 
     Raises CommitConflict, CommitStateUnknown, CommitContention, TableReplaced, UnsupportedFeature, DuplicateActions,
-    LimitExceeded, and the store's errors (UnsupportedStore, an OSError). Only after CommitStateUnknown may the commit
-    be in the log: every other error proves that it is not.
+    LimitExceeded, the errors of the guard, and those of the store (UnsupportedStore, an OSError). Only after
+    CommitStateUnknown may the commit be in the log: every other error proves that it is not.
     """
-    course = _Course(store, attempt, anchor)
+    course = _Course(store, attempt, anchor, guard)
     with commit_turn(store, clock) as has_waited:
         if has_waited and _is_commit(anchor, attempt.read_version):
             course.rebase()

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.commit.content.attempt import (
     Attempt,
+    Guard,
     IsolationLevel,
     ReadSet,
     effective_isolation,
@@ -87,6 +88,7 @@ class Transaction:
     ) -> None:
         self.snapshot = snapshot
         self.outcome: CommitOutcome | None = None
+        self.guard: Guard | None = None
         self._store = store
         self._clock = clock
         self._policy = policy or CommitPolicy()
@@ -300,6 +302,8 @@ class Transaction:
                 "Start a new one.",
                 table=self._store.root,
             )
+        if self.guard is not None:
+            self._adds = list(self.guard.admitted(self.snapshot, self.metadata, self._adds, self._changes))
         attempt = self._checked_attempt(operation, never_rebases)
         if not record_empty and self._has_nothing_to_record(attempt):
             self.outcome = CommitOutcome(version=self.read_version, committed=False)
@@ -313,6 +317,7 @@ class Transaction:
             anchor=None if self.snapshot is None else self.snapshot.anchor,
             clock=self._clock,
             policy=self._policy,
+            guard=self.guard,
         )
         self.outcome = CommitOutcome(
             version=landed.version, committed=True, attempts=landed.attempts, rebased_over=landed.rebased_over
@@ -358,8 +363,7 @@ class Transaction:
 
     def _attempt(self, operation: str, never_rebases: bool) -> Attempt:
         self._complete_metadata()
-        metadata = self.metadata
-        level = SERIALIZABLE
+        metadata, level = self.metadata, SERIALIZABLE
         if metadata is not None:
             level = TableProperties(metadata.configuration, self._store.root).isolation_level
         unlevelled = Attempt(

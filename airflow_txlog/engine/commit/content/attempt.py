@@ -11,6 +11,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
+from typing import Protocol as Interface
 
 from airflow_txlog.engine.log.actions import (
     Action,
@@ -27,11 +28,27 @@ from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import TxlogError
 
 E = TypeVar("E", bound=TxlogError)
 
 ROW_TRACKING_DOMAIN = "delta.rowTracking"
+
+
+class Guard(Interface):
+    """Decides which rows a commit may bring into its table."""
+
+    def admitted(
+        self, snapshot: Snapshot | None, metadata: Metadata | None, adds: Sequence[Add], changes: Sequence[Cdc]
+    ) -> Sequence[Add]:
+        """Return the files that the commit adds in the place of `adds`; `metadata` is the table's after it.
+
+        Raises the error that forbids the commit.
+        """
+
+    def check_again(self) -> None:
+        """Raise the error that forbids to commit what was admitted, after other commits have come first."""
 
 
 class IsolationLevel(enum.StrEnum):
