@@ -101,6 +101,17 @@ def _connection_fields() -> dict[str, Any]:
             "string",
             "A URL with {table} in it. Each task links to it. Empty: [txlog] table_url.",
         ),
+        "erasure_ledger": _field(
+            "Ledger of erasures",
+            "string",
+            "The Delta table with digests of erased subjects. Restores, rollbacks, publications, clones, conversions "
+            "and full refreshes are refused if they would bring one back.",
+        ),
+        "erasure_key_conn_id": _field(
+            "Key of the ledger",
+            "string",
+            "The connection whose password is the key of the ledger's digests.",
+        ),
         "strict_writers": _field(
             "Strict writers",
             "boolean",

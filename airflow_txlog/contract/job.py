@@ -97,7 +97,8 @@ class JobSpec:
     "options", "spark_conf" (docs/operators.md). All others are restricted, here and in the job, to texts that cannot
     load code. `saved_work_key` (64 hexadecimal digits): the key with which the tries of this work name and sign their
     saved work; null: the job trusts and saves none. It is a secret and decides nothing, so specs that differ only in it
-    are equal, and it is not in the `repr`.
+    are equal, and it is not in the `repr`. `ledger_uri`: the ledger of erased subjects, for an operation that may bring
+    rows back. `ledger_keys`: the keys of its digests, the oldest first; they are secrets, as `saved_work_key` is.
 
     Raises InvalidJobSpec, whose `argument` is the dotted name of the invalid field.
     """
@@ -115,6 +116,8 @@ class JobSpec:
     strict_writers: bool = False
     access: Annotated[Access, Meta(description="an Access")] = PLAIN
     unrestricted: Annotated[tuple[str, ...], Meta(description="a list")] = ()
+    ledger_uri: Annotated[str, Meta(pattern=ABSOLUTE, description="an absolute path or a URI")] | None = None
+    ledger_keys: Annotated[tuple[str, ...], Meta(description="a list")] = field(default=(), repr=False, compare=False)
     saved_work_key: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", description="64 hexadecimal digits")] | None = (
         field(default=None, repr=False, compare=False)
     )
@@ -172,9 +175,9 @@ class JobSpec:
         return dataclasses.replace(self, **changes)
 
     def to_json(self, *, with_key: bool = False) -> str:
-        """Return one JSON object with every field except `saved_work_key`.
+        """Return one JSON object with every field except `saved_work_key` and `ledger_keys`.
 
-        `with_key`: include that too, only for a file that no other user can read and that does not outlive the job.
+        `with_key`: include these too, only for a file that no other user can read and that does not outlive the job.
         """
         data = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         data |= {"operation": self.operation.name, "arguments": self.operation.arguments()}
@@ -182,7 +185,7 @@ class JobSpec:
         if self.application is not None:
             data["application"] = dataclasses.asdict(self.application)
         if not with_key:
-            del data["saved_work_key"]
+            del data["saved_work_key"], data["ledger_keys"]
         return json.dumps(data, indent=1, sort_keys=True)
 
     @classmethod

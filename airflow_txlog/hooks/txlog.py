@@ -3,9 +3,10 @@
 A connection is optional. `host` is the base (a folder or URI) of relative table names. `extra` may hold `spark_conf`
 (settings of every job), `storage_options` (how stores are opened), `storage_conn_id` (the connection whose credentials
 open them, see docs/credentials.md), `runner`, `spark_conn_id` (the connection of its cluster), `history_url` and
-`table_url` (the pages of a commit and of a table), `strict_writers` (see docs/writers.md) and `allow_absolute_paths`.
-It holds no secret. Invariant: neither a connection nor a table is read before a method is called. A hook keeps the
-tables that it opened, so looking at one again is one small request.
+`table_url` (the pages of a commit and of a table), `strict_writers` (see docs/writers.md), `allow_absolute_paths`, and
+`erasure_ledger` with `erasure_key_conn_id` (the ledger of erased subjects, see docs/erasure.md). It holds no secret.
+Invariant: neither a connection nor a table is read before a method is called. A hook keeps the tables that it opened,
+so looking at one again is one small request.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.restrictions import only_tunes, unrestricted_names
 from airflow_txlog.contract.wording import handle_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.hooks.digest_keys import digest_keys
 from airflow_txlog.hooks.identity import annotations_of
 from airflow_txlog.hooks.run_versions import at_run_versions, pinned_version
 from airflow_txlog.hooks.spark_connection import open_spark_connection
@@ -149,6 +151,8 @@ class TxlogHook(RowWritingHook):
         settings = self.spark_conf
         if isinstance(runner, str) and runner in CONNECTION_TYPES and CONNECTION_TYPES[runner] is None:
             settings = {**_configured_size(), **settings}
+        if spec.operation.may_bring_back and self.ledger_uri is not None:
+            spec = spec.replace(ledger_uri=self.ledger_uri, ledger_keys=self.ledger_keys)
         unrestricted = spec.unrestricted if only_tunes(settings) else (*spec.unrestricted, "spark_conf")
         return spec.replace(
             spark_conf={**settings, **spec.spark_conf},
@@ -181,6 +185,27 @@ class TxlogHook(RowWritingHook):
     def table_url(self) -> str | None:
         """The page of a table, with `{table}` in it: the connection's, else `[txlog] table_url`."""
         return self._extra.get("table_url") or conf.get("txlog", "table_url", fallback="") or None
+
+    @property
+    def ledger_uri(self) -> str | None:
+        """The ledger of erased subjects (`erasure_ledger`), with which jobs that may bring rows back are compared."""
+        given = self._extra.get("erasure_ledger")
+        return self.table_uri(given) if given else None
+
+    @property
+    def ledger_keys(self) -> tuple[str, ...]:
+        """The keys of the ledger's digests, the newest last, from the connection `erasure_key_conn_id`.
+
+        Raises InvalidJobSpec if no connection is named; InvalidInput if it has no key.
+        """
+        conn_id = self._extra.get("erasure_key_conn_id")
+        if not conn_id:
+            raise InvalidJobSpec(
+                f"Connection {self.txlog_conn_id}: erasure_ledger names a ledger, and erasure_key_conn_id names no "
+                "connection with the key of its digests. Nothing was read. Name one.",
+                argument="erasure_key_conn_id",
+            )
+        return digest_keys(conn_id)
 
     @property
     def strict_writers(self) -> bool:

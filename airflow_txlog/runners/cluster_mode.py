@@ -248,7 +248,12 @@ class ClusterModeRunner(SubmitRunner):
         )
         settings |= self._applications.settings(name, settings)
         settings[KEY_SETTING] = exchange.handed_over(
-            number, {"spark_conf": spec.spark_conf, "saved_work_key": spec.saved_work_key}
+            number,
+            {
+                "spark_conf": spec.spark_conf,
+                "saved_work_key": spec.saved_work_key,
+                "ledger_keys": list(spec.ledger_keys),
+            },
         )
         if spec.access.storage_conn_id is not None:
             # No process of the cluster reaches the task that holds the connection (docs/credentials.md).

@@ -25,7 +25,7 @@ from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.table.snapshot.scan import read_rows
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import CommitConflict, LedgerKeyMissing, TableAlreadyExists, TableNotFound
+from airflow_txlog.errors import CommitConflict, LedgerKeyMissing, ProtocolChanged, TableNotFound
 from airflow_txlog.storage import StoreReference
 
 SCHEMA = pa.schema(
@@ -60,6 +60,38 @@ class ErasedSubjects:
     requests: Mapping[Chain, Mapping[bytes, str]]
 
 
+def create_ledger(table: DeltaTable) -> bool:
+    """Create the ledger at this place unless it exists. Return whether this call created it."""
+    if table.is_there():
+        return False
+    properties = {"delta.dataSkippingNumIndexedCols": str(_INDEXED)}
+    with suppress(ProtocolChanged):
+        table.begin_create(SCHEMA, (), properties).commit("CREATE TABLE", {"partitionBy": []})
+        return True
+    return False
+
+
+def recorded_in(table: DeltaTable) -> list[dict[str, Any]]:
+    """Return the erasures of a ledger, oldest first: `request_id`, `table`, `column`, `subjects` (their number),
+    `recorded_at` (milliseconds since 1970) and `keys`.
+    """
+    columns = ["request_id", "table_uri", "column", "keys"]
+    rows = read_rows(table.snapshot(), None, [*columns, "recorded_at"])
+    groups = rows.group_by(columns).aggregate([("recorded_at", "min"), ("recorded_at", "count")])
+    found = [
+        {
+            "request_id": row["request_id"],
+            "table": row["table_uri"],
+            "column": row["column"],
+            "subjects": row["recorded_at_count"],
+            "recorded_at": int(row["recorded_at_min"].timestamp() * 1000),
+            "keys": row["keys"].split(),
+        }
+        for row in groups.to_pylist()
+    ]
+    return sorted(found, key=lambda each: (each["recorded_at"], each["request_id"], each["table"], each["column"]))
+
+
 class Ledger:
     """A ledger, with the keys of its digests: the newest last, by which new rows are made."""
 
@@ -72,16 +104,6 @@ class Ledger:
     @property
     def uri(self) -> str:
         return self._table.uri
-
-    def create(self) -> bool:
-        """Create the ledger unless it exists. Return whether this call created it."""
-        if self._table.is_there():
-            return False
-        properties = {"delta.dataSkippingNumIndexedCols": str(_INDEXED), "delta.enableDeletionVectors": "false"}
-        with suppress(TableAlreadyExists):
-            self._table.begin_create(SCHEMA, (), properties).commit("CREATE TABLE", {"partitionBy": []})
-            return True
-        return False
 
     # --- erasures ---------------------------------------------------------------------------------------------------
 
@@ -182,7 +204,7 @@ class Ledger:
     def _absent(self, error: TableNotFound) -> TableNotFound:
         return TableNotFound(
             f"the ledger of erased subjects at {self.uri} does not exist, so whether subjects would return is unknown. "
-            "Nothing was committed. Correct its URI, or create it with `airflow txlog erasure ledger create`.",
+            "Nothing was committed. Correct its URI, or create it with `airflow txlog ledger create`.",
             **error.facts,
         )
 

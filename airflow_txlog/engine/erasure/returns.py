@@ -92,7 +92,7 @@ class ReturnGuard:
         self._uris = {store.root, *uris}
         self._table_ids = set(table_ids)
         self._every_table = every_table
-        self._incoming: list[Incoming] = []
+        self._incoming: Incoming | None = None
         self._version: int | None = None
 
     def admitted(
@@ -119,25 +119,23 @@ class ReturnGuard:
         Raises LedgerKeyMissing, TableNotFound without a ledger; CorruptDataFile, OutsideTable and UnsupportedFeature
         for a file that cannot be read.
         """
-        self._incoming = [incoming]
-        self._version = None
+        if incoming != self._incoming:
+            self._incoming, self._version = incoming, None
         self.check_again()
 
     def check_again(self) -> None:
         """Compare the files again if the ledger has changed. Raises as `check` does."""
-        version = self._ledger.version()
-        if version == self._version:
+        if self._incoming is None or not self._incoming.files:
             return
-        for incoming in self._incoming:
-            found = self.returning(incoming)
+        version = self._ledger.version()
+        if version != self._version:
+            found = self.returning(self._incoming)
             if found:
                 raise self._refused(found)
-        self._version = version
+            self._version = version
 
     def returning(self, incoming: Incoming) -> list[Returning]:
         """Return the files with rows of erased subjects, and those rows. Raises the other errors of `check`."""
-        if not incoming.files:
-            return []
         erased = self._ledger.erased_from(*(((), ()) if self._every_table else (self._uris, self._table_ids)))
         if not erased:
             return []

@@ -22,6 +22,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
 from airflow_txlog.engine.commit.content.watermarks import watermarks_of
+from airflow_txlog.engine.erasure.returns import Incoming, ReturnGuard
 from airflow_txlog.engine.log.actions import Add, Metadata, Protocol
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, table_to_adds
 from airflow_txlog.engine.staged_changes import staged_snapshot
@@ -46,6 +47,7 @@ from airflow_txlog.errors import (
     TableNotFound,
 )
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.files.erased_subjects import guard_of
 from airflow_txlog.jobs.files.staged import check_not_swept
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 from airflow_txlog.locations import LOCAL, local_path, store_kind
@@ -96,6 +98,7 @@ class _Clone:
             found = difference(wanted, live, tx.protocol, context.root)
             # Before anything is copied.
             tx.check("CLONE", [*found.coming, *found.renumbered], found.going)
+        guard = self._compared(wanted, found.coming)
         if copies:
             self._copy(copies, is_new=target is None)
         added, removed = len(found.coming), found.going.column("size").to_pylist()
@@ -130,7 +133,24 @@ class _Clone:
             },
             is_creation=target is None,
             is_alteration=is_altered or bool(found.coming or found.renumbered),
+            before_commit=None if guard is None else guard.check_again,
         )
+
+    def _compared(self, wanted: Sequence[Add], coming: Sequence[Add]) -> ReturnGuard | None:
+        """Compare the files of the source that come into the clone with the ledger; return the guard that has done so.
+
+        Raises the errors of the guard.
+        """
+        context, source = self._context, self._source
+        guard = guard_of(context, uris=[source.uri], table_ids=[source.metadata.id])
+        if guard is not None:
+            paths = {add.path for add in coming}
+            adds = table_to_adds(source.files, data_change=True)
+            files = [add for add, new in zip(adds, wanted, strict=True) if new.path in paths]
+            with context.step("compare"):
+                store = self._table.store
+                guard.check(Incoming(files=files, metadata=source.metadata, root=source.uri, store=store))
+        return guard
 
     def _redefine(self, tx: Transaction, target: Snapshot) -> bool:
         """Let the transaction give an existing table what a clone takes over. Return whether anything differs."""

@@ -45,6 +45,7 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.exactly_once.transactions import done_in
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.files.erased_subjects import guard_of
 from airflow_txlog.jobs.files.staged import check_is_ours
 from airflow_txlog.jobs.resume.unpublished import Opened, gone, opened, recorded_audits
 from airflow_txlog.locations import PRIVATE_PREFIX
@@ -62,6 +63,7 @@ def publish(context: LogContext) -> JobResult:
     errors of `Transaction.commit`; and, if the change is made again, those of its job and its audits.
     """
     described = context.record(Publish)
+    context.table.guard = guard_of(context)
     result = _done(context)
     if result is None:
         try:
@@ -112,6 +114,9 @@ def _planned(context: LogContext, id: str, digest: str) -> tuple[Transaction, St
     change = found.change
     # Before the fate: a change that this cannot publish may still be discarded.
     tx = _begun(context, id, change)
+    if tx.guard is not None:
+        content = change.content
+        tx.guard.admitted(tx.snapshot, content.metadata or tx.metadata, content.adds, content.changes)
     fate, why = decide(context.store, id, PUBLISH)
     if fate != PUBLISH:
         what = "a task discards it" if fate == DISCARD else f"an earlier publication failed for good, as {why}"

@@ -17,16 +17,18 @@ from airflow_txlog.engine.upkeep.restore import restore as commit_restore
 from airflow_txlog.errors import ConcurrentWrite
 from airflow_txlog.exactly_once.transactions import done_in, earlier_run
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.files.erased_subjects import guard_of
 from airflow_txlog.jobs.resume.first_version import first_version, forget_first_version, landed_since
 
 
 def restore(context: LogContext) -> JobResult:
     """Run the job of `context.spec`.
 
-    Raises as `engine.Table.restore`; a ConcurrentWrite is not retryable here.
+    Raises as `engine.Table.restore`; a ConcurrentWrite is not retryable here. Raises the errors of the guard.
     """
     with context.step("open"):
         table = context.table
+        table.guard = guard_of(context)
         tx = table.begin()
     snapshot, application = tx.snapshot, context.spec.application
     assert snapshot is not None

@@ -19,6 +19,7 @@ from airflow_txlog.engine.commit.content.watermarks import rewound_text
 from airflow_txlog.engine.upkeep.rollback import IsMeant, RollbackPlan, fill_rollback, of_run, plan_rollback, undoes_tag
 from airflow_txlog.errors import CannotRollBack, ConcurrentWrite
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.files.erased_subjects import guard_of
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 
@@ -27,9 +28,10 @@ def rollback(context: LogContext, clock: Clock = SYSTEM_CLOCK) -> JobResult:
     """Run the job of `context.spec`.
 
     Raises CannotRollBack if commits are in the way; the errors of `fill_rollback`; ConcurrentWrite if other commits
-    kept landing until the deadline.
+    kept landing until the deadline; the errors of the guard.
     """
     described = context.record(Rollback)
+    context.table.guard = guard_of(context)
     deadline_ms: int | None = None
     number, since = 1, described.since
     while True:

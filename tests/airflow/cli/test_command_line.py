@@ -18,6 +18,9 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure.digests import DigestKey
+from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.ledger import Ledger
 from tests.helpers import s3
 from tests.helpers.jobs import run
 from tests.helpers.paths import ROOT
@@ -620,3 +623,41 @@ def test_the_watermarks_of_a_table_are_shown_and_set(txlog: Any, folder: Path, t
     tx.read_whole_table()
     tx.commit("RESTORE", {"version": 0, "timestamp": None}, record_empty=True)
     assert "RESTORE to version 0" in txlog("incremental", "show", target).out
+
+
+def test_a_ledger_is_created_shown_and_gets_another_key(
+    txlog: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = tmp_path / "erased"
+    assert txlog("ledger", "create", ledger, "--json").document["created"] is True
+    assert txlog("ledger", "create", ledger, "--json").document["created"] is False
+    table, (old, new) = Table.open(str(folder)), ("a" * 64, "b" * 64)
+    key = DigestKey.of(old, "the key")
+    snapshot = table.snapshot()
+    Ledger(Table.open(str(ledger)), [key]).record("r-1", snapshot, Forms.of(snapshot, "id", [1]))
+    (shown,) = txlog("ledger", "show", ledger, "--json").document["erasures"]
+    del shown["recorded_at"]
+    assert shown == {"request_id": "r-1", "table": table.uri, "column": "id", "subjects": 1, "keys": [key.id]}
+    assert key.id in txlog("ledger", "show", ledger).out
+    extra = {"erasure_ledger": "erased", "erasure_key_conn_id": "keys"}
+    lake = {"conn_type": "txlog", "host": str(tmp_path), "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(lake))
+    restore = ("restore", folder.name, "--conn-id", "lake", "--version", 2, "--json")
+    for keys, error in [
+        ({"password": old}, "SubjectReturns"),
+        ({"password": new}, "LedgerKeyMissing"),
+        ({"password": ""}, "InvalidInput"),
+        ({"password": new, "extra": {"previous_secrets": 1}}, "InvalidInput"),
+    ]:
+        monkeypatch.setenv("AIRFLOW_CONN_KEYS", json.dumps({"conn_type": "generic", **keys}))
+        assert txlog(*restore).document["error"]["type"] == error
+    both = {"conn_type": "generic", "password": new, "extra": {"previous_secrets": [old]}}
+    monkeypatch.setenv("AIRFLOW_CONN_KEYS", json.dumps(both))
+    rotated = txlog("ledger", "rotate", ledger, "--key-conn-id", "keys", "--json").document
+    assert (rotated["changed"], rotated["key"]) == (1, DigestKey.of(new, "the key").id)
+    assert txlog(*restore).document["error"]["type"] == "SubjectReturns"
+    # The commands that run a job are guarded, too.
+    clone = ("clone", "copy", "--from", folder.name, "--conn-id", "lake", "--json")
+    assert txlog(*clone, "--version", 2).document["error"]["type"] == "SubjectReturns"
+    assert txlog(*clone).document["committed"] is True
+    assert table.latest_version() == 3

@@ -15,7 +15,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.forms import Forms
-from airflow_txlog.engine.erasure.ledger import Ledger
+from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger, recorded_in
 from airflow_txlog.engine.erasure.returns import ReturnGuard
 from airflow_txlog.errors import CorruptDataFile, LedgerKeyMissing, SubjectReturns, TableNotFound
 from airflow_txlog.locations import PLAIN
@@ -28,7 +28,7 @@ ANNA, BEN = "anna@example.com", "ben@example.com"
 
 def ledger_at(folder: Path, *keys: DigestKey) -> Ledger:
     found = Ledger(Table.at(str(folder / "ledger"), PLAIN), keys or (OLD,))
-    found.create()
+    create_ledger(found._table)
     return found
 
 
@@ -94,8 +94,9 @@ def test_a_request_is_recorded_once_by_all_of_its_tries(tmp_path: Path) -> None:
 
 
 def test_a_ledger_is_created_once(tmp_path: Path) -> None:
-    ledger = Ledger(Table.at(str(tmp_path / "ledger"), PLAIN), (OLD,))
-    assert [ledger.create(), ledger.create()] == [True, False]
+    table = Table.at(str(tmp_path / "ledger"), PLAIN)
+    assert [create_ledger(table), create_ledger(table)] == [True, False]
+    assert recorded_in(table) == []
 
 
 # --- what it lets into a table ----------------------------------------------------------------------------------------

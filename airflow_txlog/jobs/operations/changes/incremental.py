@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 from collections.abc import Iterator
-from functools import partial
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Incremental, QuerySource, TableView
 from airflow_txlog.contract.operations.changes import SourceRange
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.watermarks import Watermark, domain_of, watermarks_of
+from airflow_txlog.engine.erasure.returns import ReturnGuard
 from airflow_txlog.engine.log.tail import list_tail
 from airflow_txlog.engine.table.changes.following import mark_at, mark_of
 from airflow_txlog.engine.table.changes.ranges import RangeBounds, commits_within
@@ -37,6 +38,7 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.exactly_once.transactions import done_in, remove_saved_work
 from airflow_txlog.jobs.context import JobContext, Plan, SavedInputs
+from airflow_txlog.jobs.files.erased_subjects import guard_of
 from airflow_txlog.jobs.resume.attempts import Change
 from airflow_txlog.jobs.source.tables import is_same_place
 from airflow_txlog.jobs.source.view_rows import metadata_at, range_files
@@ -76,6 +78,10 @@ class _Run:
         self._record = record
         self.consumer = record.consumer
         self._table = DeltaTable.at(record.driving_table, context.store.access, limits=context.limits)
+
+    @functools.cached_property
+    def _guard(self) -> ReturnGuard | None:
+        return guard_of(self._context)
 
     # --- the range --------------------------------------------------------------------------------------------------
 
@@ -223,7 +229,7 @@ class _Run:
         context, record = self._context, self._record
         bounds = RangeBounds(versions=record.max_versions, files=record.max_files, size_bytes=record.max_bytes)
         try:
-            before = partial(metadata_at, self._table, after)
+            before = functools.partial(metadata_at, self._table, after)
             commits = list(commits_within(changes_since(head, after), bounds, before))
         except (VersionNotFound, LogGap) as error:
             what = f"no longer has the commits after version {after} in its log"
@@ -292,6 +298,9 @@ class _Run:
             if (None if domain is None else domain.configuration) != self._chosen.base:
                 raise _Moved
             change = plan(tx)
+            if self._chosen.after is None:
+                # Rows that were deleted here may still be in the source.
+                tx.guard = self._guard
             # The rows may have been read from a table that was created in the place of the chosen one.
             if self._is_another_log(self._chosen.version, self._chosen.mark):
                 raise _Moved

@@ -39,6 +39,7 @@ from airflow_txlog.errors import (
     TableAlreadyExists,
 )
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.files.erased_subjects import guard_of
 from airflow_txlog.jobs.operations.convert.file_facts import FileFacts, FileReader, changed_folder, refused_file
 from airflow_txlog.jobs.resume.attempts import Change, run_attempts
 from airflow_txlog.jobs.source.listing import SUMMARIES, SourceFile, as_deep_as_spark, files_of, is_hidden, table_among
@@ -57,6 +58,8 @@ _NOT_YET = {"delta.constraints.": "no row was compared with it", "delta.feature.
 
 def convert(context: LogContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
+    # A folder does not show which table its files were of.
+    context.table.guard = guard_of(context, every_table=True)
     job, is_dry_run = _Convert(context), context.record(Convert).dry_run or None
     result = job.dry_run() if is_dry_run else run_attempts(context, job.plan, begin_absent=job.begin_absent)
     return dataclasses.replace(

@@ -1,0 +1,68 @@
+"""The commands `airflow txlog ledger create`, `show` and `rotate`: the ledger of erased subjects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_txlog.cli import printing
+from airflow_txlog.cli.printing import ShownColumn
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure.digests import DigestKey
+from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger, recorded_in
+from airflow_txlog.engine.erasure.returns import ReturnGuard
+from airflow_txlog.hooks.digest_keys import digest_keys
+from airflow_txlog.hooks.txlog import TxlogHook
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+def guard_of(hook: TxlogHook, table: Table) -> ReturnGuard | None:
+    """Return the guard of a table by the ledger of the hook's connection; None if that names none."""
+    uri = hook.ledger_uri
+    if uri is None:
+        return None
+    keys = [DigestKey.of(text, "a key of the ledger") for text in hook.ledger_keys]
+    return ReturnGuard(Ledger(hook.table(uri), keys), table.store)
+
+
+def create(table: Table, args: Namespace) -> printing.Answer:
+    """`{"table", "created"}`: whether the ledger is new."""
+    is_new = create_ledger(table)
+    answer = f"{table.uri} is a ledger of erased subjects" if is_new else f"{table.uri} exists already: nothing to do"
+    return printing.Answer({"table": table.uri, "created": is_new}, lambda: print(answer))
+
+
+def show(table: Table, args: Namespace) -> printing.Answer:
+    """`{"table", "erasures": [{"request_id", "table", "column", "subjects", "recorded_at", "keys"}]}`.
+
+    `keys`: the ids of the keys of the digests, the oldest first.
+    """
+    erasures = recorded_in(table)
+
+    def print_erasures() -> None:
+        columns = [ShownColumn(name=name) for name in ("request", "table", "column", "subjects", "recorded", "keys")]
+        cells = [
+            (
+                each["request_id"],
+                each["table"],
+                each["column"],
+                each["subjects"],
+                printing.moment(each["recorded_at"]),
+                " ".join(each["keys"]),
+            )
+            for each in erasures
+        ]
+        printing.print_rows(columns, cells)
+
+    return printing.Answer({"table": table.uri, "erasures": erasures}, print_erasures)
+
+
+def rotate(table: Table, args: Namespace) -> printing.Answer:
+    """`{"table", "version", "changed", "key"}`: how many rows have a new digest, and the id of the newest key."""
+    keys = [DigestKey.of(text, "a key of the ledger") for text in digest_keys(args.key_conn_id)]
+    ledger = Ledger(table, keys)
+    printing.confirm(f"Digest the subjects of {table.uri} once more, by the key {keys[-1].id}?", args.yes)
+    changed = ledger.rotate()
+    document = {"table": table.uri, "version": table.latest_version(), "changed": changed, "key": keys[-1].id}
+    return printing.Answer(document, lambda: print(f"{changed} digests are new, by the key {keys[-1].id}"))

@@ -1,0 +1,253 @@
+"""Alone in showing that no job brings an erased subject back into a table that a ledger guards."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure.digests import DigestKey
+from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger
+from airflow_txlog.engine.erasure.returns import ReturnGuard
+from airflow_txlog.jobs.run import run_job
+from airflow_txlog.locations import PLAIN
+from tests.helpers.jobs import KEY, application, committed, error_of, files_on_disk, ids, rows, run
+from tests.helpers.rows import append, make_table
+from tests.helpers.specs import job_spec
+from tests.helpers.staged import discard, stage, work_of
+
+SECRET = "c" * 64
+ERASED = 4
+"""The id of the subject that was erased."""
+
+
+def ledger_at(folder: Path, secret: str = SECRET) -> Ledger:
+    found = Ledger(Table.at(str(folder / "ledger"), PLAIN), [DigestKey.of(secret, "the key")])
+    create_ledger(found._table)
+    return found
+
+
+def erase(table: Table, folder: Path, *, is_deleted: bool = True) -> None:
+    """Record the subject in the ledger, and then delete it."""
+    snapshot = table.snapshot()
+    ledger_at(folder).record("r-7", snapshot, Forms.of(snapshot, "id", [ERASED]))
+    if is_deleted:
+        committed(run(None, "delete", table, predicate=f"id >= {ERASED}"))
+
+
+def guarded(
+    folder: Path,
+    operation: str,
+    table: Table | Path,
+    *,
+    log: Any = None,
+    secrets: tuple[str, ...] = (SECRET,),
+    work: ApplicationTransaction | None = None,
+    **arguments: Any,
+) -> JobResult:
+    """Run a job whose connection names the ledger, as its process reads it."""
+    uri = table.uri if isinstance(table, Table) else str(table)
+    spec = job_spec(operation=operation, table_uri=uri, arguments=arguments, application=work)
+    spec = dataclasses.replace(spec, ledger_uri=str(folder / "ledger"), ledger_keys=secrets)
+    if work is not None:
+        spec = dataclasses.replace(spec, saved_work_key=KEY)
+    return run_job(JobSpec.from_json(spec.to_json(with_key=True)), None, log=log)
+
+
+@contextmanager
+def after_comparison(number: int, action: Callable[[], object]) -> Iterator[None]:
+    """Inside, `action` comes after this comparison of a job's files with the ledger, before its commit is put."""
+    admitted, left = ReturnGuard.admitted, [number]
+
+    def late(*arguments: Any) -> Any:
+        found = admitted(*arguments)
+        left[0] -= 1
+        if left[0] == 0:
+            action()
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ReturnGuard, "admitted", late)
+        yield
+
+
+Way = Callable[[Path, int], JobResult]
+
+
+def restored(folder: Path, subject: int) -> JobResult:
+    table = make_table(folder / "t", rows(3), rows(2, start=subject))
+    erase(table, folder)
+    return guarded(folder, "restore", table, version=2)
+
+
+def rolled_back(folder: Path, subject: int) -> JobResult:
+    table = make_table(folder / "t", rows(3), rows(2, start=subject))
+    spec = job_spec(operation="truncate", table_uri=table.uri)
+    tags = {"dag_id": "orders", "run_id": "r1"}
+    committed(run_job(dataclasses.replace(spec, annotations=tags), None))
+    erase(table, folder, is_deleted=False)
+    return guarded(folder, "rollback", table, of_dag_id="orders", run_id="r1")
+
+
+def published(folder: Path, subject: int) -> JobResult:
+    table = make_table(folder / "t", rows(3), properties={"delta.enableChangeDataFeed": "true"})
+    source = folder / "source.parquet"
+    pq.write_table(rows(2, start=subject), source)
+    handle = stage("write", table, source={"format": "parquet", "path": str(source)})
+    erase(table, folder, is_deleted=False)
+    result = _publish(folder, handle)
+    if result.status == "failed":
+        # A change that is refused may still be discarded, and takes its files with it.
+        staged = files_on_disk(table)
+        assert discard(handle).status == "nothing_to_do"
+        assert files_on_disk(table) < staged
+    return result
+
+
+def _publish(folder: Path, handle: dict[str, Any], log: Any = None) -> JobResult:
+    named = {"id": handle["id"], "digest": handle["digest"]}
+    return guarded(folder, "publish", Path(handle["table_uri"]), work=work_of(handle), log=log, **named)
+
+
+def _source(folder: Path, subject: int) -> Table:
+    """A table in which the subject is again, or is not: another engine has restored it, say."""
+    table = make_table(folder / "s", rows(3), rows(2, start=subject))
+    erase(table, folder, is_deleted=False)
+    return table
+
+
+def cloned(folder: Path, subject: int, *, shallow: bool = False) -> JobResult:
+    source = _source(folder, subject)
+    result = guarded(folder, "clone", folder / "t", source={"table": source.uri}, shallow=shallow)
+    if result.status == "failed":
+        # Nothing was copied before the refusal.
+        assert not list((folder / "t").rglob("*.parquet"))
+    return result
+
+
+def cloned_shallow(folder: Path, subject: int) -> JobResult:
+    return cloned(folder, subject, shallow=True)
+
+
+def converted(folder: Path, subject: int) -> JobResult:
+    source = _source(folder, subject)
+    shutil.copytree(folder / "s", folder / "t")
+    shutil.rmtree(folder / "t" / "_delta_log")
+    assert source.snapshot().num_files == len(list((folder / "t").glob("*.parquet")))
+    return guarded(folder, "convert", folder / "t")
+
+
+def refreshed(folder: Path, subject: int) -> JobResult:
+    source = make_table(folder / "s", rows(3))
+    increment: dict[str, Any] = {"source": {"table": source.uri}, "consumer": "c"}
+    committed(run(None, "incremental", folder / "t", **increment))
+    target = Table.open(folder / "t")
+    erase(target, folder, is_deleted=False)
+    shutil.rmtree(folder / "s")
+    make_table(folder / "s", rows(3), rows(2, start=subject))
+    staged = files_on_disk(target)
+    result = guarded(folder, "incremental", target, on_gap="full", **increment)
+    if result.status == "failed":
+        assert files_on_disk(target) == staged
+    return result
+
+
+WAYS: list[Way] = [restored, rolled_back, published, cloned, cloned_shallow, converted, refreshed]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_job_brings_an_erased_subject_back(tmp_path: Path, way: Way) -> None:
+    error = error_of(way(tmp_path, ERASED))
+    assert error["type"] == "SubjectReturns", error
+    assert not error["retryable"]
+    assert (error["facts"]["requests"], error["facts"]["column"], error["facts"]["rows"]) == (["r-7"], "id", 1)
+    if (tmp_path / "t" / "_delta_log").exists():
+        assert ERASED not in ids(Table.open(tmp_path / "t"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_other_rows_come_back(tmp_path: Path, way: Way) -> None:
+    committed(way(tmp_path, 50))
+    found = ids(Table.open(tmp_path / "t", allow_absolute_paths=True))
+    assert (found[:3], found[-2:]) == ([0, 1, 2], [50, 51])
+
+
+def test_an_increment_brings_what_is_new_and_reads_no_ledger(tmp_path: Path) -> None:
+    """A subject that is in the source anew is no one who comes back, and the missing ledger is not missed."""
+    source = make_table(tmp_path / "s", rows(3))
+    increment: dict[str, Any] = {"source": {"table": source.uri}, "consumer": "c"}
+    committed(run(None, "incremental", tmp_path / "t", **increment))
+    append(source, rows(1, start=ERASED))
+    committed(guarded(tmp_path, "incremental", tmp_path / "t", work=application(), **increment))
+    assert ids(Table.open(tmp_path / "t")) == [0, 1, 2, ERASED]
+
+
+def test_a_retry_of_a_restore_that_was_done_reads_no_ledger(tmp_path: Path) -> None:
+    table, work = make_table(tmp_path / "t", rows(3), rows(2, start=50)), application()
+    erase(table, tmp_path)
+    committed(guarded(tmp_path, "restore", table, version=2, work=work))
+    shutil.rmtree(tmp_path / "ledger")
+    assert guarded(tmp_path, "restore", table, version=2, work=work).status == "already_done"
+
+
+@pytest.mark.parametrize("way", [restored, cloned, converted, published])
+def test_a_lost_key_is_an_error_of_every_job_and_no_pass(
+    tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(guarded.__kwdefaults__, "secrets", ("d" * 64,))
+    error = error_of(way(tmp_path, 50))
+    assert error["type"] == "LedgerKeyMissing", error
+    assert error["facts"]["key_ids"] == [DigestKey.of(SECRET, "").id]
+
+
+def test_a_job_without_any_key_is_refused(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(3), rows(2, start=50))
+    assert error_of(guarded(tmp_path, "restore", table, version=1, secrets=()))["type"] == "LedgerKeyMissing"
+
+
+def test_a_restore_that_meets_an_erasure_is_not_made(tmp_path: Path) -> None:
+    """The restore has compared its files before the subject was recorded, and its delete lands first."""
+    table = make_table(tmp_path / "t", rows(3), rows(2, start=ERASED))
+    committed(run(None, "delete", table, predicate="id = 5"))
+    ledger_at(tmp_path)
+    with after_comparison(1, lambda: erase(Table.open(table.uri), tmp_path)):
+        error = error_of(guarded(tmp_path, "restore", table, version=2))
+    assert error["type"] == "ConcurrentWrite"
+    assert ids(table) == [0, 1, 2]
+    assert error_of(guarded(tmp_path, "restore", table, version=2))["type"] == "SubjectReturns"
+
+
+def test_a_publication_that_meets_an_erasure_is_not_made(tmp_path: Path) -> None:
+    """The delete of the erasure does not see the staged row, and does not conflict with it: the ledger shows it."""
+    table = make_table(tmp_path / "t", rows(3), properties={"delta.isolationLevel": "WriteSerializable"})
+    source = tmp_path / "source.parquet"
+    pq.write_table(rows(2, start=ERASED), source)
+    handle = stage("write", table, source={"format": "parquet", "path": str(source)})
+    ledger_at(tmp_path)
+
+    def erased() -> None:
+        other = Table.open(table.uri)
+        erase(other, tmp_path, is_deleted=False)
+        committed(run(None, "delete", other, predicate="id = 2"))
+
+    with after_comparison(2, erased):
+        error = error_of(_publish(tmp_path, handle))
+    assert error["type"] == "SubjectReturns"
+    assert ids(table) == [0, 1]
+
+
+def test_the_keys_are_in_no_description_but_that_of_the_process(tmp_path: Path) -> None:
+    spec = job_spec(operation="restore", table_uri="/t", arguments={"version": 1})
+    spec = dataclasses.replace(spec, ledger_uri="/ledger", ledger_keys=(SECRET,))
+    assert SECRET not in spec.to_json()
+    assert SECRET not in repr(spec)
+    assert JobSpec.from_json(spec.to_json(with_key=True)).ledger_keys == (SECRET,)
