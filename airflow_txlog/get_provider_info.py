@@ -101,17 +101,7 @@ def _connection_fields() -> dict[str, Any]:
             "string",
             "A URL with {table} in it. Each task links to it. Empty: [txlog] table_url.",
         ),
-        "erasure_ledger": _field(
-            "Ledger of erasures",
-            "string",
-            "The Delta table with digests of erased subjects. Restores, rollbacks, publications, clones, conversions "
-            "and full refreshes are refused if they would bring one back.",
-        ),
-        "erasure_key_conn_id": _field(
-            "Key of the ledger",
-            "string",
-            "The connection whose password is the key of the ledger's digests.",
-        ),
+        **_erasure_fields(),
         "strict_writers": _field(
             "Strict writers",
             "boolean",
@@ -129,6 +119,22 @@ def _connection_fields() -> dict[str, Any]:
             "boolean",
             "Read rows of files outside of a table's folder, which a shallow clone references, with this worker's "
             "permissions. Only for tables whose writers you trust with this.",
+        ),
+    }
+
+
+def _erasure_fields() -> dict[str, Any]:
+    return {
+        "erasure_ledger": _field(
+            "Ledger of erasures",
+            "string",
+            "The Delta table with digests of erased subjects. Restores, rollbacks, publications, clones, conversions "
+            "and full refreshes are refused if they would bring one back.",
+        ),
+        "erasure_key_conn_id": _field(
+            "Key of the ledger",
+            "string",
+            "The connection whose password is the key of the ledger's digests.",
         ),
     }
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_txlog.cli import ledger, printing
+from airflow_txlog.cli import ledgers, printing
 from airflow_txlog.cli.changing import alter, clone, convert, rollback
 from airflow_txlog.cli.increments import reset_watermark, show_watermarks
 from airflow_txlog.cli.keeping import staged, traces, upkeep
@@ -216,7 +216,7 @@ def restore(table: Table, args: Namespace) -> Answer:
     asked = f"version {args.table_version}" if moment is None else args.timestamp
     before = table.snapshot().version
     confirm(f"Restore {table.uri}, now at version {before}, to {asked}?", args.yes)
-    table.guard = ledger.guard_of(TxlogHook(args.conn_id or None), table)
+    table.guard = ledgers.guard_of(TxlogHook(args.conn_id or None), table)
     version = table.restore(args.table_version, moment, ignore_missing=args.ignore_missing)
     document = {"table": table.uri, "version": version, "committed": version > before}
     answer = f"restored by version {version}" if version > before else f"already at version {version}: nothing to do"
@@ -237,9 +237,9 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "clone": clone,
     "staged": staged,
     "traces": traces,
-    "ledger create": ledger.create,
-    "ledger show": ledger.show,
-    "ledger rotate": ledger.rotate,
+    "ledger create": ledgers.create,
+    "ledger show": ledgers.show,
+    "ledger rotate": ledgers.rotate,
     "incremental show": show_watermarks,
     "incremental reset": reset_watermark,
 }

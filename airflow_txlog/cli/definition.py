@@ -184,16 +184,6 @@ def get_cli_commands() -> list[GroupCommand]:
             _command("reset", "Set the watermark of a consumer; no row changes", *reset, of="incremental"),
         ),
     )
-    key = _arg("--key-conn-id", required=True, metavar="ID", help="The connection whose password is the newest key")
-    ledger = GroupCommand(
-        name="ledger",
-        help="The ledger of erased subjects, which no restore, clone or refresh brings back",
-        subcommands=(
-            _command("create", "Create an empty ledger, unless it exists", of="ledger"),
-            _command("show", "The erasures in a ledger: requests, tables, columns and keys", of="ledger"),
-            _command("rotate", "Digest all subjects once more, by the newest key", key, _YES, of="ledger"),
-        ),
-    )
     history = (_limit(20), _arg("--check", action="store_true", help="Also report problems of the table, with advice"))
     return [
         GroupCommand(
@@ -215,11 +205,24 @@ def get_cli_commands() -> list[GroupCommand]:
                 ),
                 _command("restore", "Restore an earlier version", *restore),
                 incremental,
-                ledger,
+                _ledger(),
                 _command("rollback", "Undo the commits of a run, on all tables or on none", *_ROLLBACK),
             ),
         )
     ]
+
+
+def _ledger() -> GroupCommand:
+    key = _arg("--key-conn-id", required=True, metavar="ID", help="The connection whose password is the newest key")
+    return GroupCommand(
+        name="ledger",
+        help="The ledger of erased subjects, which no restore, clone or refresh brings back",
+        subcommands=(
+            _command("create", "Create an empty ledger, unless it exists", of="ledger"),
+            _command("show", "The erasures in a ledger: requests, tables, columns and keys", of="ledger"),
+            _command("rotate", "Digest all subjects once more, by the newest key", key, _YES, of="ledger"),
+        ),
+    )
 
 
 def _command(name: str, help: str, *args: Arg, of: str = "") -> ActionCommand:

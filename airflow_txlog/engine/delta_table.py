@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine import checkpointing
+from airflow_txlog.engine.commit.content.attempt import Guard
 from airflow_txlog.engine.commit.creation import holds_files_of_others, new_table
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed
-from airflow_txlog.engine.commit.transaction import Guard, Transaction
+from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.commit.writers import check_writers
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.segment import list_segment

@@ -1,4 +1,4 @@
-"""Keyed digests of values: they identify a subject to the holder of the key, and to nobody else.
+"""Keyed digests of values: they identify a subject to the holder of the key alone.
 
 A digest is an HMAC-SHA256 of a value in its canonical form. Two values have one form if a table that keeps the value
 may store the one as the other: an integer in a wider column, a decimal with more zeros, a date as its midnight, a text
@@ -6,7 +6,7 @@ in another normal form of Unicode. A text, a number and bytes never share a form
 under one key never change, because reports and ledgers keep them for years.
 
 Keys are given oldest first. A digest by several keys is the digest of a digest, so a ledger gets a new key without the
-values. Once the keys are destroyed, nobody can tell whose digest it is.
+values. Once the keys are destroyed, no one can find out whose digest it is.
 Source: RFC 2104; Unicode Standard Annex 15.
 """
 
@@ -69,7 +69,8 @@ class DigestKey:
         inner, outer = self._started[0].copy(), self._started[1].copy()
         inner.update(message)
         outer.update(inner.digest())
-        return outer.digest()
+        found: bytes = outer.digest()
+        return found
 
     @cached_property
     def _started(self) -> tuple[Any, Any]:
