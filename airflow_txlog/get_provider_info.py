@@ -136,6 +136,11 @@ def _erasure_fields() -> dict[str, Any]:
             "string",
             "The connection whose password is the key of the ledger's digests.",
         ),
+        "erasure_on_return": _field(
+            "Erased subjects that return",
+            "string",
+            "refuse (the default), or delete: restores, rollbacks and conversions leave their rows out.",
+        ),
     }
 
 

@@ -98,7 +98,8 @@ class JobSpec:
     load code. `saved_work_key` (64 hexadecimal digits): the key with which the tries of this work name and sign their
     saved work; null: the job trusts and saves none. It is a secret and decides nothing, so specs that differ only in it
     are equal, and it is not in the `repr`. `ledger_uri`: the ledger of erased subjects, for an operation that may bring
-    rows back. `ledger_keys`: the keys of its digests, the oldest first; they are secrets, as `saved_work_key` is.
+    rows back; with `leaves_out_erased` it leaves their rows out, if it can, and is not refused. `ledger_keys`: the keys
+    of its digests, the oldest first; they are secrets, as `saved_work_key` is.
 
     Raises InvalidJobSpec, whose `argument` is the dotted name of the invalid field.
     """
@@ -117,6 +118,7 @@ class JobSpec:
     access: Annotated[Access, Meta(description="an Access")] = PLAIN
     unrestricted: Annotated[tuple[str, ...], Meta(description="a list")] = ()
     ledger_uri: Annotated[str, Meta(pattern=ABSOLUTE, description="an absolute path or a URI")] | None = None
+    leaves_out_erased: bool = False
     ledger_keys: Annotated[tuple[str, ...], Meta(description="a list")] = field(default=(), repr=False, compare=False)
     saved_work_key: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", description="64 hexadecimal digits")] | None = (
         field(default=None, repr=False, compare=False)

@@ -4,7 +4,8 @@ A connection is optional. `host` is the base (a folder or URI) of relative table
 (settings of every job), `storage_options` (how stores are opened), `storage_conn_id` (the connection whose credentials
 open them, see docs/credentials.md), `runner`, `spark_conn_id` (the connection of its cluster), `history_url` and
 `table_url` (the pages of a commit and of a table), `strict_writers` (see docs/writers.md), `allow_absolute_paths`, and
-`erasure_ledger` with `erasure_key_conn_id` (the ledger of erased subjects, see docs/erasure.md). It holds no secret.
+`erasure_ledger` with `erasure_key_conn_id` and `erasure_on_return` (the ledger of erased subjects, see
+docs/erasure.md). It holds no secret.
 Invariant: neither a connection nor a table is read before a method is called. A hook keeps the tables that it opened,
 so looking at one again is one small request.
 """
@@ -152,7 +153,9 @@ class TxlogHook(RowWritingHook):
         if isinstance(runner, str) and runner in CONNECTION_TYPES and CONNECTION_TYPES[runner] is None:
             settings = {**_configured_size(), **settings}
         if spec.operation.may_bring_back and self.ledger_uri is not None:
-            spec = spec.replace(ledger_uri=self.ledger_uri, ledger_keys=self.ledger_keys)
+            spec = spec.replace(
+                ledger_uri=self.ledger_uri, ledger_keys=self.ledger_keys, leaves_out_erased=self.leaves_out_erased
+            )
         unrestricted = spec.unrestricted if only_tunes(settings) else (*spec.unrestricted, "spark_conf")
         return spec.replace(
             spark_conf={**settings, **spec.spark_conf},
@@ -191,6 +194,20 @@ class TxlogHook(RowWritingHook):
         """The ledger of erased subjects (`erasure_ledger`), with which jobs that may bring rows back are compared."""
         given = self._extra.get("erasure_ledger")
         return self.table_uri(given) if given else None
+
+    @property
+    def leaves_out_erased(self) -> bool:
+        """Whether a job leaves out rows of erased subjects, if it can, instead of being refused (`erasure_on_return`).
+
+        Raises InvalidJobSpec for another value than "refuse" and "delete".
+        """
+        given = self._extra.get("erasure_on_return") or "refuse"
+        if given not in ("refuse", "delete"):
+            raise InvalidJobSpec(
+                f'Connection {self.txlog_conn_id}: erasure_on_return must be "refuse" or "delete". Nothing was read.',
+                argument="erasure_on_return",
+            )
+        return bool(given == "delete")
 
     @property
     def ledger_keys(self) -> tuple[str, ...]:

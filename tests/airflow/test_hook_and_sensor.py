@@ -17,6 +17,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, InvalidInput, InvalidJobSpec, TableNotFound
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.operators.maintenance import CheckpointOperator
+from airflow_txlog.operators.restore import DeltaRestoreOperator
 from airflow_txlog.sensors.table_version import TableVersionSensor
 from airflow_txlog.storage import Access
 from tests.helpers.paths import ROOT
@@ -348,3 +349,29 @@ def test_the_sensor_needs_no_spark() -> None:
         "assert not {'pyspark', 'py4j'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_jobs_that_may_bring_rows_back_get_the_ledger_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = {"erasure_ledger": "erased", "erasure_key_conn_id": "keys", "erasure_on_return": "delete"}
+    keys = {"conn_type": "generic", "password": "b" * 64, "extra": {"previous_secrets": '["' + "a" * 64 + '"]'}}
+    monkeypatch.setenv("AIRFLOW_CONN_KEYS", json.dumps(keys))
+
+    def spec_of(operation: type[Any], extra: dict[str, str], **arguments: Any) -> JobSpec:
+        connection = {"conn_type": "txlog", "host": "/lake", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+        operator: Any = operation(task_id="x", table_uri="t", txlog_conn_id="lake", **arguments)
+        spec: JobSpec = operator.job_spec({})
+        return spec
+
+    found = spec_of(DeltaRestoreOperator, ledger, version=1)
+    assert (found.ledger_uri, found.leaves_out_erased) == ("/lake/erased", True)
+    assert found.ledger_keys == ("a" * 64, "b" * 64)
+    # Other jobs do not even read the connection of the key.
+    monkeypatch.delenv("AIRFLOW_CONN_KEYS")
+    found = spec_of(CheckpointOperator, ledger)
+    assert (found.ledger_uri, found.ledger_keys) == (None, ())
+    with pytest.raises(InvalidJobSpec, match="erasure_key_conn_id"):
+        spec_of(DeltaRestoreOperator, {"erasure_ledger": "erased"}, version=1)
+    monkeypatch.setenv("AIRFLOW_CONN_KEYS", json.dumps(keys))
+    with pytest.raises(InvalidJobSpec, match="erasure_on_return"):
+        spec_of(DeltaRestoreOperator, {**ledger, "erasure_on_return": "maybe"}, version=1)

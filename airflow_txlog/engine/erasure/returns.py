@@ -8,9 +8,9 @@ erasure may have recorded its subjects and deleted their rows in between.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,7 @@ from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
 from airflow_txlog.engine.table.schema.types import StructField, StructType, VariantType
-from airflow_txlog.engine.table.snapshot.files import stated_count
+from airflow_txlog.engine.table.snapshot.files import action_keys, file_keys, stated_count
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import SubjectReturns
 from airflow_txlog.storage.base import Store, check_may_read
@@ -59,6 +59,8 @@ class Returning:
     positions: list[pa.Array] = field(default_factory=list)
     """Their ordinals in the file, by column; a row may occur twice."""
     is_whole: bool = False
+    is_exact: bool = True
+    """Whether the rows are known: a member of a list does not show its row."""
 
     @property
     def rows(self) -> pa.Array:
@@ -71,11 +73,16 @@ class Returning:
         return len(self.rows) if stated is None else stated
 
 
+LeaveOut = Callable[[Snapshot | None, Incoming, Sequence[Returning]], list[Add | None]]
+"""Writes files again without their rows of erased subjects; None for a file of which no row is left."""
+
+
 class ReturnGuard:
     """Lets no commit bring erased subjects back into a table. See `engine.commit.content.attempt.Guard`.
 
     `uris` and `table_ids`: further tables whose erasures count, such as the source of a clone. `every_table`: the
-    erasures of all tables count, because the files may be of any.
+    erasures of all tables count, because the files may be of any. `leave_out`: the rows are left out of the files, and
+    the commit is not refused.
     """
 
     def __init__(
@@ -86,32 +93,50 @@ class ReturnGuard:
         uris: Collection[str] = (),
         table_ids: Collection[str] = (),
         every_table: bool = False,
+        leave_out: LeaveOut | None = None,
     ) -> None:
         self._ledger = ledger
         self._store = store
         self._uris = {store.root, *uris}
         self._table_ids = set(table_ids)
         self._every_table = every_table
+        self._leave_out = leave_out
         self._incoming: Incoming | None = None
         self._version: int | None = None
 
     def admitted(
         self, snapshot: Snapshot | None, metadata: Metadata | None, adds: Sequence[Add], changes: Sequence[Cdc]
     ) -> Sequence[Add]:
-        """Return the files that the commit may add: all of them. Raises SubjectReturns, and the errors of `check`."""
+        """Return the files that the commit may add: all of them, or copies of some. Raises the errors of `check`."""
         assert metadata is not None
         root = self._store.root
         have = set[str]()
         if snapshot is not None and adds:
-            paths = {canonical_path(add.path, root) for add in adds}
-            live = snapshot.state.files.at_paths(paths).column("path").to_pylist()
-            have = {canonical_path(path, root) for path in live}
-        # A file that only gets another deletion vector brings no row back.
-        coming = [add for add in adds if canonical_path(add.path, root) not in have]
+            live = snapshot.state.files.at_paths({canonical_path(add.path, root) for add in adds})
+            have = set(file_keys(live, root).to_pylist())
+        # A file with another deletion vector may show rows that the present one deletes.
+        coming = [add for add, key in zip(adds, action_keys(adds, root), strict=True) if key not in have]
         files = [*coming, *map(_as_add, changes)]
         self._table_ids.add(metadata.id)
-        self.check(Incoming(files=files, metadata=metadata, root=root, store=self._store))
-        return adds
+        incoming = Incoming(files=files, metadata=metadata, root=root, store=self._store)
+        if self._leave_out is None or changes:
+            self.check(incoming)
+            return adds
+        instead = self.without_subjects(snapshot, incoming)
+        return [each for add in adds if (each := instead.get(add.path, add)) is not None]
+
+    def without_subjects(self, snapshot: Snapshot | None, incoming: Incoming) -> dict[str, Add | None]:
+        """Return the copies without erased subjects, by the paths of their files. Raises the errors of `check`."""
+        version = self._ledger.version() if incoming.files else None
+        found = self.returning(incoming) if incoming.files else []
+        if found and (self._leave_out is None or not all(each.is_exact for each in found)):
+            raise self._refused(found)
+        copies = self._leave_out(snapshot, incoming, found) if found and self._leave_out is not None else []
+        instead = {each.add.path: copy for each, copy in zip(found, copies, strict=True)}
+        left = [each for add in incoming.files if (each := instead.get(add.path, add)) is not None]
+        # An erasure that is recorded from now on is one that these files were not compared with.
+        self._incoming, self._version = replace(incoming, files=left), version
+        return instead
 
     def check(self, incoming: Incoming) -> None:
         """Raise SubjectReturns if a file holds an erased subject.
@@ -254,6 +279,7 @@ class _Search:
                 found.requests |= requests
                 found.columns.add(sought.path)
                 found.positions.append(pc.add(rows if is_by_row else pa.array([0], pa.int64()), start))
+                found.is_exact &= is_by_row
 
     def _matches(self, values: pa.Array, erased: Sequence[ErasedSubjects]) -> tuple[set[str], pa.Array]:
         """Return the requests whose subjects are among the values, and the places of these."""

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from airflow_txlog.engine import DeltaTable
+from airflow_txlog.contract.wording import plural
+from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.ledger import Ledger
-from airflow_txlog.engine.erasure.returns import ReturnGuard
+from airflow_txlog.engine.erasure.returns import Incoming, ReturnGuard, Returning
+from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.errors import LedgerKeyMissing
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.files.rows_left_out import RowsLeftOut
 
 
 def guard_of(
-    context: LogContext, *, uris: Collection[str] = (), table_ids: Collection[str] = (), every_table: bool = False
+    context: LogContext,
+    *,
+    uris: Collection[str] = (),
+    table_ids: Collection[str] = (),
+    every_table: bool = False,
+    may_leave_out: bool = False,
 ) -> ReturnGuard | None:
     """Return the guard of the job's table; None if the job has no ledger. The arguments are those of `ReturnGuard`.
+
+    `may_leave_out`: the job can leave rows out, because the files were not staged by it. It does so if its connection
+    wants that.
 
     Raises LedgerKeyMissing for a ledger without any key.
     """
@@ -31,4 +42,20 @@ def guard_of(
         )
     keys = [DigestKey.of(text, "a key of the ledger") for text in spec.ledger_keys]
     table = DeltaTable.at(spec.ledger_uri, context.store.access, limits=context.limits)
-    return ReturnGuard(Ledger(table, keys), context.store, uris=uris, table_ids=table_ids, every_table=every_table)
+
+    def leave_out(snapshot: Snapshot | None, incoming: Incoming, found: Sequence[Returning]) -> list[Add | None]:
+        copies = RowsLeftOut(context, snapshot, incoming)
+        with context.step("leave out"):
+            made = [copies.copy(number, each) for number, each in enumerate(found)]
+        rows, files = sum(each.count for each in found), plural(len(found), "file")
+        context.log(f"{plural(rows, 'row')} of erased subjects in {files} left out again, as the ledger demands")
+        return made
+
+    return ReturnGuard(
+        Ledger(table, keys),
+        context.store,
+        uris=uris,
+        table_ids=table_ids,
+        every_table=every_table,
+        leave_out=leave_out if may_leave_out and spec.leaves_out_erased else None,
+    )

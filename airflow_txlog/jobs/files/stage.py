@@ -37,7 +37,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bin_number, bins_for, run_here
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.sql.expectations import expectations_of
-from airflow_txlog.storage import StoreReference
+from airflow_txlog.storage import Store, StoreReference
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,29 +61,40 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata, clus
     `clustering`: the clustering columns, as paths of physical names. Raises InvalidProperty if the table demands files
     that this engine does not write, UnsupportedFeature if no file can hold its rows.
     """
-    properties = TableProperties(metadata.configuration, context.root)
+    plain = plain_layout(context.store, protocol, metadata, clustering, context.job_id)
     schema = table_schema(metadata, context.root)
-    check_rows_have_place(schema, metadata.partition_columns, context.root)
     expectations = tuple(each.expected for each in expectations_of(context, schema))
     columns = to_arrow(bare_columns(schema))
     samples = samples_layout(context, columns)
-    # The metadata may spell a partition column in another case than the schema.
-    partition_columns = [(name, schema.find(name)) for name in metadata.partition_columns]
-    return Layout(
-        store=StoreReference.of(context.store),
-        schema=arrow_schema(schema, mapping_mode(metadata.configuration, context.root)),
-        partition_columns=tuple(name if found is None else found.name for name, found in partition_columns),
-        job_id=context.job_id,
-        indexed_columns=indexed_columns(schema, properties, clustering),
-        num_indexed_columns=properties.num_indexed_columns,
+    return replace(
+        plain,
         must_check=may_break_rules(metadata, schema) or any(each.condition is None for each in expectations),
-        target_bytes=properties.target_file_bytes or TARGET_BYTES_DEFAULT,
-        parquet=properties.parquet,
-        materializes="materializePartitionColumns" in writer_features(protocol),
         expectations=expectations,
         discards=context.is_dry_run,
         elsewhere=samples or quarantine_layout(context, columns, expectations),
         samples=None if samples is None else MOST_SAMPLES,
+    )
+
+
+def plain_layout(
+    store: Store, protocol: Protocol | None, metadata: Metadata, clustering: Iterable[Path], job_id: str
+) -> Layout:
+    """Return the layout of files of a table for rows that were checked before. Raises as `layout_for` does."""
+    properties = TableProperties(metadata.configuration, store.root)
+    schema = table_schema(metadata, store.root)
+    check_rows_have_place(schema, metadata.partition_columns, store.root)
+    # The metadata may spell a partition column in another case than the schema.
+    partition_columns = [(name, schema.find(name)) for name in metadata.partition_columns]
+    return Layout(
+        store=StoreReference.of(store),
+        schema=arrow_schema(schema, mapping_mode(metadata.configuration, store.root)),
+        partition_columns=tuple(name if found is None else found.name for name, found in partition_columns),
+        job_id=job_id,
+        indexed_columns=indexed_columns(schema, properties, clustering),
+        num_indexed_columns=properties.num_indexed_columns,
+        target_bytes=properties.target_file_bytes or TARGET_BYTES_DEFAULT,
+        parquet=properties.parquet,
+        materializes=protocol is not None and "materializePartitionColumns" in writer_features(protocol),
     )
 
 

@@ -28,7 +28,7 @@ def restore(context: LogContext) -> JobResult:
     """
     with context.step("open"):
         table = context.table
-        table.guard = guard_of(context)
+        table.guard = guard_of(context, may_leave_out=True)
         tx = table.begin()
     snapshot, application = tx.snapshot, context.spec.application
     assert snapshot is not None

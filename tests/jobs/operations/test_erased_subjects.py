@@ -8,19 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger
 from airflow_txlog.engine.erasure.returns import ReturnGuard
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.locations import PLAIN
-from tests.helpers.jobs import KEY, application, committed, error_of, files_on_disk, ids, rows, run
+from tests.helpers.jobs import KEY, application, committed, error_of, files_on_disk, ids, read_alike, rows, run
+from tests.helpers.racing import Killed
 from tests.helpers.rows import append, make_table
 from tests.helpers.specs import job_spec
 from tests.helpers.staged import discard, stage, work_of
@@ -52,12 +55,15 @@ def guarded(
     log: Any = None,
     secrets: tuple[str, ...] = (SECRET,),
     work: ApplicationTransaction | None = None,
+    leaves_out: bool = False,
     **arguments: Any,
 ) -> JobResult:
     """Run a job whose connection names the ledger, as its process reads it."""
     uri = table.uri if isinstance(table, Table) else str(table)
     spec = job_spec(operation=operation, table_uri=uri, arguments=arguments, application=work)
-    spec = dataclasses.replace(spec, ledger_uri=str(folder / "ledger"), ledger_keys=secrets)
+    spec = dataclasses.replace(
+        spec, ledger_uri=str(folder / "ledger"), ledger_keys=secrets, leaves_out_erased=leaves_out
+    )
     if work is not None:
         spec = dataclasses.replace(spec, saved_work_key=KEY)
     return run_job(JobSpec.from_json(spec.to_json(with_key=True)), None, log=log)
@@ -251,3 +257,98 @@ def test_the_keys_are_in_no_description_but_that_of_the_process(tmp_path: Path) 
     assert SECRET not in spec.to_json()
     assert SECRET not in repr(spec)
     assert JobSpec.from_json(spec.to_json(with_key=True)).ledger_keys == (SECRET,)
+
+
+# --- left out again ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_job_leaves_the_subject_out_if_it_can_and_is_refused_else(
+    tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(guarded.__kwdefaults__, "leaves_out", True)
+    result = way(tmp_path, ERASED)
+    if way in (restored, rolled_back, converted):
+        committed(result)
+        table = Table.open(tmp_path / "t")
+        assert ids(table) == [0, 1, 2, 5]
+        read_alike(table)
+        assert table.snapshot().num_files == 2
+    else:
+        assert error_of(result)["type"] == "SubjectReturns"
+
+
+def test_a_restore_leaves_a_subject_out_once_for_all_of_its_tries(tmp_path: Path) -> None:
+    table, work = make_table(tmp_path / "t", rows(3), rows(2, start=ERASED)), application()
+    erase(table, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transaction, "_checked_attempt", _killed)
+        with pytest.raises(Killed):
+            guarded(tmp_path, "restore", table, version=2, work=work, leaves_out=True)
+    assert ids(table) == [0, 1, 2]
+    committed(guarded(tmp_path, "restore", table, version=2, work=work, leaves_out=True))
+    again = guarded(tmp_path, "restore", table, version=2, work=work, leaves_out=True)
+    assert (again.status, ids(table), table.latest_version()) == ("already_done", [0, 1, 2, 5], 4)
+
+
+def _killed(*arguments: Any) -> None:
+    raise Killed
+
+
+def test_rows_that_are_left_out_need_no_place_in_a_partition(tmp_path: Path) -> None:
+    """A file of which every row is of the subject is not added, and its bytes are not read."""
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+    table = Table.create(str(tmp_path / "t"), schema, partition_by=["id"])
+    append(table, [{"id": id, "n": n} for id in (1, ERASED) for n in range(3)])
+    erase(table, tmp_path)
+    lines: list[str] = []
+    committed(guarded(tmp_path, "restore", table, version=1, leaves_out=True, log=lines.append))
+    assert [row["id"] for row in table.to_arrow().to_pylist()] == [1, 1, 1]
+    assert any("3 rows of erased subjects in 1 file left out" in line for line in lines)
+
+
+@pytest.mark.parametrize("mode", ["none", "name", "id"])
+def test_other_rows_keep_everything(tmp_path: Path, mode: str) -> None:
+    """With row ids, a deletion vector, a mapping of columns, partitions with odd values and a change feed."""
+    properties = {
+        "delta.columnMapping.mode": mode,
+        "delta.enableRowTracking": "true",
+        "delta.enableDeletionVectors": "true",
+        "delta.enableChangeDataFeed": "true",
+    }
+    schema = pa.schema([("p", pa.string()), ("id", pa.int64()), ("who", pa.struct([("name", pa.string())]))])
+    table = Table.create(str(tmp_path / "t"), schema, partition_by=["p"], properties=properties)
+    parts = ["a/b=c %41", "é", None]
+    append(table, [{"p": p, "id": id, "who": {"name": f"n{id}"}} for p in parts for id in range(10)])
+    committed(run(None, "delete", table, predicate="id = 2"))
+    before, ids_before = _sorted(table), _row_ids(table)
+    version = table.latest_version()
+    erase(table, tmp_path)
+    committed(guarded(tmp_path, "restore", table, version=version, leaves_out=True))
+    after = _sorted(table)
+    assert after == [row for row in before if row["id"] != ERASED]
+    assert len(after) == 24
+    assert _row_ids(table) == {(row["p"], row["id"]): ids_before[row["p"], row["id"]] for row in after}
+    read_alike(table)
+
+
+def _sorted(table: Table) -> list[dict[str, Any]]:
+    return sorted(table.to_arrow().to_pylist(), key=lambda row: (str(row["p"]), row["id"]))
+
+
+def _row_ids(table: Table) -> dict[tuple[Any, int], int]:
+    """The row id of each row, by its partition and its `id`: the one in its file, or else from the file's first one."""
+    snapshot = table.snapshot()
+    (name,) = (value for key, value in snapshot.properties.items() if key.endswith("RowIdColumnName"))
+    column = snapshot.delta_schema.find("id")
+    assert column is not None
+    found = {}
+    files = snapshot.files()
+    for add, deleted in zip(files.to_pylist(), snapshot.deleted_rows(files), strict=True):
+        place = Path(table.uri.removeprefix("file://")) / unquote(add["path"])
+        (partition,) = dict(add["partition_values"]).values()
+        for number, row in enumerate(pq.ParquetFile(place).read().to_pylist()):
+            if deleted is None or number not in deleted.positions().to_pylist():
+                given = row.get(name)
+                found[partition, row[column.physical_name]] = add["base_row_id"] + number if given is None else given
+    return found

@@ -59,7 +59,7 @@ _NOT_YET = {"delta.constraints.": "no row was compared with it", "delta.feature.
 def convert(context: LogContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
     # A folder does not show which table its files were of.
-    context.table.guard = guard_of(context, every_table=True)
+    context.table.guard = guard_of(context, every_table=True, may_leave_out=True)
     job, is_dry_run = _Convert(context), context.record(Convert).dry_run or None
     result = job.dry_run() if is_dry_run else run_attempts(context, job.plan, begin_absent=job.begin_absent)
     return dataclasses.replace(
