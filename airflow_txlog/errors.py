@@ -373,6 +373,12 @@ class AuditFailed(TxlogError, facts="table id failed"):
     """A staged change does not pass its audits. `failed`: their names, with the number of rows if known."""
 
 
+class ErasureIncomplete(TxlogError, facts="request_id report left"):
+    """Objects of a table still hold a subject, or could not be read. `left`: how many, by table. See the report."""
+
+    left: dict[str, int] | None
+
+
 class CannotRollBack(TxlogError, facts="in_the_way"):
     """Later commits may have built on those to undo. `in_the_way`: their versions by table. Nothing was changed."""
 

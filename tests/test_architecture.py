@@ -90,7 +90,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "lineage": ("airflow", "openlineage", "sqlglot"),
     # Tokens of an identity, by the packages that the cloud's own client brings.
     # YARN's HTTP interface, by the package that Airflow's Spark provider brings.
-    "hooks": ("airflow", "google", "azure", "requests"),
+    # The signature of an erasure report, by the package with which Airflow encrypts its connections.
+    "hooks": ("airflow", "google", "azure", "requests", "cryptography"),
     # By which Airflow itself has blocking calls made outside of the triggerer's event loop.
     "triggers": ("airflow", "asgiref"),
     "cli": ("airflow", "rich"),
@@ -120,7 +121,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine.commit": ("transaction", "loop | creation", "conflicts | writers", "content"),
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
-    "contract": ("wording", "job", "restrictions", "operations", "parameters"),
+    "contract": ("wording", "job", "restrictions", "operations", "parameters", "erasure"),
     "exactly_once": ("exchange", "transactions"),
     "jobs": (
         "submitted_main | cluster_main | server_main | archive_main",
@@ -147,7 +148,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "changes",
         "update | upsert | write | upkeep",
         "delete",
-        "alter | audit | merge | optimize | publish | restore | rollback | truncate | convert | clone | maintenance",
+        "alter | audit | merge | optimize | publish | restore | rollback | truncate | convert | clone | maintenance"
+        " | verify_erasure",
     ),
 }
 MAX_MODULES_IN_A_FOLDER = 20
@@ -160,6 +162,7 @@ SHARED_NAMES = {
     "base": "what all operators, records, stores or runners have in common",
     "job": "its description and its result; and of the operation whose folder it is in",
     "progress": "of a job: shown by its process, and read by its operator",
+    "erasure": "its traces, its report, its operators, and its command",
     "errors": "the provider's errors, and Spark's",
     "maintenance": "checkpoints and vacuums, as jobs and as operators",
     "memory": "a store in memory; a job's memory of its work",

@@ -17,6 +17,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import ledgers, printing
 from airflow_txlog.cli.changing import alter, clone, convert, rollback
+from airflow_txlog.cli.erasure import verify_report
 from airflow_txlog.cli.increments import reset_watermark, show_watermarks
 from airflow_txlog.cli.keeping import staged, traces, upkeep
 from airflow_txlog.cli.printing import Answer, ShownColumn, confirm
@@ -43,7 +44,11 @@ def run(name: str, args: Namespace) -> None:
     printing.logs_to_stderr()
     spare_memory()
     try:
-        answer = _COMMANDS[name](_open(name, args), args)
+        if args.conn_id or name in _OF_NO_TABLE:
+            # A shell command of Airflow may read connections from the database, as the scheduler does. The SDK under
+            # the hooks does so only in a process with this variable.
+            os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+        answer = _OF_NO_TABLE[name](args) if name in _OF_NO_TABLE else _COMMANDS[name](_open(name, args), args)
     except UsageError as error:
         printing.say(error)
         if args.as_json:
@@ -243,16 +248,13 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "incremental show": show_watermarks,
     "incremental reset": reset_watermark,
 }
+_OF_NO_TABLE: dict[str, Callable[[Namespace], Answer]] = {"erasure verify": verify_report}
 
 
 # --- arguments ------------------------------------------------------------------------------------------------------
 
 
 def _open(name: str, args: Namespace) -> Table:
-    if args.conn_id:
-        # A shell command of Airflow may read connections from the database, as the scheduler does. The SDK under the
-        # hooks does so only in a process with this variable.
-        os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     hook = TxlogHook(args.conn_id or None)
     uri = uri_of(hook, args.table, args)
     if name in ("history", "upkeep", "convert", "clone", "rollback", "ledger create"):

@@ -139,6 +139,11 @@ _TRACES = (
     _arg("--column", required=True, metavar="NAME", help="The column of the values, or a member: address.mail"),
     _arg("--values", required=True, metavar="FILE", help="A file with one value on each line; -: standard input"),
 )
+_CHECK_REPORT = (
+    _arg("report", metavar="REPORT", help="The JSON document: a path, a URI, or with --conn-id a name"),
+    _arg("--public-key", metavar="KEY", help="The controller's public key: 64 hexadecimal digits"),
+    _arg("--signing-conn-id", metavar="ID", help="Instead of --public-key: the connection with the private key"),
+)
 _ROLLBACK = (
     _arg("others", nargs="*", metavar="TABLE", help="More tables or folders"),
     _arg("--run-id", required=True, metavar="RUN", help="The run whose commits are undone"),
@@ -170,20 +175,6 @@ def get_cli_commands() -> list[GroupCommand]:
         _each("--set-property", "set_properties", _PAIR, "A property of the clone, instead of the one of SOURCE"),
         _YES,
     )
-    reset = (
-        _arg("--consumer", required=True, metavar="NAME", help="The consumer whose watermark is set"),
-        _arg("--to-version", type=int, required=True, metavar="N", help="The last processed version; -1: none"),
-        _arg("--source", metavar="SOURCE", help="The source, in the form of TABLE (default: the watermark's)"),
-        _YES,
-    )
-    incremental = GroupCommand(
-        name="incremental",
-        help="The watermarks of incremental tasks: the last processed versions of their sources",
-        subcommands=(
-            _command("show", "The consumers of a table and their watermarks", of="incremental"),
-            _command("reset", "Set the watermark of a consumer; no row changes", *reset, of="incremental"),
-        ),
-    )
     history = (_limit(20), _arg("--check", action="store_true", help="Also report problems of the table, with advice"))
     return [
         GroupCommand(
@@ -204,8 +195,9 @@ def get_cli_commands() -> list[GroupCommand]:
                     "traces", "Find objects that still contain a value, also in deleted rows and the log", *_TRACES
                 ),
                 _command("restore", "Restore an earlier version", *restore),
-                incremental,
+                _incremental(),
                 _ledger(),
+                _erasure(),
                 _command("rollback", "Undo the commits of a run, on all tables or on none", *_ROLLBACK),
             ),
         )
@@ -221,6 +213,38 @@ def _ledger() -> GroupCommand:
             _command("create", "Create an empty ledger, unless it exists", of="ledger"),
             _command("show", "The erasures in a ledger: requests, tables, columns and keys", of="ledger"),
             _command("rotate", "Digest all subjects once more, by the newest key", key, _YES, of="ledger"),
+        ),
+    )
+
+
+def _incremental() -> GroupCommand:
+    reset = (
+        _arg("--consumer", required=True, metavar="NAME", help="The consumer whose watermark is set"),
+        _arg("--to-version", type=int, required=True, metavar="N", help="The last processed version; -1: none"),
+        _arg("--source", metavar="SOURCE", help="The source, in the form of TABLE (default: the watermark's)"),
+        _YES,
+    )
+    return GroupCommand(
+        name="incremental",
+        help="The watermarks of incremental tasks: the last processed versions of their sources",
+        subcommands=(
+            _command("show", "The consumers of a table and their watermarks", of="incremental"),
+            _command("reset", "Set the watermark of a consumer; no row changes", *reset, of="incremental"),
+        ),
+    )
+
+
+def _erasure() -> GroupCommand:
+    return GroupCommand(
+        name="erasure",
+        help="Reports on the erasure of personal data",
+        subcommands=(
+            ActionCommand(
+                name="verify",
+                help="Check that a report is signed and unchanged, and that every object in it passes",
+                func=_run("erasure verify"),
+                args=(*_CHECK_REPORT, _CONN_ID, _JSON),
+            ),
         ),
     )
 

@@ -231,7 +231,8 @@ class Details:
     `arguments_changed`: the work was already done, with other arguments than the spec's. `files` (the first ones),
     `dry_run` and `mode` are those of a vacuum; those of a convert are the files that it left out. `upkeep`: the steps
     that were due, `[{"step", "why", "done", …}]`. `staged`: the handle of a staged change. `partitions`: the change by
-    partition, of a dry run. `lineage` is None if the job knows none, or if it is too long.
+    partition, of a dry run. `findings`: the `erasure.report.Findings` of a verification. `lineage` is None if the job
+    knows none, or if it is too long.
     """
 
     arguments_changed: bool = False
@@ -241,6 +242,7 @@ class Details:
     upkeep: list[dict[str, Any]] = field(default_factory=list)
     staged: dict[str, Any] | None = None
     partitions: list[dict[str, Any]] = field(default_factory=list)
+    findings: dict[str, Any] | None = None
     lineage: Lineage | None = None
 
 

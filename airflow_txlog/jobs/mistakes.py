@@ -43,7 +43,7 @@ from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
 from airflow_txlog.exactly_once.transactions import done_in
 from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.executor.local import LocalExecutor
-from airflow_txlog.jobs.operations.delete.job import key_field, key_source_column
+from airflow_txlog.jobs.operations.delete.job import key_field
 from airflow_txlog.jobs.operations.merge.by_keys import check_key_columns, check_source_columns
 from airflow_txlog.jobs.operations.merge.job import check_aliases
 from airflow_txlog.jobs.operations.optimize.order import order_of
@@ -51,6 +51,7 @@ from airflow_txlog.jobs.operations.write.job import check_has_partitions
 from airflow_txlog.jobs.operations.write.target_columns import check_layout, spelled
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows
 from airflow_txlog.jobs.source.columns import found_with_columns
+from airflow_txlog.jobs.source.given_keys import key_source_column
 from airflow_txlog.jobs.source.listing import check_is_there
 from airflow_txlog.jobs.source.tables import check_table_is_there, snapshot_of_view
 from airflow_txlog.jobs.sql.columns import (

@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import Delete, Operation
-from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.operators.arguments.given import revealed, source_of
+from airflow_txlog.operators.arguments.given import keys_of
 from airflow_txlog.operators.checked import LimitedOperator
 
 
@@ -91,14 +90,4 @@ def _described(column: str | None, keys: Any, source_column: str | None) -> dict
             raise InvalidJobSpec(
                 f"{name} must be the name of a column; found {type(value).__name__}. Nothing was read.", argument=name
             )
-    keys = revealed(keys)
-    if isinstance(keys, Mapping):
-        return {"column": column, "source": source_of("keys", keys), "source_column": source_column}
-    if isinstance(keys, str) or not isinstance(keys, Sequence):
-        raise InvalidJobSpec(
-            f"keys must be a list of values or a source; found {type(keys).__name__}. A template gives a list where it "
-            'is one expression, such as "{{ params.ids }}", and render_template_as_native_obj=True; so does another '
-            "task's output. Nothing was read.",
-            argument="keys",
-        )
-    return {"column": column, "values": encode_parameter(keys, "keys")}
+    return keys_of("keys", column, keys, source_column)

@@ -30,6 +30,7 @@ from airflow_txlog.operators import (
     DeltaConvertOperator,
     DeltaDeleteOperator,
     DeltaDiscardOperator,
+    DeltaErasureVerifyOperator,
     DeltaIncrementalOperator,
     DeltaMergeOperator,
     DeltaOptimizeOperator,
@@ -250,6 +251,18 @@ TASKS: dict[str, Callable[[], Any]] = {
     "restore": lambda: DeltaRestoreOperator(task_id="t", **ONCE, version="3"),
     "rollback": lambda: DeltaRollbackOperator(
         task_id="t", run_id="r", of_dag_id="d", tables=["/lake/a", "/lake/b"], spark_conf=SHARED["spark_conf"]
+    ),
+    "verify an erasure": lambda: DeltaErasureVerifyOperator(
+        task_id="t",
+        tables={"/lake/a": "email"},
+        subjects=files("/in/subjects", format="csv", schema="email STRING"),
+        source_column="email",
+        request_id="r-17",
+        report_uri="/reports",
+        requested_at="2024-01-31",
+        declared={"backups": "gone"},
+        legal_hold={"/lake/b": "a case"},
+        spark_conf=SHARED["spark_conf"],
     ),
     "pin": lambda: PinVersionsOperator(task_id="t", tables=["/lake/a", "/lake/b"]),
     "read at the version of the run": lambda: DeltaUpsertOperator(

@@ -29,7 +29,7 @@ from airflow_txlog.contract.operations.fields import (
     UpdateClause,
     View,
 )
-from airflow_txlog.contract.operations.publish import Audit, Discard, Publish, Rollback
+from airflow_txlog.contract.operations.publish import Audit, Discard, Publish, Rollback, VerifyErasure
 from airflow_txlog.contract.operations.reading import Sees
 from airflow_txlog.contract.operations.records import (
     Checkpoint,
@@ -88,6 +88,7 @@ __all__ = [
     "Upkeep",
     "Upsert",
     "Vacuum",
+    "VerifyErasure",
     "View",
     "Write",
     "operation_named",

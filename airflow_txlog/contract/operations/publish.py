@@ -1,4 +1,4 @@
-"""The operations on changes that were made before: audit, publication and end of a staged one; a run's rollback."""
+"""The operations on what was done before: audit, publication and end of a staged change; rollback; proof of erasure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from typing import Any, Literal
 import msgspec
 
 from airflow_txlog.contract.operations.base import Operation, register
-from airflow_txlog.contract.operations.fields import ChangeId, Names, Parameters, Queries, Text, Version
+from airflow_txlog.contract.operations.fields import (
+    AnyKeys,
+    ChangeId,
+    KeySource,
+    Location,
+    Names,
+    Parameters,
+    Queries,
+    RowsInProcess,
+    Text,
+    Version,
+)
 from airflow_txlog.contract.operations.reading import want
+from airflow_txlog.contract.operations.records import is_in_reach, may_be_read_here
 from airflow_txlog.contract.parameters import decode_parameter
 
 _JOBS = "airflow_txlog.jobs.operations"
@@ -107,3 +119,30 @@ class Rollback(Operation, frozen=True, kw_only=True, tag="rollback"):
     of_deployment: Text | None = None
     since: Version = 0
     commit: Version | None = None
+
+
+@register
+class VerifyErasure(Operation, frozen=True, kw_only=True, tag="verify_erasure"):
+    """Open every object below the table, and write a verdict on each to a list below `report_uri`.
+
+    `keys`: the subjects, by a column of the table or a member of a struct. The table is only read.
+    """
+
+    job = f"{_JOBS}.verify_erasure:verify_erasure"
+    needs_spark = True
+
+    keys: AnyKeys
+    report_uri: Location
+
+    @property
+    def holds_rows(self) -> bool:
+        return isinstance(self.keys, KeySource) and isinstance(self.keys.source, RowsInProcess)
+
+    @property
+    def may_spare_spark(self) -> bool:
+        return not isinstance(self.keys, KeySource) or may_be_read_here(self.keys.source)
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        if isinstance(self.keys, KeySource) and not is_in_reach(self.keys.source, is_spark_here=is_spark_here):
+            return False
+        return self.may_spare_spark

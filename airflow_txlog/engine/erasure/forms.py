@@ -63,7 +63,7 @@ class Forms:
     """The id of the column, by which files of a mapped table may name it."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot, column: str, values: Sequence[Any]) -> Self:
+    def of(cls, snapshot: Snapshot, column: str, values: Sequence[Any] | pa.ChunkedArray) -> Self:
         """Return the forms of values of a column, or of a member of a struct (`customer.email`), of a table.
 
         Raises UnknownColumn; InvalidInput without values, and for one that the column cannot hold.
@@ -83,7 +83,8 @@ class Forms:
             )
         kind = to_arrow(StructType(found[-1:])).field(0).type
         try:
-            given = pa.array(values).cast(kind) if values else pa.array([], kind)
+            plain = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else pa.array(values)
+            given = plain.cast(kind) if len(plain) else pa.array([], kind)
         except (pa.ArrowException, TypeError, OverflowError):
             # Arrow's message has the value in it.
             raise InvalidInput(

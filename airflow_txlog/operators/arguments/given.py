@@ -25,7 +25,7 @@ from airflow_txlog.contract.operations.fields import (
     SomeColumnNames,
     TextMap,
 )
-from airflow_txlog.contract.parameters import encode_parameters
+from airflow_txlog.contract.parameters import encode_parameter, encode_parameters
 from airflow_txlog.contract.wording import handle_of
 from airflow_txlog.errors import InvalidJobSpec
 
@@ -48,11 +48,12 @@ class Hidden:
 
 
 def hidden(name: str, value: Any) -> Any:
-    """Return the rendered `parameters` or `keys` without their values. A source of keys names a place and stays as it
-    is.
+    """Return the rendered `parameters`, `keys` or `subjects` without their values.
+
+    A source of keys or subjects names a place and stays as it is.
     """
     if isinstance(value, Mapping):
-        return value if name == "keys" else {key: hidden(key, item) for key, item in value.items()}
+        return value if name in ("keys", "subjects") else {key: hidden(key, item) for key, item in value.items()}
     return value if isinstance(value, Hidden) else Hidden(value)
 
 
@@ -213,6 +214,21 @@ def source_of(name: str, value: Any) -> dict[str, Any]:
     if "options" in source:
         source["options"] = text_map(f"{name}.options", source["options"])
     return source
+
+
+def keys_of(name: str, column: str | None, keys: Any, source_column: str | None) -> dict[str, Any]:
+    """Return keys of a column as a record reads them, from the argument `name`: a list of values, or a source."""
+    keys = revealed(keys)
+    if isinstance(keys, Mapping):
+        return {"column": column, "source": source_of(name, keys), "source_column": source_column}
+    if isinstance(keys, str) or not isinstance(keys, Sequence):
+        raise InvalidJobSpec(
+            f"{name} must be a list of values or a source; found {type(keys).__name__}. A template gives a list where "
+            'it is one expression, such as "{{ params.ids }}", and render_template_as_native_obj=True; so does another '
+            "task's output. Nothing was read.",
+            argument=name,
+        )
+    return {"column": column, "values": encode_parameter(keys, name)}
 
 
 def _format_of(path: str) -> str:

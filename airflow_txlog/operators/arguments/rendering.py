@@ -83,14 +83,16 @@ class TemplatedOperator(BaseOperator):
 
 
 # The arguments that hold the values of rows.
-_PERSONAL = frozenset({"parameters", "keys"})
+_PERSONAL = frozenset({"parameters", "keys", "subjects"})
 # Airflow looks for all of them in every line.
 _MOST_TEXTS = 100
 
 # How the UI shows what is rendered.
 _SHOWN_AS = {
     **dict.fromkeys(("predicate", "partition_predicate", "replace_where", "on"), "sql"),
-    **dict.fromkeys(("source", "clauses", "set", "parameters", "keys", "columns", "zorder_by", "spark_conf"), "json"),
+    **dict.fromkeys(
+        ("source", "clauses", "set", "parameters", "keys", "subjects", "columns", "zorder_by", "spark_conf"), "json"
+    ),
 }
 
 

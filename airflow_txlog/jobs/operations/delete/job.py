@@ -13,7 +13,6 @@ for. Source: delta-spark, DeleteCommand; soundness A2, A9, B7.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +22,6 @@ import pyarrow.compute as pc
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Delete, KeySource, KeyValues
-from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.deletion_vectors.positions import whole
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
@@ -32,12 +30,11 @@ from airflow_txlog.datafiles.tasks.row_values import ActingClauses
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
-from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, compared, member_of
 from airflow_txlog.engine.table.schema.schema import codec, parse_schema, schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
-from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
+from airflow_txlog.errors import KeysNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import scan_frame, through
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
@@ -50,6 +47,7 @@ from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByConditio
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork, file_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.source.given_keys import given_keys
 from airflow_txlog.jobs.source.materialized import (
     MaterializedSource,
     hashed_bytes,
@@ -133,7 +131,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         if self._keys is not None and not self._keys.source.reads_target:
             return self._keys
         with context.step("materialize"):
-            given, reads_target = self._given(snapshot)
+            given, reads_target = given_keys(context, self._gate, self._described, snapshot)
             if reads_target:
                 tx.read_whole_table()
             keys = convert_keys(given, field, context.root)
@@ -153,16 +151,6 @@ class DeleteByKeys(RowOperation[_Prepared]):
     def _read(self, source: MaterializedSource) -> _Keys:
         context, what = self._context, "read the keys that were written down"
         return _Keys(source=source, rows=read_input(context, source.files, source.stored, what, context.input_key))
-
-    def _given(self, snapshot: Snapshot) -> tuple[pa.ChunkedArray | list[Any], bool]:
-        """Return the keys as they were given, and whether they were read from the target."""
-        described = self._described
-        if isinstance(described, KeyValues):
-            return [decode_parameter(value) for value in described.values], False
-        context = self._context
-        source = context.executor.source(context, self._gate, described.source, "keys.source", snapshot)
-        name = key_source_column(described, source.columns.names)
-        return source.values_of(name, "read the keys"), source.reads_target
 
     def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """Return every row that has a key, with the key's number, to be deleted by the only clause."""
@@ -271,22 +259,6 @@ def key_field(described: KeyValues | KeySource, snapshot: Snapshot, root: str) -
         raise missing_column(f"{root} has no column {name!r} for the keys", name, snapshot.delta_schema.names)
     check_key_column(field, root)
     return field
-
-
-def key_source_column(described: KeySource, names: Sequence[str]) -> str:
-    """Return the column that holds the keys, of a source with these columns. Raises InvalidJobSpec."""
-    if described.source_column is None and len(names) == 1:
-        return names[0]
-    wanted = described.column if described.source_column is None else described.source_column
-    found = [name for name in names if name.lower() == wanted.lower()]
-    if len(found) != 1:
-        raise InvalidJobSpec(
-            f"keys.source has {'more than one' if found else 'no'} column {wanted!r}."
-            f"{'' if found else did_you_mean(wanted, names)} Its columns are: {shown_names(names)}. Name the one that "
-            "holds the keys as keys.source_column. Nothing was changed.",
-            argument="keys.source_column",
-        )
-    return found[0]
 
 
 def delete(context: JobContext) -> JobResult:

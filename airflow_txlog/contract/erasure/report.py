@@ -1,0 +1,150 @@
+"""The report on an erasure: who is gone from which tables, object by object, as signed JSON.
+
+A report is a document beside lists of objects, one for each table, which it names with their digests. Several reports
+may name one list. The invariants: neither holds a value of a subject; and `check_report` accepts a report exactly if it
+is whole and signed. Whether it is complete follows from the lists alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from airflow_txlog.contract.erasure.check_report import ALGORITHM, FORMAT, OUT_OF_SCOPE, PASSING, VERIFIED, canonical
+from airflow_txlog.errors import InvalidInput
+
+MOST_SHOWN = 50
+"""The objects that do not pass, of a table, which its findings name; its list has all of them."""
+REQUEST_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,99}", re.ASCII)
+
+CHECKLIST: Mapping[str, str] = {
+    "bucket_versions": "Earlier versions of deleted objects are gone from the bucket, or expire on a known day.",
+    "replicas": "Replicas of the bucket or the disk have deleted the same objects.",
+    "backups": "Backups that contain the subjects expire on a known day, and are not restored until then.",
+    "clones": "Shallow and deep clones of the tables are covered by a report of their own.",
+    "sources": "The sources of the tables no longer deliver the subjects.",
+    "extracts": "Extracts, exports and caches of other tools no longer contain the subjects.",
+    "logs": "Logs and monitoring of other systems that processed the subjects are covered by their own retention.",
+}
+"""Places that no program here can read. The controller declares each of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The verdicts on the objects of one table.
+
+    `state`: "verified", "out of scope" (a legal hold) or "not verified", the last two with a `reason`. `left`: the
+    first objects that do not pass. `parts`: the lists of all objects, each with `name`, `sha256` and `num_objects`.
+    `steps`: what was done to the table before, each with its `name`, `version` and `at`.
+    """
+
+    table: str
+    column: str
+    state: Literal["verified", "out of scope", "not verified"] = VERIFIED
+    reason: str | None = None
+    table_id: str | None = None
+    version: int | None = None
+    oldest_version: int | None = None
+    num_subjects: int = 0
+    num_objects: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    parts: Sequence[Mapping[str, Any]] = ()
+    left: Sequence[Mapping[str, Any]] = ()
+    from_time: str | None = None
+    to_time: str | None = None
+    steps: Sequence[Mapping[str, Any]] = ()
+    tools: Mapping[str, str] = field(default_factory=dict)
+    """The versions of the programs that opened the objects."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every object has a verdict that passes, or the table is out of scope."""
+        if self.state == OUT_OF_SCOPE:
+            return True
+        counted = sum(self.verdicts.values()) == self.num_objects > 0
+        return self.state == VERIFIED and counted and self.num_left == 0
+
+    @property
+    def num_left(self) -> int:
+        """How many objects do not pass."""
+        return sum(count for verdict, count in self.verdicts.items() if verdict not in PASSING)
+
+    @property
+    def summary(self) -> str:
+        """The state and the numbers of verdicts, for people."""
+        if self.state != VERIFIED:
+            return f"{self.state} ({self.reason})"
+        return ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Times in ISO 8601: of the request, and from when on the subjects were gone; None if it is not known."""
+
+    requested: str | None = None
+    gone_from_latest_version: str | None = None
+    gone_from_storage: str | None = None
+    gone_from_log: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureReport:
+    """What a controller shows for one request. `digests`: keyed digests of the subjects, with the key's id.
+
+    `declared`: the controller's answers to `CHECKLIST`. `not_covered`: tables that read the tables of this request, and
+    are not in it, each with `table` and `reads`.
+    """
+
+    request_id: str
+    tables: Sequence[Findings]
+    times: Times = Times()
+    digests: Mapping[str, Any] | None = None
+    declared: Mapping[str, str] = field(default_factory=dict)
+    not_covered: Sequence[Mapping[str, Any]] = ()
+    created: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.tables) and all(each.is_complete for each in self.tables)
+
+    def body(self) -> dict[str, Any]:
+        """Return the part of the document that is signed."""
+        checklist = [
+            {"item": item, "statement": statement, "declared": self.declared.get(item)}
+            for item, statement in CHECKLIST.items()
+        ]
+        body = {
+            "format": FORMAT,
+            "request_id": self.request_id,
+            "created": self.created,
+            "complete": self.is_complete,
+            "times": asdict(self.times),
+            "subjects": self.digests,
+            "tables": [asdict(each) for each in self.tables],
+            "checklist": checklist,
+            "not_covered": self.not_covered,
+        }
+        # As it reads back: tuples are lists.
+        whole: dict[str, Any] = json.loads(canonical(body))
+        return whole
+
+
+def document_of(body: Mapping[str, Any], signature: tuple[str, str] | None) -> bytes:
+    """Return the JSON of a report. `signature`: the public key and the signature of `canonical(body)`, hexadecimal."""
+    signed = None
+    if signature is not None:
+        signed = {"algorithm": ALGORITHM, "public_key": signature[0], "value": signature[1]}
+    return json.dumps({"report": body, "signature": signed}, indent=1, ensure_ascii=True).encode()
+
+
+def check_request_id(given: str) -> str:
+    """Return the id of a request, which names files. Raises InvalidInput."""
+    if not REQUEST_ID.fullmatch(given):
+        raise InvalidInput(
+            "request_id must be letters, digits, '-', '_' and '.', at most 100, and begin with a letter or a digit, "
+            "because it names files. Nothing was read. Give another id, without personal data."
+        )
+    return given

@@ -1,0 +1,101 @@
+"""VERIFY_ERASURE: open every object below the table, and write down a verdict on each.
+
+The list of verdicts appears whole, under a name that is made of its content, so a repeated try replaces nothing. The
+invariant: nothing is written below the table, and no right to write there is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_txlog import __version__
+from airflow_txlog.contract.erasure.check_report import LEFT, places_of
+from airflow_txlog.contract.erasure.report import MOST_SHOWN, Findings
+from airflow_txlog.contract.job import Details, JobResult
+from airflow_txlog.contract.operations import VerifyErasure
+from airflow_txlog.contract.wording import plural
+from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
+from airflow_txlog.engine.log.segment import look
+from airflow_txlog.engine.table.snapshot.commit_times import moment_text
+from airflow_txlog.errors import InvalidInput
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.source.given_keys import given_keys
+from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.storage import open_store
+from airflow_txlog.storage.base import Store
+
+_PLACES_SHOWN = 300
+
+
+def verify_erasure(context: JobContext) -> JobResult:
+    """Run the job of `context.spec`; `details.findings` are the `Findings` as JSON.
+
+    Raises UnknownColumn; InvalidInput without subjects, for one that the column cannot hold, and for a folder of the
+    report inside of the table; the errors of reading a source of subjects.
+    """
+    described, snapshot = context.record(VerifyErasure), context.table.snapshot()
+    lists = open_store(described.report_uri, context.spec.access)
+    if f"{lists.root}/".startswith(f"{snapshot.uri}/"):
+        raise InvalidInput(
+            f"The folder of the report, {lists.root}, is inside of the table {snapshot.uri}, and would change what is "
+            "verified. Nothing was read. Name a folder outside of every table."
+        )
+    with context.step("read"):
+        subjects, _ = given_keys(context, SqlGate(context), described.keys, snapshot)
+        forms = Forms.of(snapshot, described.keys.column, subjects)
+    start_ms = context.clock.now_ms()
+    with context.step("verify"):
+        verdicts = list(verify(snapshot.store, forms))
+    log, entries = look(snapshot.store, 0), [_entry(each) for each in verdicts]
+    found = Findings(
+        table=snapshot.uri,
+        column=described.keys.column,
+        table_id=snapshot.metadata.id,
+        version=log.latest,
+        oldest_version=log.earliest,
+        num_subjects=len(forms.values),
+        num_objects=len(entries),
+        verdicts=dict(Counter(each.verdict for each in verdicts)),
+        parts=[_write_list(lists, entries)],
+        left=[_shown(each) for each in entries if each["verdict"] in LEFT][:MOST_SHOWN],
+        from_time=moment_text(start_ms),
+        to_time=moment_text(context.clock.now_ms()),
+        tools={"airflow_txlog": __version__, "pyarrow": pa.__version__, "python": platform.python_version()},
+    )
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items())
+    context.log(f"{plural(found.num_objects, 'object')} opened: {counts}")
+    result = context.result(
+        is_committed=False,
+        version=found.version,
+        read_version=snapshot.version,
+        metrics={"numObjects": found.num_objects, "numSubjects": found.num_subjects},
+    )
+    return dataclasses.replace(result, details=Details(findings=dataclasses.asdict(found)))
+
+
+def _entry(verdict: ObjectVerdict) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(verdict).items() if value not in (None, ())}
+
+
+def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {"path": entry["path"], "verdict": entry["verdict"], "places": places_of(entry)[:_PLACES_SHOWN]}
+
+
+def _write_list(lists: Store, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Write verdicts as lines of JSON; return the file's name and digest, and their number."""
+    lines = [json.dumps(entry, sort_keys=True) for entry in entries]
+    data = gzip.compress("\n".join(lines).encode(), mtime=0)
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"objects-{digest[:32]}.jsonl.gz"
+    lists.put(name, data)
+    return {"name": name, "sha256": digest, "num_objects": len(lines)}

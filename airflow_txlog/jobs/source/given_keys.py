@@ -1,0 +1,46 @@
+"""The keys that an author lists, or names a source of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_txlog.contract.operations import KeySource, KeyValues
+from airflow_txlog.contract.parameters import decode_parameter
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.sql.gate import SqlGate
+
+
+def given_keys(
+    context: JobContext, gate: SqlGate, described: KeyValues | KeySource, snapshot: Snapshot
+) -> tuple[pa.ChunkedArray | list[Any], bool]:
+    """Return the keys as they were given, and whether they were read from the job's table.
+
+    Raises InvalidJobSpec, and the errors of reading the source.
+    """
+    if isinstance(described, KeyValues):
+        return [decode_parameter(value) for value in described.values], False
+    source = context.executor.source(context, gate, described.source, "keys.source", snapshot)
+    name = key_source_column(described, source.columns.names)
+    return source.values_of(name, "read the keys"), source.reads_target
+
+
+def key_source_column(described: KeySource, names: Sequence[str]) -> str:
+    """Return the column that holds the keys, of a source with these columns. Raises InvalidJobSpec."""
+    if described.source_column is None and len(names) == 1:
+        return names[0]
+    wanted = described.column if described.source_column is None else described.source_column
+    found = [name for name in names if name.lower() == wanted.lower()]
+    if len(found) != 1:
+        raise InvalidJobSpec(
+            f"keys.source has {'more than one' if found else 'no'} column {wanted!r}."
+            f"{'' if found else did_you_mean(wanted, names)} Its columns are: {shown_names(names)}. Name the one that "
+            "holds the keys as keys.source_column. Nothing was changed.",
+            argument="keys.source_column",
+        )
+    return found[0]

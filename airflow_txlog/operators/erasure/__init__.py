@@ -1,0 +1,1 @@
+"""Operators that erase subjects from tables, and prove it."""

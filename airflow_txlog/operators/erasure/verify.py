@@ -1,0 +1,55 @@
+"""DeltaErasureVerifyOperator: prove that no object of some tables holds a subject, and write a report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_txlog.contract.erasure.report import ErasureReport, Times
+from airflow_txlog.contract.operations import Operation, VerifyErasure
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.hooks.erasure_report import signing_key
+from airflow_txlog.operators.arguments.given import moment_text
+from airflow_txlog.operators.erasure.reporting import ErasureOperator
+from airflow_txlog.policies.retry import raise_for_airflow
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+
+class DeltaErasureVerifyOperator(ErasureOperator):
+    """Open every object below some Delta tables, and report whether one still holds a subject.
+
+    The task needs the right to list and to read the tables, and to write to `report_uri`. It opens data files with
+    their dictionaries, statistics and filters, deletion vectors, change files, every file of the log, staged files and
+    whatever else lies there, and reads names too. Each object gets a verdict. The report is complete only if every
+    object passes: one that cannot be read never does. It is written also if it is not complete. The report and its
+    lists contain no value of a subject. `airflow txlog erasure verify REPORT` checks it.
+
+    The XCom is `{"request_id", "complete", "report", "page", "public_key", "left": {table: objects}}`.
+
+    Example: `DeltaErasureVerifyOperator(task_id="prove", tables={"/lake/users": "email"}, subjects=["a@example.org"],
+    request_id="r-17", report_uri="/reports/erasures", signing_conn_id="erasure_signer")`. Other arguments:
+    `ErasureOperator`, and those of `TxlogOperator`, except `table_uri`.
+    """
+
+    operation: ClassVar[type[Operation]] = VerifyErasure
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.check_literals()
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Verify each table, write the report, and return its place."""
+        self.has_begun = True
+        try:
+            self.check_arguments()
+            if self.signing_conn_id is not None:
+                # Before hours of work that only a key could sign.
+                signing_key(self.signing_conn_id)
+            tables = self.verified(context)
+            times = Times(requested=moment_text(self.requested_at))
+            return self.published(
+                ErasureReport(request_id=self.request_id, tables=tables, times=times, declared=self.declared or {})
+            )
+        except TxlogError as error:
+            raise_for_airflow(error)
