@@ -21,7 +21,7 @@ PYTEST_WORKERS ?= -n 2
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
-.PHONY: help venv demo test test-long fuzz mutants lint bench lock audit check-install clean
+.PHONY: help venv demo test test-long fuzz histories mutants lint bench lock audit check-install clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -40,6 +40,9 @@ test-long: venv ## run far more of what draws from seeds, and what takes long; T
 
 fuzz: venv ## run jobs on 5,000 damaged tables, some hours; SEEDS="0:500" runs these
 	@$(WITH_JAVA) TXLOG_FUZZ_JOBS=$(or $(SEEDS),0:5000) $(PYTHON) -m pytest -s tests/jobs/fuzz
+
+histories: venv ## apply 10,000 random out-of-order histories of each kind by both executors, and compare them with a reference; HISTORIES=500 SEED=7
+	@$(WITH_JAVA) $(PYTHON) -m tests.chaos.histories --histories $(or $(HISTORIES),10000) --seed $(or $(SEED),1)
 
 mutants: venv ## put known faults into a copy of the code, and check that the tests catch each; ARGS="--list"
 	@$(WITH_JAVA) $(PYTHON) -m tools.mutants $(ARGS)
