@@ -60,7 +60,7 @@ with DAG(
     begin_history = DeltaAlterTableOperator(
         task_id="begin_history",
         table_uri=HISTORY,
-        add_columns={"__START_AT": "TIMESTAMP", "__END_AT": "TIMESTAMP"},
+        add_columns={"__START_AT": "TIMESTAMP", "__END_AT": "TIMESTAMP", "__IS_DELETED": "BOOLEAN"},
     )
     keep_history = DeltaApplySnapshotOperator(
         task_id="keep_history",
@@ -69,6 +69,7 @@ with DAG(
         keys=["shop"],
         max_deleted_fraction=0.25,
         stored_as_scd_type=2,
+        hard_deletes="new_record",
         snapshot_at="{{ ts }}",
     )
     # [END howto_operator_apply_snapshot_history]
