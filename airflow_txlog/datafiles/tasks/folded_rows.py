@@ -35,7 +35,8 @@ class FoldedScan(FileScan):
     """The rows that `fold` makes of the `inputs`. The number of a planned file is that of one of the `parts`.
 
     Each input comes with the names of the keys in it, in one order. Of all inputs but the first, rows are read only if
-    each of their keys occurs in the first; or all rows, if it `needs_all`.
+    each of their keys occurs in a row of the first, be it in another one for each key; or all rows of the part, if it
+    `needs_all`.
     """
 
     inputs: tuple[tuple[FileScan, tuple[str, ...]], ...]
@@ -61,7 +62,7 @@ class FoldedScan(FileScan):
         batches = scan.all_rows()
         if wanted is not None:
             batches = (_with_keys(batch, keys, wanted) for batch in batches)
-        if self.parts > 1:
+        elif self.parts > 1:
             batches = (batch.filter(_in_part(batch, keys, part, self.parts)) for batch in batches)
         return pa.Table.from_batches(list(batches), scan.output_schema).combine_chunks()
 
@@ -77,11 +78,24 @@ def _in_part(rows: pa.RecordBatch, keys: Sequence[str], part: int, parts: int) -
     """Return for each row whether its keys belong to a part."""
     total: pa.Array = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
     for name in keys:
-        encoded = rows.column(name).dictionary_encode()
-        codes = [zlib.crc32(repr(value).encode(errors="surrogatepass")) for value in encoded.dictionary.to_pylist()]
-        of_rows = pc.fill_null(pa.array(codes, pa.int64()).take(encoded.indices), 0)
+        of_rows = pc.bit_wise_and(pc.fill_null(_codes(rows.column(name)), 0), 0x7FFF_FFFF)
         total = pc.bit_wise_and(pc.add(pc.multiply(total, 31), of_rows), 0x7FFF_FFFF)
     return pc.equal(pc.subtract(total, pc.multiply(pc.divide(total, parts), parts)), part)
+
+
+def _codes(values: pa.Array) -> pa.Array:
+    """Return a number for each value, the same for equal values on every machine; null for null."""
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.timestamp("us", values.type.tz), safe=False).cast(pa.int64())
+    elif pa.types.is_date32(values.type):
+        values = values.cast(pa.int32())
+    if pa.types.is_integer(values.type):
+        values = values.cast(pa.int64())
+        # Numbers that differ by a multiple of the number of parts are not all in one part.
+        return pc.bit_wise_xor(values, pc.shift_right(values, 17))
+    encoded = values.dictionary_encode()
+    codes = [zlib.crc32(repr(value).encode(errors="surrogatepass")) for value in encoded.dictionary.to_pylist()]
+    return pa.array(codes, pa.int64()).take(encoded.indices)
 
 
 def rows_after_first(

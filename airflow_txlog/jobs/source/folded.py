@@ -26,6 +26,7 @@ from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, united
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan, Task
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
 from airflow_txlog.errors import UnsupportedFeature
@@ -68,14 +69,13 @@ def folded(
 
 
 def rows_in_scope(
-    context: JobContext, gate: SqlGate, tx: Transaction, snapshot: Snapshot, names: Sequence[str]
+    context: JobContext, gate: SqlGate, tx: Transaction, snapshot: Snapshot, names: Sequence[str], condition: Predicate
 ) -> FileScan:
-    """Return the scan of these columns of the rows in the job's scope; a commit that changes it conflicts from now on.
+    """Return the scan of these columns of the rows in the job's scope for which the condition may be true.
 
-    The columns are spelled as the table spells them.
+    A commit that changes such rows conflicts from now on. The columns are spelled as the table spells them.
     """
-    scope = partition_scope(context, gate, snapshot)
-    files = scope.files_inside(tx.read(scope.read))
+    files = partition_scope(context, gate, snapshot).read_files(tx, condition)
     plan = plan_files(snapshot, files, context.spec.time_zone, context.executor.instants)
     schema = pa.schema([snapshot.schema.field(name) for name in names])
     return FileScan(bins=bins_for(context, plan), schema=schema)

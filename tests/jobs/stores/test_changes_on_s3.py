@@ -19,16 +19,16 @@ TIMES = [pa.field("__START_AT", pa.int64()), pa.field("__END_AT", pa.int64())]
 
 
 @pytest.mark.long("jobs on a real S3 server")
-@pytest.mark.parametrize("kind", [1, 2])
-def test_late_events_meet_the_tombstones_in_the_store(tmp_path: Path, kind: int) -> None:
+@pytest.mark.parametrize(("kind", "ignores"), [(1, False), (1, True), (2, False)])
+def test_late_events_meet_the_tombstones_in_the_store(tmp_path: Path, kind: int, *, ignores: bool) -> None:
     uri = s3.new_folder()
     schema = SCHEMA if kind == 1 else pa.schema([SCHEMA.field(0), SCHEMA.field(2), *TIMES])
     Table.create(uri, schema, storage_options=s3.options())
 
-    def apply(*rows: tuple[int, int, str]) -> Any:
-        names = [*SCHEMA.names, "op"]
-        events = [dict(zip(names, (*row, "d" if row[2] == "gone" else "u"), strict=True)) for row in rows]
-        pq.write_table(pa.Table.from_pylist(events), tmp_path / "events.parquet")
+    def apply(*rows: tuple[int, int, str | None]) -> Any:
+        given = SCHEMA.append(pa.field("op", pa.string()))
+        events = [dict(zip(given.names, (*row, "d" if row[2] == "gone" else "u"), strict=True)) for row in rows]
+        pq.write_table(pa.Table.from_pylist(events, given), tmp_path / "events.parquet")
         return run(
             None,
             "apply_changes",
@@ -40,6 +40,7 @@ def test_late_events_meet_the_tombstones_in_the_store(tmp_path: Path, kind: int)
             apply_as_deletes="op = 'd'",
             except_column_list=["op"] if kind == 1 else ["op", "at"],
             stored_as_scd_type=kind,
+            ignore_null_updates=ignores,
         )
 
     committed(apply((1, 5, "gone"), (2, 1, "a")))
@@ -48,6 +49,10 @@ def test_late_events_meet_the_tombstones_in_the_store(tmp_path: Path, kind: int)
     rows = sorted(tuple(row.values()) for row in table.to_arrow().to_pylist())
     if kind == 1:
         assert rows == [(2, 3, "a")]
+        if ignores:
+            committed(apply((2, 5, None)))
+            committed(apply((2, 4, "b")))
+            assert table.to_arrow().to_pylist() == [{"id": 2, "at": 5, "name": "b"}]
     else:
         assert rows == [(1, "late", 4, 5), (2, "a", 1, None)]
         committed(apply((2, 2, "b")))

@@ -16,6 +16,7 @@ from airflow_txlog.contract.operations import AnyClause, ApplySnapshot, DeleteCl
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.tasks.history_rows import WithGoneRows
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.types import (
     ArrayType,
@@ -48,6 +49,8 @@ from airflow_txlog.jobs.sql.gate import quoted
 
 _AT = "_txlog_snapshot_at"
 """The parameter for the time of the snapshot."""
+_NO_BYTES = "_txlog_no_bytes"
+"""The parameter for an empty binary value."""
 # Bytes of rows in memory, about, for a byte of their files.
 _DECODED = 4
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -152,9 +155,10 @@ def differing(
                 theirs = f"CAST({theirs} AS {field.type})"
             ours, theirs = _compared(ours, field, root), _compared(theirs, field, root)
             is_same = f"{ours} <=> {theirs}"
-            if field.name in nulls and field.type is Primitive.STRING:
-                # An empty binary value still counts as a change: only Spark reads its literal.
-                is_same = f"({is_same} OR {ours} IS NULL AND {theirs} = '')"
+            if field.name in nulls:
+                # A task reads no literal of bytes.
+                empty = "''" if field.type is Primitive.STRING else f":{_NO_BYTES}"
+                is_same = f"({is_same} OR {ours} IS NULL AND {theirs} = {empty})"
             same.append(is_same)
     return f"NOT ({' AND '.join(same)})" if same else None
 
@@ -200,6 +204,8 @@ class _Snapshot(MergeByKeys):
 
     def __init__(self, context: JobContext, described: ApplySnapshot, merge: Merge) -> None:
         self._described = described
+        # The gate takes the parameters of the job over.
+        context.texts.parameters[_NO_BYTES] = b""
         super().__init__(context, described, merge)
 
     def meet(self, snapshot: Snapshot, columns: StructType) -> None:
@@ -242,7 +248,6 @@ class _History(_Snapshot):
     """
 
     def __init__(self, context: JobContext, described: ApplySnapshot, merge: Merge) -> None:
-        # The gate takes the parameters of the job over.
         context.texts.parameters[_AT] = _time_of(context, described)
         super().__init__(context, described, merge)
         self.open_until = described.end_column
@@ -315,7 +320,7 @@ class _History(_Snapshot):
             end=names[-2],
             deleted=names[-1],
         )
-        rows = rows_in_scope(context, self._gate, tx, snapshot, names)
+        rows = rows_in_scope(context, self._gate, tx, snapshot, names, Predicate.true())
         inputs = [
             (input_scan(context, given.files, stored_of(given, columns)), tuple(keys)),
             (rows, tuple(table.by_name[name.lower()].name for name in self._keys)),

@@ -7,10 +7,10 @@ from all its events in the order of their sequences, also from those that the ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +31,7 @@ from airflow_txlog.datafiles.tasks.history_rows import (
 )
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.types import (
     DataType,
     Primitive,
@@ -44,7 +45,9 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.stage import input_layout, load
 from airflow_txlog.jobs.operations.changes.apply_changes import Met, NewestEvents
 from airflow_txlog.jobs.operations.changes.tombstones import Tombstones, tombstones_of
-from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, equal_columns
+from airflow_txlog.jobs.operations.merge.clauses import Clauses
+from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, PairColumns, equal_columns
+from airflow_txlog.jobs.operations.merge.source_scope import can_scope, inside_of
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.folded import FOLDING, folded, rows_in_scope
@@ -57,6 +60,10 @@ from airflow_txlog.jobs.source.materialized import (
 )
 from airflow_txlog.jobs.sql.columns import check_has_columns
 from airflow_txlog.jobs.sql.gate import quoted
+from airflow_txlog.jobs.sql.scope import both
+
+if TYPE_CHECKING:
+    from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge
 
 _IGNORING = ("ignore_null_updates_column_list", "ignore_null_updates_except_column_list")
 
@@ -77,6 +84,10 @@ class KeptHistory(NewestEvents):
     fold: ClassVar[type[History]] = History
     memory: ClassVar[str] = ""
     """A mark of the events that it remembers, which other kinds of jobs do not read."""
+
+    def __init__(self, context: JobContext) -> None:
+        super().__init__(context)
+        self._bounds = Predicate.true()
 
     def meet(self, snapshot: Snapshot, columns: StructType) -> None:
         super().meet(snapshot, columns)
@@ -178,6 +189,7 @@ class KeptHistory(NewestEvents):
         met = self._met
         # The findings so far are of other rows.
         memory.forget()
+        self._bounds = self._bounds_of(snapshot, events)
         values = [pa.field(DELETES_COLUMN, pa.bool_())]
         for name in self._values:
             kind = snapshot.schema.field(snapshot.delta_schema.by_name[name.lower()].name).type
@@ -188,6 +200,25 @@ class KeptHistory(NewestEvents):
         self._events, self._tombstones = events, known
         context.log(f"{events.num_rows} events change {self._folded.num_rows} rows or remembered events")
         return self._folded
+
+    def _bounds_of(self, snapshot: Snapshot, events: MaterializedSource) -> Predicate:
+        """Return a predicate for all rows that have keys of the events: between the least and the greatest of each."""
+        fields = [snapshot.delta_schema.by_name[name.lower()] for name in self._met.keys]
+        names = [name for name, field in zip(self._met.keys, fields, strict=True) if can_scope(field)]
+        if not names or events.bytes_of(names) > self._context.limits.scope_bytes:
+            return Predicate.true()
+        rows = read_input(self._context, events.files, stored_of(events, names), "find the range of the keys")
+        return inside_of(list(filter(can_scope, fields)), [rows.column(name) for name in names])
+
+    def _of_interest(
+        self,
+        snapshot: Snapshot,
+        pair: PairColumns,
+        judged: Callable[[str], JudgedMerge],
+        clauses: Clauses,
+        source: MaterializedSource,
+    ) -> Predicate:
+        return both(super()._of_interest(snapshot, pair, judged, clauses, source), self._bounds)
 
     @property
     def _values(self) -> list[str]:
@@ -215,7 +246,7 @@ class KeptHistory(NewestEvents):
             of_remembered=tuple(held.get(name) or self._held(snapshot, name) for name in self._columns),
             carried=self._carried,
         )
-        rows = rows_in_scope(context, self._gate, tx, snapshot, names)
+        rows = rows_in_scope(context, self._gate, tx, snapshot, names, self._bounds)
         keys = tuple(snapshot.delta_schema.by_name[name.lower()].name for name in met.keys)
         inputs = [first, (rows, keys), *((each, known.keys) for each in known.scans(context))]
         return folded(context, inputs, fold, columns, size_bytes=size_bytes)

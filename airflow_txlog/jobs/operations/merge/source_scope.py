@@ -71,7 +71,7 @@ class AutoScope:
 
     def _chosen(self, snapshot: Snapshot, pair: PairColumns, on: str, judged: Callable[[str], JudgedMerge]) -> Chosen:
         fields = [snapshot.delta_schema.find(name) for name in snapshot.partition_columns]
-        able = {field.name: field for field in fields if field is not None and _can_scope(field)}
+        able = {field.name: field for field in fields if field is not None and can_scope(field)}
         chosen: dict[str, tuple[Equality, delta.StructField]] = {}
         for equality in filter(None, equalities(on, pair, able)):
             field = able[equality.column]
@@ -148,17 +148,33 @@ def ranges_of(chosen: Chosen, ends: pa.Table) -> Predicate:
     """Return the partitions between two ends. `ends` is one row: least, greatest and "is one null" of each equality."""
     children: list[Expression] = []
     for number, (equality, field) in enumerate(chosen):
-        column = Operand.of(field)
-        low, high = (_plain(ends.column(3 * number + end), field) for end in (0, 1))
-        inside: Expression = FALSE
-        if low is not None and high is not None:
-            inside = all_of([compared(column, Operator.GE, low), compared(column, Operator.LE, high)])
+        low, high = (ends.column(3 * number + end)[0] for end in (0, 1))
+        inside = _between(field, low, high)
         if equality.null_safe and ends.column(3 * number + 2)[0].as_py():
-            inside = any_of([inside, null_test(column, is_null=True)])
+            inside = any_of([inside, null_test(Operand.of(field), is_null=True)])
         children.append(inside)
+    return _all_of(children, [field for _, field in chosen])
+
+
+def inside_of(fields: Sequence[delta.StructField], values: Sequence[pa.ChunkedArray]) -> Predicate:
+    """Return a predicate for rows in which each of the fields lies between the least and the greatest of its values.
+
+    The fields have passed `can_scope`, and the values have their types.
+    """
+    ends = map(pc.min_max, values)
+    return _all_of([_between(field, *each.values()) for field, each in zip(fields, ends, strict=True)], fields)
+
+
+def _between(field: delta.StructField, low: pa.Scalar, high: pa.Scalar) -> Expression:
+    column, (least, greatest) = Operand.of(field), (_plain(end, field) for end in (low, high))
+    if least is None or greatest is None:
+        return FALSE
+    return all_of([compared(column, Operator.GE, least), compared(column, Operator.LE, greatest)])
+
+
+def _all_of(children: Sequence[Expression], fields: Sequence[delta.StructField]) -> Predicate:
     tree = all_of(children)
-    names = [field.name for _, field in chosen]
-    return Predicate(describe(tree), tree, frozenset(names))
+    return Predicate(describe(tree), tree, frozenset(field.name for field in fields))
 
 
 def described(scope: Predicate) -> str:
@@ -194,7 +210,7 @@ def _read_values(context: JobContext, chosen: Chosen, pair: PairColumns, source:
     return pa.table([by_name[name] for name in columns], names=[f"c{number}" for number in range(len(columns))])
 
 
-def _can_scope(field: delta.StructField) -> bool:
+def can_scope(field: delta.StructField) -> bool:
     """Return whether two values of the column are equal to all engines exactly if their texts in the log are."""
     if field.is_collated or "__CHAR_VARCHAR_TYPE_STRING" in field.metadata:
         return False
@@ -214,9 +230,8 @@ def _in_column_type(array: pa.Array, field: delta.StructField) -> tuple[pa.Array
     return array, pc.fill_null(fits, True)
 
 
-def _plain(end: pa.ChunkedArray, field: delta.StructField) -> Value | None:
+def _plain(scalar: pa.Scalar, field: delta.StructField) -> Value | None:
     """Return one end of a range as a predicate holds it: days for a date, whole numbers clamped to the column's."""
-    scalar = end[0]
     if not scalar.is_valid:
         return None
     if field.type is delta.Primitive.DATE:
