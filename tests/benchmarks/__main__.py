@@ -336,7 +336,11 @@ class Bench:
             left.add(found)
             assert len(left) == 1, f"{side} left {found}"
 
-        return self._measure("apply-changes", [OurChanges(folder), OurUpsert(folder)], check)
+        sides = {
+            "apply-changes": [OurChanges(folder), OurUpsert(folder)],
+            "apply-changes-history": [OurChanges(folder, keeps_history=True), OurUpsert(folder, keeps_history=True)],
+        }
+        return [line for case, of_case in sides.items() for line in self._measure(case, of_case, check)]
 
     def list_partition(self) -> list[Line]:
         from tests.benchmarks.scale_cases import DeltaLakeListing, OurListing

@@ -54,8 +54,11 @@ def test_log_benchmarks_print_one_line_a_peer_and_find_the_same_files_on_every_s
 
 @pytest.mark.long("a table, and two jobs twice")
 def test_applied_changes_leave_the_rows_of_an_upsert(tmp_path: Path) -> None:
-    (line,) = run_benchmarks(tmp_path, "apply-changes")
-    assert (line["case"], line["peer"]) == ("apply-changes", "upsert")
+    lines = run_benchmarks(tmp_path, "apply-changes")
+    assert [(line["case"], line["peer"]) for line in lines] == [
+        ("apply-changes", "upsert"),
+        ("apply-changes-history", "upsert"),
+    ]
 
 
 @pytest.mark.spark
