@@ -152,7 +152,7 @@ class TxlogHook(RowWritingHook):
         settings = self.spark_conf
         if isinstance(runner, str) and runner in CONNECTION_TYPES and CONNECTION_TYPES[runner] is None:
             settings = {**_configured_size(), **settings}
-        if spec.operation.may_bring_back and self.ledger_uri is not None:
+        if spec.operation.uses_ledger and self.ledger_uri is not None:
             spec = spec.replace(
                 ledger_uri=self.ledger_uri, ledger_keys=self.ledger_keys, leaves_out_erased=self.leaves_out_erased
             )

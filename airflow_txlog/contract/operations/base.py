@@ -54,8 +54,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether its job gets a `LogContext` although it `needs_spark`, and runs other jobs, which may need a Spark."""
     may_wait: ClassVar[bool] = False
     """Whether its change may be staged now and published later, on what other commits have left by then."""
-    may_bring_back: ClassVar[bool] = False
-    """Whether it may bring back rows that were deleted, so that its job is compared with the ledger of erasures."""
+    uses_ledger: ClassVar[bool] = False
+    """Whether its job gets the ledger of erased subjects: it may bring their rows back, or erases them."""
     rows: ClassVar[Mapping[str, str]] = {}
     """For people: the change of the rows that a metric of its commit counts, by the metric's name."""
 

@@ -311,7 +311,7 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
     job = f"{_JOBS}.incremental:incremental"
     needs_spark = True
     changes_rows = True
-    may_bring_back = True
+    uses_ledger = True
     may_wait = False
     rows = {
         "numTargetRowsInserted": "inserted",

@@ -37,7 +37,7 @@ class Publish(Operation, frozen=True, kw_only=True, tag="publish"):
 
     job = f"{_JOBS}.publish:publish"
     changes_rows = True
-    may_bring_back = True
+    uses_ledger = True
     runs_jobs = True
 
     id: ChangeId
@@ -111,7 +111,7 @@ class Rollback(Operation, frozen=True, kw_only=True, tag="rollback"):
 
     job = f"{_JOBS}.rollback:rollback"
     changes_rows = True
-    may_bring_back = True
+    uses_ledger = True
     rows = {"numDeletedRows": "deleted"}
 
     run_id: Text

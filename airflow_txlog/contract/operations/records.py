@@ -276,7 +276,7 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
 
     job = f"{_JOBS}.restore:restore"
     changes_rows = True
-    may_bring_back = True
+    uses_ledger = True
 
     version: Version | None = None
     timestamp: Moment | None = None
@@ -300,7 +300,7 @@ class Convert(Operation, frozen=True, kw_only=True, tag="convert"):
 
     job = f"{_JOBS}.convert.job:convert"
     changes_rows = True
-    may_bring_back = True
+    uses_ledger = True
     rows = {"numOutputRows": "added"}
 
     partition_schema: Text | None = None
@@ -319,7 +319,7 @@ class Clone(Operation, frozen=True, kw_only=True, tag="clone"):
 
     job = f"{_JOBS}.clone:clone"
     changes_rows = True
-    may_bring_back = True
+    uses_ledger = True
 
     source: TableView
     timestamp: Moment | None = None

@@ -1,4 +1,4 @@
-"""The guard of a job that may bring back rows: it compares them with the ledger of erased subjects."""
+"""The ledger of erased subjects in a job: an erasure records them, and no other job brings them back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.erasure.digests import DigestKey
+from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger
 from airflow_txlog.engine.erasure.returns import Incoming, ReturnGuard, Returning
 from airflow_txlog.engine.log.actions import Add
@@ -30,6 +31,38 @@ def guard_of(
 
     Raises LedgerKeyMissing for a ledger without any key.
     """
+    spec, ledger = context.spec, _ledger_of(context)
+    if ledger is None:
+        return None
+
+    def leave_out(snapshot: Snapshot | None, incoming: Incoming, found: Sequence[Returning]) -> list[Add | None]:
+        copies = RowsLeftOut(context, snapshot, incoming)
+        with context.step("leave out"):
+            made = [copies.copy(number, each) for number, each in enumerate(found)]
+        rows, files = sum(each.count for each in found), plural(len(found), "file")
+        context.log(f"{plural(rows, 'row')} of erased subjects in {files} left out again, as the ledger demands")
+        return made
+
+    return ReturnGuard(
+        ledger,
+        context.store,
+        uris=uris,
+        table_ids=table_ids,
+        every_table=every_table,
+        leave_out=leave_out if may_leave_out and spec.leaves_out_erased else None,
+    )
+
+
+def record_erasure(context: LogContext, request_id: str, snapshot: Snapshot, forms: Forms) -> int | None:
+    """Record the subjects of a request in the ledger; return how many rows of the ledger are new, None without one.
+
+    An erasure calls it before it deletes the first row. Raises LedgerKeyMissing, TableNotFound.
+    """
+    ledger = _ledger_of(context)
+    return None if ledger is None else ledger.record(request_id, snapshot, forms)
+
+
+def _ledger_of(context: LogContext) -> Ledger | None:
     spec = context.spec
     if spec.ledger_uri is None:
         return None
@@ -41,21 +74,4 @@ def guard_of(
             key_ids=[],
         )
     keys = [DigestKey.of(text, "a key of the ledger") for text in spec.ledger_keys]
-    table = DeltaTable.at(spec.ledger_uri, context.store.access, limits=context.limits)
-
-    def leave_out(snapshot: Snapshot | None, incoming: Incoming, found: Sequence[Returning]) -> list[Add | None]:
-        copies = RowsLeftOut(context, snapshot, incoming)
-        with context.step("leave out"):
-            made = [copies.copy(number, each) for number, each in enumerate(found)]
-        rows, files = sum(each.count for each in found), plural(len(found), "file")
-        context.log(f"{plural(rows, 'row')} of erased subjects in {files} left out again, as the ledger demands")
-        return made
-
-    return ReturnGuard(
-        Ledger(table, keys),
-        context.store,
-        uris=uris,
-        table_ids=table_ids,
-        every_table=every_table,
-        leave_out=leave_out if may_leave_out and spec.leaves_out_erased else None,
-    )
+    return Ledger(DeltaTable.at(spec.ledger_uri, context.store.access, limits=context.limits), keys)
