@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import sqlite3
 from collections import Counter
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -95,14 +97,62 @@ OPERATIONS: dict[str, tuple[str, Callable[[dict[str, str]], dict[str, Any]], str
         "UNION ALL SELECT * FROM s WHERE id NOT IN (SELECT id FROM t)",
     ),
     "upsert": ("upsert", lambda source: {"source": source, "keys": ["id"]}, "SELECT * FROM s"),
+    "increment": (
+        "incremental",
+        lambda source: {"source": {"table": table_of(source)}, "consumer": "c", "mode": "upsert", "keys": ["id"]},
+        "SELECT * FROM s",
+    ),
+    "snapshot": (
+        "apply_snapshot",
+        lambda source: {"source": source, "keys": ["id"], "max_deleted_fraction": 1},
+        "SELECT * FROM s EXCEPT SELECT * FROM t",
+    ),
+    "changes": (
+        "apply_changes",
+        lambda source: {"source": source, "keys": ["id"], "sequence_by": "n", "apply_as_deletes": "s = 'c'"},
+        "SELECT s.* FROM s LEFT JOIN t ON s.id = t.id WHERE s.s IS NOT 'c' AND (t.id IS NULL OR s.n > t.n)",
+    ),
 }
+# On a table with the columns of a history: the new versions of rows, and the earlier ones that end.
+HISTORIES: dict[str, tuple[str, Callable[[dict[str, str]], dict[str, Any]], str]] = {
+    "history of snapshots": (
+        "apply_snapshot",
+        lambda source: {"source": source, "keys": ["id"], "max_deleted_fraction": 1, "stored_as_scd_type": 2},
+        "SELECT * FROM (SELECT * FROM s EXCEPT SELECT * FROM t) UNION ALL "
+        "SELECT * FROM (SELECT * FROM t EXCEPT SELECT * FROM s)",
+    ),
+}
+# Spark reads the rows that leave.
+BY_SPARK_ALONE: dict[str, tuple[str, Callable[[dict[str, str]], dict[str, Any]], str]] = {
+    "where": (
+        "write",
+        lambda source: {"source": source, "mode": "overwrite", "replace_where": "id >= 20"},
+        "SELECT * FROM s",
+    ),
+}
+
+
+def table_of(source: dict[str, str]) -> str:
+    """The rows of a file as a table of their own."""
+    path = Path(source["path"])
+    return make_table(path.with_suffix(""), pq.read_table(path)).uri
+
+
+def fitting(rows: pa.Table, name: str, *, is_target: bool) -> pa.Table:
+    """The rows with the columns that an operation needs: a sequence in every row, or the times of a history."""
+    if name == "changes":
+        return rows.set_column(2, SCHEMA.field("n"), pc.fill_null(rows.column("n"), 0))
+    if name in HISTORIES and is_target:
+        start = pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC)] * len(rows), pa.timestamp("us", "UTC"))
+        return rows.append_column("__START_AT", start).append_column("__END_AT", pa.nulls(len(rows), start.type))
+    return rows
 
 
 def expected_counts(query: str, conditions: dict[str, str], t: pa.Table, s: pa.Table) -> dict[str, dict[str, int]]:
     connection = sqlite3.connect(":memory:")
     connection.create_function("greatest", 2, lambda *given: max(each for each in given if each is not None))
     connection.create_function("reverse", 1, lambda text: None if text is None else text[::-1])
-    for name, rows in (("t", t), ("s", s)):
+    for name, rows in (("t", t.select(SCHEMA.names)), ("s", s)):
         connection.execute(f"CREATE TABLE {name} (id, p, n, s)")
         connection.executemany(
             f"INSERT INTO {name} VALUES (?, ?, ?, ?)", map(tuple, map(dict.values, rows.to_pylist()))
@@ -117,10 +167,10 @@ def check_counts(spark: SparkSession | None, folder: Path, name: str, seed: int,
     properties = dict(rng.choice(FEATURES)) | (
         {} if spark is None else {"delta.constraints.some": "n IS NULL OR n < 99"}
     )
-    files = [random_rows(rng, range(start, start + 12)) for start in (0, 12, 24)]
+    files = [fitting(random_rows(rng, range(start, start + 12)), name, is_target=True) for start in (0, 12, 24)]
     table = make_table(folder / name, *files, partition_by=rng.choice([(), ("p",)]), properties=properties)
-    before, given = table.to_arrow(), random_rows(rng, range(20, 50))
-    operation, arguments, query = OPERATIONS[name]
+    before, given = table.to_arrow(), fitting(random_rows(rng, range(20, 50)), name, is_target=False)
+    operation, arguments, query = (OPERATIONS | HISTORIES | BY_SPARK_ALONE)[name]
     if name == "partitions" and not table.snapshot().partition_columns:
         return
     conditions = {f"rule {number}": text for number, text in enumerate(texts)}
@@ -128,14 +178,20 @@ def check_counts(spark: SparkSession | None, folder: Path, name: str, seed: int,
     assert expectation_counts(result.metrics) == expected_counts(query, conditions, before, given), (name, seed)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", [*OPERATIONS, *HISTORIES])
 def test_the_counts_of_plain_conditions_are_those_of_sql(tmp_path: Path, name: str) -> None:
     for seed in range(4):
         check_counts(None, tmp_path / str(seed), name, seed, PLAIN)
 
 
+LATE = [
+    pytest.param(name, marks=pytest.mark.long("Spark runs a job for each operation"))
+    for name in ("increment", "snapshot", "changes", *HISTORIES, *BY_SPARK_ALONE)
+]
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", ["append", "overwrite", "partitions", "using", "update", "merge", "upsert", *LATE])
 def test_the_counts_of_any_conditions_are_those_of_sql(tmp_path: Path, spark: SparkSession, name: str) -> None:
     check_counts(spark, tmp_path, name, 7, (*PLAIN[:2], *BY_SPARK, PLAIN[2]))
 
@@ -551,12 +607,12 @@ def test_a_dry_run_by_spark_counts_the_same(tmp_path: Path, spark: SparkSession)
 
 def check_dry_run(spark: SparkSession | None, folder: Path, name: str, seed: int) -> None:
     rng = random.Random(seed)
-    files = [random_rows(rng, range(start, start + 12)) for start in (0, 12, 24)]
+    files = [fitting(random_rows(rng, range(start, start + 12)), name, is_target=True) for start in (0, 12, 24)]
     table = make_table(folder / "t", *files, partition_by=["p"], properties=dict(rng.choice(FEATURES)))
     operation, arguments, _ = OPERATIONS[name]
     more = {
         "expect": {"a": "n > 3" if spark is None else "greatest(n, 0) > 3"},
-        **arguments(file_of(folder / "s", random_rows(rng, range(20, 50)))),
+        **arguments(file_of(folder / "s", fitting(random_rows(rng, range(20, 50)), name, is_target=False))),
     }
     before, on_disk, version = rows_by_partition(table), files_on_disk(table), table.snapshot().version
     tried = run(spark, operation, table, dry_run=True, **more)

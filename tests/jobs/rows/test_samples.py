@@ -12,15 +12,18 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
+from tests.helpers.depth import depth
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, run
 from tests.helpers.racing import killed
 from tests.helpers.rows import bag, make_table
 from tests.jobs.rows.test_expectations import (
     FEATURES,
+    HISTORIES,
     OPERATIONS,
     SCHEMA,
     changed_rows,
     file_of,
+    fitting,
     random_rows,
     simple,
     source,
@@ -43,12 +46,12 @@ def sampled(place: Path) -> Counter[Any]:
 def check_samples(spark: SparkSession | None, folder: Path, name: str, seed: int) -> None:
     """The samples are the change rows of the same commit on a table with a change data feed."""
     rng = random.Random(seed)
-    files = [random_rows(rng, range(start, start + 12)) for start in (0, 12, 24)]
-    operation, arguments, _ = OPERATIONS.get(name) or ("delete", lambda _: REMOVING[name], "")
+    files = [fitting(random_rows(rng, range(start, start + 12)), name, is_target=True) for start in (0, 12, 24)]
+    operation, arguments, _ = (OPERATIONS | HISTORIES).get(name) or ("delete", lambda _: REMOVING[name], "")
     features = dict(rng.choice(FEATURES))
     table = make_table(folder / "t", *files, partition_by=["p"], properties=features)
     fed = make_table(folder / "f", *files, partition_by=["p"], properties=features | FEED)
-    more = arguments(file_of(folder / "s", random_rows(rng, range(20, 50))))
+    more = arguments(file_of(folder / "s", fitting(random_rows(rng, range(20, 50)), name, is_target=False)))
     if spark is not None:
         more["expect"] = {"a": "greatest(n, 0) > 3"}
     before, place = files_on_disk(table), folder / "samples"
@@ -60,9 +63,9 @@ def check_samples(spark: SparkSession | None, folder: Path, name: str, seed: int
     assert sampled(place) == changed_rows(fed), (name, seed)
 
 
-@pytest.mark.parametrize("name", [*OPERATIONS, *REMOVING])
+@pytest.mark.parametrize("name", [*OPERATIONS, *HISTORIES, *REMOVING])
 def test_samples_are_the_change_rows_of_the_commit(tmp_path: Path, name: str) -> None:
-    for seed in range(2):
+    for seed in range(depth(1, 3)):
         check_samples(None, tmp_path / str(seed), name, seed)
 
 
