@@ -7,8 +7,10 @@ found by its number alone, which the driver has matched. Memory is bounded by th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -165,11 +167,12 @@ _MOST_BYTES = 64 * 1024 * 1024
 _SMALL_BYTES = 16 * 1024
 _OFFSET_BYTES = 8
 _TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+_one_reads = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRows:
-    """Rows of a source, from which new values are computed.
+    """Rows of a source, from which new values are computed. The bins that one process works on share them.
 
     `scan` reads the columns that the values need, at least one, and ROW_ID_COLUMN: `size_bytes` in `num_rows` rows.
     """
@@ -193,11 +196,19 @@ class SourceRows:
             numbers, places = (whole(rows.column(name)) for name in (ROW_ID_COLUMN, ADDRESS_COLUMN))
             if held is None or not is_held:
                 held = None
-                held = self.read(None if is_held else pc.unique(numbers).sort())
+                held = self._shared() if is_held else self.read(pc.unique(numbers).sort())
             start = 0
             for taken in held.take(numbers):
                 yield named_of_source(taken).append_column(ADDRESS_COLUMN, places.slice(start, taken.num_rows))
                 start += taken.num_rows
+
+    def _shared(self) -> SourceTable:
+        with _one_reads:
+            return self._all
+
+    @cached_property
+    def _all(self) -> SourceTable:
+        return self.read()
 
     def read(self, only: pa.Array | None = None) -> SourceTable:
         """Return all rows, or those with the ascending numbers. Raises JobError, retryable."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.tasks.plans import NO_ROW
-from airflow_txlog.datafiles.tasks.row_values import SourceTable, bytes_of_largest
-from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
+from airflow_txlog.datafiles.tasks.row_values import SourceRows, SourceTable, bytes_of_largest
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.errors import JobError
 from tests.helpers.calls import counted
+from tests.helpers.files import bins_of, plan_of_files
 
 MIB = 1024 * 1024
 
@@ -39,6 +46,23 @@ def test_a_row_is_found_by_its_number_and_one_that_is_not_there_is_an_error(held
     for missing in (9, 12, 2**41):
         with pytest.raises(JobError, match="1 matched rows are not in the source"):
             list(rows.take(pa.array([10, missing, NO_ROW], pa.int64())))
+
+
+def test_the_bins_of_one_process_read_the_source_once(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"v": ["a", "b"], ROW_ID_COLUMN: pa.array([0, 1], pa.int64())}), file)
+    bins = bins_of(tmp_path, plan_of_files({"path": file.name, "size_bytes": file.stat().st_size}))
+    schema = pa.schema([("v", pa.string()), (ROW_ID_COLUMN, pa.int64())])
+    source = SourceRows(scan=MaterializedScan(bins=bins, schema=schema), num_rows=2, size_bytes=100)
+    elsewhere = pickle.loads(pickle.dumps(source))
+    met = pa.RecordBatch.from_pydict({ROW_ID_COLUMN: pa.array([1, 0]), ADDRESS_COLUMN: pa.array([7, 8])})
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: list(source.beside(iter([met]))), range(8)))
+    file.unlink()
+    found.append(list(source.beside(iter([met]))))
+    assert [batch.column(0).to_pylist() for (batch,) in found] == [["b", "a"]] * 9
+    with pytest.raises(JobError, match="is gone"):
+        list(elsewhere.beside(iter([met])))
 
 
 VALUES: dict[str, tuple[pa.DataType, list[object]]] = {
