@@ -57,6 +57,7 @@ class Deployment:
         for name in ("dags", "tmp", "lake", "components"):
             (folder / name).mkdir(parents=True)
         (folder / "dags" / "tests").symlink_to(HERE / "dags")
+        (folder / "dags" / "increments.py").symlink_to(ROOT / "example_dags" / "increments.py")
 
     def environment(self) -> dict[str, str]:
         """Of all processes: nothing of another Airflow, and the pauses."""
@@ -108,6 +109,7 @@ class Deployment:
             "TXLOG_WARM_FOLDER": str(self.folder / "tmp" / "warm"),
             "TXLOG_TEST_PERSON": str(self.person),
             "TXLOG_TEST_SETTINGS": str(self.folder / "settings.json"),
+            "TXLOG_DEMO_FOLDER": str(self.folder / "lake"),
         }
 
     # --- its life ---------------------------------------------------------------------------------------------------

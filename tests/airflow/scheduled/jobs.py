@@ -25,10 +25,12 @@ class Lake:
     """One table of the deployment, and the pauses of jobs on it."""
 
     def __init__(
-        self, airflow: Deployment, name: str, schema: pa.Schema = SCHEMA, partition_by: list[str] | None = None
+        self, airflow: Deployment, name: str, schema: pa.Schema | None = SCHEMA, partition_by: list[str] | None = None
     ):
+        """Without a schema the table is there."""
         self.folder = airflow.folder / "lake" / name
-        self.table = Table.create(str(self.folder), schema, partition_by or [])
+        uri = str(self.folder)
+        self.table = Table.open(uri) if schema is None else Table.create(uri, schema, partition_by or [])
         self._airflow = airflow
         self._pauses = self.folder / ".pauses"
         self._pauses.mkdir()
