@@ -1,13 +1,14 @@
 """A whole task: a fresh Python process that runs one job and ends. Its seconds on the clock, and its memory.
 
 Runners in turn, each on a table of its own. `keys` is a one-row DELETE by key, `append` an append of a Parquet file of
-10,000 rows, `checkpoint` a CHECKPOINT: they start no Spark; `child-spark` is the child process that is made to. `merge`
-is the demo's: an airline's corrections into a year's flights, in 365 partitions. `rewrite` is a DELETE of one customer
-in a thousand from the four million rows of `make bench CASES=delete`: what the Python tasks take over Connect beside a
-classic session, in `job_s`, which is the job without its Spark's start. `first_s` is the first task of a runner.
-`at-once` is so many one-row DELETEs of different tables that start together: the seconds until the last has ended, and
-the sum of what each held at most. Memory is the most that the processes of the task held at one look, in all; a server
-that other tasks share is apart (`server_mb`), and so are the executors of a cluster.
+10,000 rows, `checkpoint` a CHECKPOINT, `nothing` an increment that finds nothing new: they start no Spark; `child-
+spark` is the child process that is made to. `merge` is the demo's: an airline's corrections into a year's flights, in
+365 partitions. `rewrite` is a DELETE of one customer in a thousand from the four million rows of `make bench
+CASES=delete`: what the Python tasks take over Connect beside a classic session, in `job_s`, which is the job without
+its Spark's start. `first_s` is the first task of a runner. `at-once` is so many one-row DELETEs of different tables
+that start together: the seconds until the last has ended, and the sum of what each held at most. Memory is the most
+that the processes of the task held at one look, in all; a server that other tasks share is apart (`server_mb`), and so
+are the executors of a cluster.
 
 `operations` is what each operation takes, on a Spark of its own and on the warm one, on tables as small.
 """
@@ -52,6 +53,7 @@ WORKS = {
     "keys": ("child", "child-spark", "warm", "submit"),
     "append": ("child", "child-spark"),
     "checkpoint": ("child",),
+    "nothing": ("child",),
 }
 # Each operation in its usual form, with Spark where it needs one.
 OPERATIONS = ("append", "merge", "update", "delete", "optimize", "checkpoint")
@@ -101,7 +103,7 @@ def _measure(
                 first_s[runner] = took
     for runner, table in tables.items():
         # What is to be compacted, or is to be new in a checkpoint, is appended first.
-        made = {"checkpoint": _FILES, "optimize": _FILES + 1}.get(work, 1) * (rounds + 1)
+        made = {"checkpoint": _FILES, "optimize": _FILES + 1, "nothing": 0}.get(work, 1) * (rounds + 1)
         assert table.latest_version() == made_before[runner] + made, f"{runner} left another version"
         yield {
             "case": f"{case}-{work}",
@@ -260,6 +262,14 @@ def _spec(work: str, table: Table, number: int) -> JobSpec:
             operation="write",
             table_uri=table.uri,
             arguments={"source": view},
+            application=ApplicationTransaction(app_id=uuid.uuid4().hex, version=1),
+        )
+    if work == "nothing":
+        # The first one, which is not measured, finds all rows.
+        return job_spec(
+            operation="incremental",
+            table_uri=f"{table.uri}-input",
+            arguments={"source": {"table": table.uri}, "consumer": "c"},
             application=ApplicationTransaction(app_id=uuid.uuid4().hex, version=1),
         )
     if work == "keys":

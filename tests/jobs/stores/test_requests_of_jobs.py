@@ -37,3 +37,21 @@ def test_a_small_file_in_which_a_job_finds_rows_is_fetched_once(
         seen = proxy.take()
     assert {kind: seen[kind] for kind in ("GET data", "PUT data", "PUT vector") if seen[kind]} == requests
     assert Table.open(uri, s3.options()).to_arrow().num_rows == 1500
+
+
+@pytest.mark.long("some commits on a server; that the source is listed once is tested without one")
+def test_an_increment_that_finds_nothing_lists_its_source_once_and_reads_nothing_of_it() -> None:
+    source, target = s3.new_folder(), s3.new_folder()
+    table = Table.create(source, ROWS.schema, storage_options=s3.options())
+    with FaultProxy(s3.options()["endpoint_url"]) as proxy:
+        options = {**s3.plain_options(), "endpoint_url": proxy.endpoint}
+        arguments = {"source": {"table": source}, "consumer": "c"}
+        spec = job_spec(operation="incremental", table_uri=target, arguments=arguments, storage_options=options)
+        for _ in range(3):
+            append(table, ROWS)
+            assert run_job(spec, None).status == "committed"
+        proxy.take()
+        assert run_job(spec, None).status == "nothing_to_do"
+        seen = proxy.take()
+    # One listing is the source's. A new process reads the target's log as always, and looks for saved work.
+    assert {kind: number for kind, number in seen.items() if number} == {"LIST": 3, "GET hint": 1, "GET commit": 3}
