@@ -17,6 +17,7 @@ from airflow_txlog.contract.operations import (
     Alter,
     AnySource,
     ApplyChanges,
+    ByKeys,
     CheckedOperation,
     Delete,
     DeleteClause,
@@ -167,7 +168,7 @@ class _Checks:
                 self._check_write(operation)
             case Merge():
                 self._check_merge(operation)
-            case KeyedOperation():
+            case KeyedOperation() | ApplyChanges():
                 self._check_keyed(operation)
             case Alter() if not (operation.add_columns or operation.rename_columns):
                 for text in operation.add_constraints.values():
@@ -271,7 +272,7 @@ class _Checks:
             if not isinstance(assigned, str):
                 self._check_assigned(assigned, operation.target_alias, columns, rows)
 
-    def _check_keyed(self, operation: KeyedOperation) -> None:
+    def _check_keyed(self, operation: ByKeys) -> None:
         assert self.snapshot is not None
         check_may_remove_rows(self.snapshot, "a MERGE with WHEN MATCHED clauses")
         check_key_columns(operation, self.snapshot, self.context.root)

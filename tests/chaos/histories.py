@@ -258,6 +258,9 @@ def main() -> None:
 
         conf = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
         executors.append(SparkSession.builder.master("local[2]").config(map=conf).getOrCreate())
+        session = executors[-1]
+        assert session is not None
+        session.sparkContext.setLogLevel("ERROR")
     is_wrong = False
     for subject in SUBJECTS:
         for spark in executors:

@@ -13,7 +13,14 @@ from airflow_txlog.contract.operations.base import (
     read_operation,
     register,
 )
-from airflow_txlog.contract.operations.changes import ApplyChanges, ApplySnapshot, Incremental, KeyedOperation, Upsert
+from airflow_txlog.contract.operations.changes import (
+    ApplyChanges,
+    ApplySnapshot,
+    ByKeys,
+    Incremental,
+    KeyedOperation,
+    Upsert,
+)
 from airflow_txlog.contract.operations.fields import (
     FORMATS,
     AnyClause,
@@ -56,6 +63,7 @@ __all__ = [
     "ApplyChanges",
     "ApplySnapshot",
     "Audit",
+    "ByKeys",
     "CheckedOperation",
     "Checkpoint",
     "Clone",

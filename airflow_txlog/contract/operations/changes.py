@@ -31,6 +31,7 @@ from airflow_txlog.contract.operations.reading import want
 from airflow_txlog.contract.operations.records import Merge, Write, is_in_reach, looks_plain, may_be_read_here
 
 _JOBS = "airflow_txlog.jobs.operations.changes"
+_OF_HISTORY = ("track_history_column_list", "start_column", "end_column", "current_column")
 
 
 def check_distinct(argument: str, columns: tuple[str, ...] | None) -> None:
@@ -58,11 +59,19 @@ class KeyedOperation(SourceOperation, frozen=True, kw_only=True):
 
     @property
     def may_spare_spark(self) -> bool:
-        return may_be_read_here(self.source) and not self.schema_evolution
+        return _may_spare_spark(self)
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        is_plain = all(map(looks_plain, self.expectations.values()))
-        return self.may_spare_spark and is_plain and is_in_reach(self.source, is_spark_here=is_spark_here)
+        return _likely_spares_spark(self, is_spark_here=is_spark_here)
+
+
+def _may_spare_spark(operation: SourceOperation) -> bool:
+    return may_be_read_here(operation.source) and not operation.schema_evolution
+
+
+def _likely_spares_spark(operation: SourceOperation, *, is_spark_here: bool) -> bool:
+    is_plain = all(map(looks_plain, operation.expectations.values()))
+    return operation.may_spare_spark and is_plain and is_in_reach(operation.source, is_spark_here=is_spark_here)
 
 
 @register
@@ -126,18 +135,14 @@ class ApplySnapshot(KeyedOperation, frozen=True, kw_only=True, tag="apply_snapsh
         given, gone = self.given_arguments(), self.hard_deletes
         if self.stored_as_scd_type == 1:
             want("arguments.hard_deletes", gone in ("delete", "ignore"), '"delete" or "ignore"', gone)
-            for name in (
-                *("track_history_column_list", "start_column", "end_column", "current_column"),
-                *("deleted_column", "snapshot_at"),
-            ):
+            for name in (*_OF_HISTORY, "deleted_column", "snapshot_at"):
                 want(f"arguments.{name}", name not in given, "left out without stored_as_scd_type 2")
             return
         want("arguments.hard_deletes", gone != "delete", '"invalidate", "new_record" or "ignore"', gone)
         possible = gone == "new_record" or "deleted_column" not in given
         want("arguments.deleted_column", possible, 'left out without hard_deletes "new_record"')
         names = [name.lower() for name in (*self.keys, *self.history_columns)]
-        distinct = len(set(names)) == len(names)
-        want("arguments.end_column", distinct, "another column than the keys and the other columns of the history")
+        want("arguments.end_column", len(set(names)) == len(names), "another column than the keys and other times")
         check_distinct("track_history_column_list", self.track_history_column_list)
         tracked = {column.lower() for column in self.track_history_column_list or ()}
         want("arguments.track_history_column_list", not tracked & set(names), "a list without the keys and the times")
@@ -153,9 +158,8 @@ class ApplySnapshot(KeyedOperation, frozen=True, kw_only=True, tag="apply_snapsh
         return (self.start_column, self.end_column, *current, *deleted)
 
 
-@register
-class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes"):
-    """Apply events to the rows with their `keys`, in the order of `sequence_by`, whatever the order in which they come.
+class EventOperation(SourceOperation, frozen=True, kw_only=True):
+    """An operation that may apply events to rows with their keys.
 
     An event for which `apply_as_deletes` is true deletes its row; any other writes it. `column_list`: the columns of
     the source that rows get; `except_column_list`: those that they do not get. `tombstone_hours`: how long the table
@@ -168,16 +172,6 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
     row; `current_column` is true in that one.
     """
 
-    job = f"{_JOBS}.apply_changes:apply_changes"
-    # Its tombstones are written before the commit that names them.
-    may_wait = False
-    rows = {
-        "numTargetRowsUpdated": "updated",
-        "numTargetRowsDeleted": "deleted",
-        "numTargetRowsInserted": "inserted",
-    }
-
-    sequence_by: Text
     apply_as_deletes: TableText | None = None
     column_list: SomeColumnNames | None = None
     except_column_list: SomeColumnNames | None = None
@@ -191,8 +185,33 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
     end_column: Text = "__END_AT"
     current_column: Text | None = None
 
+
+_OF_EVENTS = tuple(name for name in EventOperation.__struct_fields__ if name not in SourceOperation.__struct_fields__)
+
+
+@register
+class ApplyChanges(EventOperation, frozen=True, kw_only=True, tag="apply_changes"):
+    """Apply events to the rows with their `keys`, in the order of `sequence_by`, whatever the order in which they come.
+
+    See `EventOperation`.
+    """
+
+    job = f"{_JOBS}.apply_changes:apply_changes"
+    needs_spark = True
+    changes_rows = True
+    # Its tombstones are written before the commit that names them.
+    may_wait = False
+    rows = {
+        "numTargetRowsUpdated": "updated",
+        "numTargetRowsDeleted": "deleted",
+        "numTargetRowsInserted": "inserted",
+    }
+
+    keys: SomeColumnNames
+    sequence_by: Text
+
     def check(self) -> None:
-        super().check()
+        check_distinct("keys", self.keys)
         check_distinct("column_list", self.column_list)
         check_distinct("except_column_list", self.except_column_list)
         possible = self.column_list is None or self.except_column_list is None
@@ -200,7 +219,7 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
         keys = {column.lower() for column in self.keys}
         is_key = self.sequence_by.lower() in keys
         want("arguments.sequence_by", not is_key, "a column that is none of the keys", self.sequence_by)
-        excepted = {column.lower() for column in self.except_column_list or ()} & keys
+        excepted = keys & {column.lower() for column in self.except_column_list or ()}
         want("arguments.except_column_list", not excepted, "a list without the keys", self.except_column_list)
         self._check_ignored()
         self._check_history()
@@ -224,9 +243,8 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
         return self.ignore_null_updates or lists != (None, None)
 
     def _check_history(self) -> None:
-        keeps = self.stored_as_scd_type == 2
-        given = self.given_arguments()
-        for name in ("track_history_column_list", "start_column", "end_column", "current_column"):
+        keeps, given = self.stored_as_scd_type == 2, self.given_arguments()
+        for name in _OF_HISTORY:
             want(f"arguments.{name}", keeps or name not in given, "left out without stored_as_scd_type 2")
         check_distinct("track_history_column_list", self.track_history_column_list)
         times = [name for name in (self.start_column, self.end_column, self.current_column) if name is not None]
@@ -241,8 +259,21 @@ class ApplyChanges(KeyedOperation, frozen=True, kw_only=True, tag="apply_changes
             return f"{_JOBS}.kept_history:keep_history"
         return f"{_JOBS}.kept_history:keep_values" if self.ignores_nulls else self.job
 
+    @property
+    def columns_named(self) -> dict[str, tuple[str, ...]]:
+        """As of `KeyedOperation`."""
+        return {"keys": self.keys}
+
+    @property
+    def may_spare_spark(self) -> bool:
+        return _may_spare_spark(self)
+
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        return looks_plain(self.apply_as_deletes) and super().likely_spares_spark(is_spark_here=is_spark_here)
+        return looks_plain(self.apply_as_deletes) and _likely_spares_spark(self, is_spark_here=is_spark_here)
+
+
+ByKeys = KeyedOperation | ApplyChanges
+"""The operations on the rows of a table that have the `keys` of a source's rows."""
 
 
 _START = '"snapshot", a version from 0 on, or a date or time in ISO 8601'
@@ -273,18 +304,12 @@ class SourceRange:
     replaces: bool = False
 
 
-_OF_EVENTS = (
-    *("sequence_by", "apply_as_deletes", "column_list", "except_column_list", "ignore_null_updates"),
-    *("ignore_null_updates_column_list", "ignore_null_updates_except_column_list", "tombstone_hours"),
-    "stored_as_scd_type",
-    *("track_history_column_list", "start_column", "end_column", "current_column"),
-)
 # The modes in which an argument may be given.
 _MODES = {
     "keys": ("upsert", "apply_changes"),
     "columns": ("upsert",),
     **dict.fromkeys(("on", "clauses", "target_alias", "source_alias"), ("merge",)),
-    **dict.fromkeys(_OF_EVENTS, ("apply_changes",)),
+    **dict.fromkeys(("sequence_by", *_OF_EVENTS), ("apply_changes",)),
     **dict.fromkeys(("partition_by", "cluster_by", "properties"), ("append",)),
 }
 _NEEDED = {"upsert": ("keys",), "merge": ("on", "clauses"), "apply_changes": ("keys", "sequence_by"), "append": ()}
@@ -297,7 +322,7 @@ Applied = Write | Upsert | Merge | ApplyChanges
 
 
 @register
-class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental"):
+class Incremental(EventOperation, frozen=True, kw_only=True, tag="incremental"):
     """Process the versions of one source table after the consumer's watermark, and move the watermark, in one commit.
 
     `driving`: the view of the query that is this table; null: its only table. The other tables are read at their
@@ -330,18 +355,6 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
     target_alias: Text = "t"
     source_alias: Text = "s"
     sequence_by: Text | None = None
-    apply_as_deletes: TableText | None = None
-    column_list: SomeColumnNames | None = None
-    except_column_list: SomeColumnNames | None = None
-    ignore_null_updates: bool = False
-    ignore_null_updates_column_list: SomeColumnNames | None = None
-    ignore_null_updates_except_column_list: SomeColumnNames | None = None
-    tombstone_hours: Hours = 168
-    stored_as_scd_type: Literal[1, 2] = 1
-    track_history_column_list: SomeColumnNames | None = None
-    start_column: Text = "__START_AT"
-    end_column: Text = "__END_AT"
-    current_column: Text | None = None
     changes: bool = False
     starting: Start = "snapshot"
     max_versions: Positive | None = None
@@ -407,7 +420,8 @@ class Incremental(SourceOperation, frozen=True, kw_only=True, tag="incremental")
             common |= {"target_alias": self.target_alias, "source_alias": self.source_alias}
             return Merge(**common, on=self.on or "", clauses=self.clauses or ())
         if self.mode == "apply_changes":
-            return ApplyChanges(**common, keys=self.keys or (), **{name: getattr(self, name) for name in _OF_EVENTS})
+            events = {name: getattr(self, name) for name in _OF_EVENTS}
+            return ApplyChanges(**common, keys=self.keys or (), sequence_by=self.sequence_by or "", **events)
         return Write(**common, partition_by=self.partition_by, cluster_by=self.cluster_by, properties=self.properties)
 
     def range_after(self, after: int | None) -> RangeView:

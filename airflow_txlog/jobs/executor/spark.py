@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from airflow_txlog.contract.operations import AnySource, KeyedOperation, Merge, Operation, Write
+from airflow_txlog.contract.operations import AnySource, ByKeys, Merge, Operation, Write
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Snapshot
@@ -145,7 +145,7 @@ class SparkExecutor:
 
 
 def _joins(operation: Operation) -> bool:
-    return isinstance(operation, Merge | KeyedOperation) or (
+    return isinstance(operation, Merge | ByKeys) or (
         isinstance(operation, Write) and operation.replace_using is not None
     )
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from airflow_txlog.contract.operations import KeyedOperation
+from airflow_txlog.contract.operations import ByKeys
 from airflow_txlog.contract.operations.base import SourceOperation
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
@@ -218,7 +218,7 @@ def given_rows(context: JobContext, argument: str, target: Snapshot | None) -> G
 
 
 def _fitted(columns: StructType, target: Snapshot, operation: SourceOperation) -> StructType:
-    table, is_upsert = target.delta_schema, isinstance(operation, KeyedOperation)
+    table, is_upsert = target.delta_schema, isinstance(operation, ByKeys)
     may_widen = operation.schema_evolution and target.metadata.configuration.get(WIDENING_PROPERTY) == "true"
     fitted, problems = [], []
     for column in columns:

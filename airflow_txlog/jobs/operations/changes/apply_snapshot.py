@@ -41,7 +41,7 @@ from airflow_txlog.jobs.rows.checked_change import check_ended_rows
 from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
 from airflow_txlog.jobs.rows.operation import Found
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
-from airflow_txlog.jobs.source.folded import folded, rows_in_scope
+from airflow_txlog.jobs.source.folded import check_compared, folded, rows_in_scope
 from airflow_txlog.jobs.source.materialized import MaterializedSource, input_scan, stored_of
 from airflow_txlog.jobs.sql.columns import check_has_columns, rows_do_not_fit, shown_types
 from airflow_txlog.jobs.sql.current_time import NOW
@@ -275,6 +275,7 @@ class _History(_Snapshot):
             if columns.find(each.name) is None and each.name not in fills
         ]
         if self._marks and not problems:
+            check_compared("keys", self._keys, table, root, "find the rows that are gone", root)
             # The rows of both sides become rows of one source.
             held = [(each, data.by_name[each.name.lower()].type) for each in columns]
             problems += [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.contract.operations import AnyClause, KeyedOperation, Merge
+from airflow_txlog.contract.operations import AnyClause, ByKeys, KeyedOperation, Merge
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.types import DataType, Primitive
@@ -43,7 +43,7 @@ def kept_as_null(snapshot: Snapshot) -> dict[str, str]:
     return {field.name: _EMPTY[field.type] for field in fields if field is not None and field.type in _EMPTY}
 
 
-def check_key_columns(operation: KeyedOperation, snapshot: Snapshot, root: str) -> None:
+def check_key_columns(operation: ByKeys, snapshot: Snapshot, root: str) -> None:
     """Raise an error unless each key is a column of the table whose values are equal exactly if they are equal in SQL.
 
     Raises UnknownColumn, also for other columns that the table must have, and UnsupportedFeature.
@@ -64,7 +64,7 @@ def check_key_columns(operation: KeyedOperation, snapshot: Snapshot, root: str) 
             )
 
 
-def check_source_columns(operation: KeyedOperation, names: Sequence[str]) -> None:
+def check_source_columns(operation: ByKeys, names: Sequence[str]) -> None:
     """Raise UnknownColumn for columns that an argument names and a source with these columns does not have."""
     for argument, wanted in operation.columns_named.items():
         check_has_columns(argument, wanted, names, "The source")

@@ -13,9 +13,9 @@ import pytest
 
 from airflow_txlog.engine import Table
 from tests.helpers.depth import WHOLE
-from tests.helpers.jobs import application, committed, error_of, run
+from tests.helpers.jobs import application, committed, error_of, live_files, run
 from tests.helpers.racing import killed, winning
-from tests.helpers.rows import make_table
+from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -156,6 +156,19 @@ def test_only_the_rows_of_the_events_keys_are_read_into_the_history(tmp_path: Pa
     committed(apply(table, [(key, 1, "a", None, "u") for key in range(5)]))
     result = committed(apply(table, [(2, 2, "b", None, "u")]))
     assert (result.metrics["numTargetRowsUpdated"], result.metrics["numTargetRowsInserted"]) == (1, 1)
+
+
+def test_rows_of_other_keys_are_neither_read_nor_a_conflict(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    committed(apply(table, [(key, 1, "a", None, "u") for key in range(5)]))
+    first = live_files(table)
+    committed(apply(table, [(key, 1, "a", None, "u") for key in range(100, 105)]))
+    (path,) = live_files(table) - first
+    (tmp_path / "t" / path).write_bytes(b"damaged")
+    other = {"id": 200, "name": "c", "note": None, "__START_AT": 1, "__END_AT": None, "current": True}
+    log = winning("staged", lambda: append(table, pa.Table.from_pylist([other], ROWS)))
+    result = committed(apply(table, [(2, 2, "b", None, "u"), (7, 1, "b", None, "u")], log=log))
+    assert (result.attempts, result.files["pruned"]) == (1, 1)
 
 
 def test_columns_may_come_later_and_rows_without_a_start_stay(tmp_path: Path) -> None:

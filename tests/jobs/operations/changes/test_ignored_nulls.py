@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.operations.changes.tombstones import FOLDER
+from airflow_txlog.storage.limits import USUAL, Limits
 from tests.helpers.depth import WHOLE
 from tests.helpers.jobs import application, committed, error_of, run
 from tests.helpers.racing import killed, winning
@@ -105,7 +107,12 @@ def drawn(rng: random.Random, num_keys: int) -> list[list[Event]]:
 
 
 def check_histories(
-    table: Table, batches: list[list[Event]], scd_type: int, which: int, spark: SparkSession | None = None
+    table: Table,
+    batches: list[list[Event]],
+    scd_type: int,
+    which: int,
+    spark: SparkSession | None = None,
+    limits: Limits = USUAL,
 ) -> None:
     arguments, kept = IGNORING[which]
     tracked = {0, 1} if scd_type == 2 and which == 0 else {0, 1, 2}
@@ -113,7 +120,7 @@ def check_histories(
     before: list[Event] = []
     for batch in batches:
         before += batch
-        result = apply(table, batch, scd_type, spark, **more)
+        result = apply(table, batch, scd_type, spark, limits=limits, **more)
         assert result.status in ("committed", "nothing_to_do"), result.error
         assert rows_of(table) == wanted(before, scd_type, kept, tracked)
     assert apply(table, batches[0], scd_type, spark, **more).status == "nothing_to_do"
@@ -130,7 +137,26 @@ LAYOUTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("scd_type", [1, 2])
 def test_null_keeps_the_value_of_the_ordered_history(scd_type: int, which: int, tmp_path: Path) -> None:
     batches = drawn(random.Random(which), 60)
-    check_histories(empty(tmp_path / "t", scd_type, **LAYOUTS[which]), batches, scd_type, which)
+    # One part of the keys a task, and all in one.
+    limits = replace(USUAL, held_source_bytes=1500 if which else USUAL.held_source_bytes)
+    check_histories(empty(tmp_path / "t", scd_type, **LAYOUTS[which]), batches, scd_type, which, limits=limits)
+
+
+def test_the_parts_of_several_keys_make_one_table(tmp_path: Path) -> None:
+    rng, table = random.Random(1), empty(tmp_path / "t", 2)
+    events: list[Event] = [
+        (rng.randrange(-9, 9), at, rng.choice("xyz"), rng.choice([None, "b"]), None, rng.choice("uuud"))
+        for at in range(200)
+    ]
+    more: dict[str, Any] = {"keys": ["id", "a"], "limits": replace(USUAL, held_source_bytes=500)}
+    for start in (100, 0):
+        committed(apply(table, events[start : start + 100], 2, **more))
+    found: list[tuple[Any, ...]] = []
+    for key in {event[2] for event in events}:
+        of_key = [(event[0], event[1], "", *event[3:]) for event in events if event[2] == key]
+        rows = wanted(of_key, 2, {1}, {1})
+        found += [(number, key, *values) for number, _, *values in rows]
+    assert rows_of(table) == sorted(found, key=str)
 
 
 @pytest.mark.long("ten thousand histories")

@@ -301,3 +301,7 @@ def test_a_mark_needs_a_column_and_the_types_of_the_table(tmp_path: Path) -> Non
     narrow = source_of(tmp_path / "in", ROWS, pa.int32())
     error = error_of(apply(None, table, narrow, 1, hard_deletes="new_record"))
     assert (error["type"], "k: integer is not long" in error["message"]) == ("SchemaMismatch", True), error
+    real = pa.float64()
+    table = make_table(tmp_path / "v", MARKED.set(0, pa.field("k", real)).empty_table())
+    error = error_of(apply(None, table, source_of(tmp_path / "in", ROWS, real), 1, hard_deletes="new_record"))
+    assert (error["type"], "find the rows that are gone" in error["message"]) == ("UnsupportedFeature", True), error
