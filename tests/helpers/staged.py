@@ -43,10 +43,18 @@ def publish(
     return run_job(spec, None, start=None if spark is None else lambda: spark, log=log)
 
 
-def audit(spark: SparkSession, handle: Handle, **audits: Any) -> JobResult:
+def audit(
+    spark: SparkSession, handle: Handle, *, storage_options: dict[str, Any] | None = None, **audits: Any
+) -> JobResult:
     """Audit a staged change as a `DeltaAuditOperator` does; the result, failed or not."""
     named = {name: handle[name] for name in ("id", "digest", "base_version", "app_id", "app_version")}
-    spec = job_spec(operation="audit", table_uri=handle["table_uri"], arguments=named | audits, saved_work_key=KEY)
+    spec = job_spec(
+        operation="audit",
+        table_uri=handle["table_uri"],
+        arguments=named | audits,
+        storage_options=storage_options or {},
+        saved_work_key=KEY,
+    )
     return run_job(spec, spark)
 
 
