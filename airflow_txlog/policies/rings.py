@@ -133,7 +133,10 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.SubjectReturns: (Ring.NONE, "the same files bring the same subjects back again"),
     errors.LedgerKeyMissing: (Ring.NONE, "the key is still missing. Add it to the connection of the ledger"),
     errors.AuditFailed: (Ring.NONE, "the same staged rows fail the same audits again"),
-    errors.StagedChangeGone: (Ring.NONE, "the change must be staged again. Clear the task that staged it"),
+    errors.StagedChangeGone: (
+        Ring.NONE,
+        "the change must be staged again. Clear the task that staged it; if it has an idempotency_key, change that",
+    ),
     errors.ErasureIncomplete: (Ring.NONE, "the same objects still hold the subjects. Erase them, and verify again"),
     errors.CannotRollBack: (Ring.NONE, "the later commits are still there. Check this yourself"),
     errors.TransactionExpired: (

@@ -404,6 +404,9 @@ def test_the_work_of_a_change_that_waits_no_more_can_be_made_anew_as_its_error_a
         error_of(publish(handle))
     again = run(None, "update", table, application=work, publish=False, **SET_NAME)
     assert advice in refused(again, "StagedChangeGone")
+    # A change that is discarded leaves its key to the next try.
+    discard(handle)
+    assert stage("update", table, work=work, **SET_NAME)["digest"] != handle["digest"]
 
 
 def test_a_discard_deletes_no_file_of_the_table(tmp_path: Path) -> None:
