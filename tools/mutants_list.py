@@ -63,6 +63,7 @@ SMALL_FILES = "tests/datafiles/tasks/test_small_files.py"
 CUBES = "tests/jobs/operations/optimize/test_cubes.py"
 CLUSTERING = "tests/engine/commit/conflicts/test_clustering_winner.py"
 EXPECTATIONS = "tests/jobs/rows/test_expectations.py"
+SAMPLES = "tests/jobs/rows/test_samples.py"
 INCREMENTS = "tests/jobs/operations/changes/test_incremental.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
@@ -1037,6 +1038,30 @@ FAULTS = (
         old="scope.files_inside(tx.read(scope.read))",
         new="scope.files_inside(snapshot.files())",
         tests=(EXPECTATIONS,),
+    ),
+    Fault(
+        name="samples-of-any-rows",
+        breaks="the images among the samples belong to other rows before and after the change",
+        file="airflow_txlog/jobs/rows/matches.py",
+        old="yield part.slice(0, most - before)",
+        new="yield part",
+        tests=(SAMPLES,),
+    ),
+    Fault(
+        name="samples-without-whole-files",
+        breaks="rows that leave with their whole file are missing in the samples",
+        file="airflow_txlog/jobs/rows/dry_run.py",
+        old="if row not in leaving and found < MOST_SAMPLES:",
+        new="if row in leaving:",
+        tests=(SAMPLES,),
+    ),
+    Fault(
+        name="deleted-record-of-an-audit",
+        breaks="a change that lost the record of one of its audits is published with the others",
+        file="airflow_txlog/jobs/operations/publish.py",
+        old="    if missing or not audits:",
+        new="    if not audits:",
+        tests=(REAUDITED,),
     ),
     Fault(
         name="quarantine-of-each-attempt",

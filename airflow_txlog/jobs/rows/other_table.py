@@ -25,7 +25,7 @@ from airflow_txlog.datafiles.staged_files import first_of_types
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import DeltaTable, Transaction
 from airflow_txlog.engine.log.actions import Metadata
-from airflow_txlog.engine.table.schema.column_mapping import table_schema
+from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, forbidden_names, table_schema
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import bare_columns
@@ -164,7 +164,10 @@ class _Append:
         return run_attempts(self._context, self._plan, memory=self._memory, begin_absent=self._begin_absent)
 
     def _begin_absent(self) -> Transaction:
-        return self._context.table.begin_create(bare_columns(from_arrow(self._schema)), [], {})
+        columns = bare_columns(from_arrow(self._schema))
+        return self._context.table.begin_create(
+            columns, [], {MODE_PROPERTY: "name"} if forbidden_names(columns) else {}
+        )
 
     @property
     def _schema(self) -> pa.Schema:

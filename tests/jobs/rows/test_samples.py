@@ -48,7 +48,7 @@ def check_samples(spark: SparkSession | None, folder: Path, name: str, seed: int
     rng = random.Random(seed)
     files = [fitting(random_rows(rng, range(start, start + 12)), name, is_target=True) for start in (0, 12, 24)]
     operation, arguments, _ = (OPERATIONS | HISTORIES).get(name) or ("delete", lambda _: REMOVING[name], "")
-    features = dict(rng.choice(FEATURES))
+    features = dict(rng.choice(FEATURES)) | ({} if spark is None else {"delta.constraints.some": "n IS NULL OR n < 99"})
     table = make_table(folder / "t", *files, partition_by=["p"], properties=features)
     fed = make_table(folder / "f", *files, partition_by=["p"], properties=features | FEED)
     more = arguments(file_of(folder / "s", fitting(random_rows(rng, range(20, 50)), name, is_target=False)))
@@ -108,6 +108,23 @@ def test_at_most_a_hundred_rows_of_each_type_are_samples_and_images_are_of_the_s
     run(None, "write", table, **overwrite)
     found = Table.open(str(tmp_path / "o")).to_arrow(columns=["_change_type"]).column(0).to_pylist()
     assert Counter(found) == {"insert": 100, "delete": 100}
+
+
+def test_samples_have_columns_of_any_name_and_values_of_any_partition(tmp_path: Path) -> None:
+    places = ["a/b", "", None, "ü=%", "a b"]
+    rows = pa.table({"id": range(10), "a.b c": [{"u": k} for k in range(10)], "p=1/2": places * 2})
+    properties = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"}
+    table, place = make_table(tmp_path / "t", rows, partition_by=["p=1/2"], properties=properties), tmp_path / "samples"
+    committed(run(None, "delete", table, predicate="id = 0"))
+    for predicate in ("`p=1/2` = 'a/b'", "`p=1/2` IS NULL AND id < 5"):
+        tried = run(None, "delete", table, predicate=predicate, dry_run=True, samples_to=str(place))
+        assert tried.status == "nothing_to_do", tried.error
+    found = Table.open(str(place)).to_arrow().to_pylist()
+    assert sorted((row["id"], row["a.b c"]["u"], row["p=1/2"], row["_change_type"]) for row in found) == [
+        (1, 1, None, "delete"),
+        (2, 2, None, "delete"),
+        (5, 5, "a/b", "delete"),
+    ]
 
 
 def test_samples_of_a_table_that_does_not_exist_yet_are_its_first_rows(tmp_path: Path) -> None:
