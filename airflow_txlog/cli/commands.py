@@ -244,6 +244,7 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "traces": traces,
     "ledger create": ledgers.create,
     "ledger show": ledgers.show,
+    "ledger check": ledgers.check,
     "ledger rotate": ledgers.rotate,
     "incremental show": show_watermarks,
     "incremental reset": reset_watermark,

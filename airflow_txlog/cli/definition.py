@@ -212,6 +212,7 @@ def _ledger() -> GroupCommand:
         subcommands=(
             _command("create", "Create an empty ledger, unless it exists", of="ledger"),
             _command("show", "The erasures in a ledger: requests, tables, columns and keys", of="ledger"),
+            _command("check", "Find rows of erased subjects in a table, by the ledger of --conn-id", of="ledger"),
             _command("rotate", "Digest all subjects once more, by the newest key", key, _YES, of="ledger"),
         ),
     )

@@ -1,4 +1,4 @@
-"""The commands `airflow txlog ledger create`, `show` and `rotate`: the ledger of erased subjects."""
+"""The commands `airflow txlog ledger create`, `show`, `check` and `rotate`: the ledger of erased subjects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.printing import ShownColumn
+from airflow_txlog.cli.usage import UsageError
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger, recorded_in
@@ -56,6 +57,33 @@ def show(table: Table, args: Namespace) -> printing.Answer:
         printing.print_rows(columns, cells)
 
     return printing.Answer({"table": table.uri, "erasures": erasures}, print_erasures)
+
+
+def check(table: Table, args: Namespace) -> printing.Answer:
+    """`{"table", "version", "files": [{"path", "rows", "columns", "requests"}]}`: those with an erased subject."""
+    guard = guard_of(TxlogHook(args.conn_id or None), table)
+    if guard is None:
+        raise UsageError("ledger check needs --conn-id: the ID of a connection that names a ledger (erasure_ledger).")
+    snapshot = table.snapshot()
+    found = guard.in_table(snapshot)
+    files = [
+        {
+            "path": each.add.path,
+            "rows": each.count,
+            "columns": sorted(each.columns),
+            "requests": sorted(each.requests),
+        }
+        for each in found
+    ]
+
+    def show() -> None:
+        for file in files:
+            print(f"{file['rows']} rows of request {', '.join(file['requests'])} in {file['path']}")
+        print(f"version {snapshot.version}: {len(files)} of {snapshot.num_files} files hold erased subjects")
+
+    return printing.Answer(
+        {"table": table.uri, "version": snapshot.version, "files": files}, show, has_failed=bool(files)
+    )
 
 
 def rotate(table: Table, args: Namespace) -> printing.Answer:

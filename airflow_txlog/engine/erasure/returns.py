@@ -21,7 +21,7 @@ from airflow_txlog.engine.erasure.digests import DigestKey, canonical_forms, sig
 from airflow_txlog.engine.erasure.ledger import ErasedSubjects, Ledger
 from airflow_txlog.engine.erasure.plain import plain_array
 from airflow_txlog.engine.log.actions import Add, Cdc, Metadata
-from airflow_txlog.engine.log.columns import adds_to_table
+from airflow_txlog.engine.log.columns import adds_to_table, table_to_adds
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
@@ -137,6 +137,17 @@ class ReturnGuard:
         # An erasure that is recorded from now on is one that these files were not compared with.
         self._incoming, self._version = replace(incoming, files=left), version
         return instead
+
+    def in_table(self, snapshot: Snapshot) -> list[Returning]:
+        """Return the live files of the table that hold erased subjects. Raises the errors of `returning`.
+
+        Another engine, which reads no ledger, may have brought them back.
+        """
+        self._table_ids.add(snapshot.metadata.id)
+        files = table_to_adds(snapshot.files(), data_change=False)
+        return self.returning(
+            Incoming(files=files, metadata=snapshot.metadata, root=self._store.root, store=self._store)
+        )
 
     def check(self, incoming: Incoming) -> None:
         """Raise SubjectReturns if a file holds an erased subject.

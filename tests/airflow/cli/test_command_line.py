@@ -661,3 +661,12 @@ def test_a_ledger_is_created_shown_and_gets_another_key(
     assert txlog(*clone, "--version", 2).document["error"]["type"] == "SubjectReturns"
     assert txlog(*clone).document["committed"] is True
     assert table.latest_version() == 3
+    check = ("ledger", "check", folder.name)
+    assert txlog(*check, "--conn-id", "lake").code == 0
+    assert txlog("ledger", "check", folder).code == 2
+    # Another engine does not know the ledger.
+    table.restore(2)
+    said = txlog(*check, "--conn-id", "lake", "--json")
+    (file,) = said.document["files"]
+    assert (said.code, file["rows"], file["columns"], file["requests"]) == (1, 1, ["id"], ["r-1"])
+    assert "1 rows of request r-1" in txlog(*check, "--conn-id", "lake").out
