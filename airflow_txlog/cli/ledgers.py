@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.printing import ShownColumn
@@ -66,7 +66,7 @@ def check(table: Table, args: Namespace) -> printing.Answer:
         raise UsageError("ledger check needs --conn-id: the ID of a connection that names a ledger (erasure_ledger).")
     snapshot = table.snapshot()
     found = guard.in_table(snapshot)
-    files = [
+    files: list[dict[str, Any]] = [
         {
             "path": each.add.path,
             "rows": each.count,

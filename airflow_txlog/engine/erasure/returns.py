@@ -250,7 +250,8 @@ class _Search:
         whole = arrow_schema(columns, mapping_mode(metadata.configuration, incoming.root))
         names = list(dict.fromkeys(each.name for each in sought))
         files = adds_to_table(incoming.files)
-        typed = typed_partition_columns(files, columns, metadata.partition_columns, only=names, time_zone="UTC")
+        # A timestamp without a zone may be any instant: an error, and no pass.
+        typed = typed_partition_columns(files, columns, metadata.partition_columns, only=names)
         return cls(
             incoming=incoming,
             sought=sought,

@@ -103,7 +103,8 @@ class RowsLeftOut:
         incoming = self._incoming
         columns = table_schema(incoming.metadata, incoming.root)
         files = adds_to_table([add])
-        typed = typed_partition_columns(files, columns, incoming.metadata.partition_columns, time_zone="UTC")
+        needed = [field.name for field in self._layout.materialized]
+        typed = typed_partition_columns(files, columns, incoming.metadata.partition_columns, only=needed)
         return {
             **{name: values.for_rows(name)[0] for name, values in typed.items()},
             BASE_ROW_ID_CONSTANT: pa.scalar(add.base_row_id, pa.int64()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger, recorded_in
 from airflow_txlog.engine.erasure.returns import ReturnGuard
-from airflow_txlog.errors import CorruptDataFile, LedgerKeyMissing, SubjectReturns, TableNotFound
+from airflow_txlog.errors import CorruptDataFile, CorruptTable, LedgerKeyMissing, SubjectReturns, TableNotFound
 from airflow_txlog.locations import PLAIN
 from tests.helpers.rows import append, stage
 
@@ -343,3 +344,19 @@ def test_an_erasure_that_is_recorded_during_a_rotation_is_kept(tmp_path: Path, m
     assert sorted((row["request_id"], row["keys"]) for row in rows) == [
         (request, f"{OLD.id} {NEW.id}") for request in ("r-1", "r-2")
     ]
+
+
+def test_a_partition_whose_instant_is_not_known_is_an_error_and_no_pass(tmp_path: Path) -> None:
+    schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    table = Table.create(str(tmp_path / "t"), schema, partition_by=["at"])
+    moment = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+    append(table, [{"at": moment, "n": 1}])
+    ledger, snapshot = ledger_at(tmp_path), table.snapshot()
+    ledger.record("r-1", snapshot, Forms.of(snapshot, "at", [moment]))
+    (add,) = stage(table, pa.Table.from_pylist([{"at": moment, "n": 2}], schema))
+    tx = guarded(table, ledger).begin()
+    # As Spark writes it, in the time zone of its session.
+    tx.add(msgspec.structs.replace(add, partition_values={"at": "2026-03-01 13:00:00"}))
+    with pytest.raises(CorruptTable):
+        tx.commit("WRITE")
+    assert table.latest_version() == 1
