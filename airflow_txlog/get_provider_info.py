@@ -8,6 +8,7 @@ _NAME = "Delta tables (txlog)"
 _OPERATORS = (
     *("write", "merge", "upsert", "delete", "update", "publish"),
     *("changes.incremental", "changes.apply_changes", "changes.apply_snapshot"),
+    "erasure.erase",
     "erasure.verify",
     *("alter", "truncate", "restore", "runs", "convert", "clone", "optimize", "maintenance", "upkeep"),
 )

@@ -146,7 +146,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # What processes changes lets a write, an upsert or a merge do the work.
     "jobs.operations": (
         "changes",
-        "update | upsert | write | upkeep",
+        "update | upsert | write | upkeep | erase",
         "delete",
         "alter | audit | merge | optimize | publish | restore | rollback | truncate | convert | clone | maintenance"
         " | verify_erasure",

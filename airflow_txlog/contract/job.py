@@ -231,7 +231,8 @@ class Details:
     `arguments_changed`: the work was already done, with other arguments than the spec's. `files` (the first ones),
     `dry_run` and `mode` are those of a vacuum; those of a convert are the files that it left out. `upkeep`: the steps
     that were due, `[{"step", "why", "done", …}]`. `staged`: the handle of a staged change. `partitions`: the change by
-    partition, of a dry run. `findings`: the `erasure.report.Findings` of a verification. `lineage` is None if the job
+    partition, of a dry run. `findings`: the `erasure.report.Findings` of a verification. `erasure`: the steps of an
+    erasure, and what has to wait. `lineage` is None if the job
     knows none, or if it is too long.
     """
 
@@ -243,6 +244,7 @@ class Details:
     staged: dict[str, Any] | None = None
     partitions: list[dict[str, Any]] = field(default_factory=list)
     findings: dict[str, Any] | None = None
+    erasure: dict[str, Any] | None = None
     lineage: Lineage | None = None
 
 

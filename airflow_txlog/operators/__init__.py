@@ -10,6 +10,7 @@ from airflow_txlog.operators.changes.incremental import DeltaIncrementalOperator
 from airflow_txlog.operators.clone import DeltaCloneOperator
 from airflow_txlog.operators.convert import DeltaConvertOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.operators.erasure.erase import DeltaEraseOperator
 from airflow_txlog.operators.erasure.verify import DeltaErasureVerifyOperator
 from airflow_txlog.operators.maintenance import CheckpointOperator, VacuumOperator
 from airflow_txlog.operators.merge import (
@@ -46,6 +47,7 @@ __all__ = [
     "DeltaConvertOperator",
     "DeltaDeleteOperator",
     "DeltaDiscardOperator",
+    "DeltaEraseOperator",
     "DeltaErasureVerifyOperator",
     "DeltaIncrementalOperator",
     "DeltaMergeOperator",

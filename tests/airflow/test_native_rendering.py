@@ -30,6 +30,7 @@ from airflow_txlog.operators import (
     DeltaConvertOperator,
     DeltaDeleteOperator,
     DeltaDiscardOperator,
+    DeltaEraseOperator,
     DeltaErasureVerifyOperator,
     DeltaIncrementalOperator,
     DeltaMergeOperator,
@@ -251,6 +252,19 @@ TASKS: dict[str, Callable[[], Any]] = {
     "restore": lambda: DeltaRestoreOperator(task_id="t", **ONCE, version="3"),
     "rollback": lambda: DeltaRollbackOperator(
         task_id="t", run_id="r", of_dag_id="d", tables=["/lake/a", "/lake/b"], spark_conf=SHARED["spark_conf"]
+    ),
+    "erase": lambda: DeltaEraseOperator(
+        task_id="t",
+        tables={"/lake/a": "email"},
+        subjects=files("/in/subjects", format="csv", schema="email STRING"),
+        source_column="email",
+        request_id="r-17",
+        report_uri="/reports",
+        requested_at="2024-01-31",
+        deadline="2024-02-28",
+        declared={"backups": "gone"},
+        legal_hold={"/lake/b": "a case"},
+        spark_conf=SHARED["spark_conf"],
     ),
     "verify an erasure": lambda: DeltaErasureVerifyOperator(
         task_id="t",

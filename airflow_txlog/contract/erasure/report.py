@@ -140,9 +140,9 @@ def document_of(body: Mapping[str, Any], signature: tuple[str, str] | None) -> b
     return json.dumps({"report": body, "signature": signed}, indent=1, ensure_ascii=True).encode()
 
 
-def check_request_id(given: str) -> str:
+def check_request_id(given: object) -> str:
     """Return the id of a request, which names files. Raises InvalidInput."""
-    if not REQUEST_ID.fullmatch(given):
+    if not isinstance(given, str) or not REQUEST_ID.fullmatch(given):
         raise InvalidInput(
             "request_id must be letters, digits, '-', '_' and '.', at most 100, and begin with a letter or a digit, "
             "because it names files. Nothing was read. Give another id, without personal data."

@@ -36,7 +36,7 @@ from airflow_txlog.contract.operations.fields import (
     UpdateClause,
     View,
 )
-from airflow_txlog.contract.operations.publish import Audit, Discard, Publish, Rollback, VerifyErasure
+from airflow_txlog.contract.operations.publish import Audit, Discard, Erase, Publish, Rollback, VerifyErasure
 from airflow_txlog.contract.operations.reading import Sees
 from airflow_txlog.contract.operations.records import (
     Checkpoint,
@@ -71,6 +71,7 @@ __all__ = [
     "Delete",
     "DeleteClause",
     "Discard",
+    "Erase",
     "FileView",
     "Incremental",
     "InsertClause",

@@ -10,6 +10,7 @@ from airflow_txlog.contract.operations.base import Operation, register
 from airflow_txlog.contract.operations.fields import (
     AnyKeys,
     ChangeId,
+    Hours,
     KeySource,
     Location,
     Names,
@@ -121,18 +122,12 @@ class Rollback(Operation, frozen=True, kw_only=True, tag="rollback"):
     commit: Version | None = None
 
 
-@register
-class VerifyErasure(Operation, frozen=True, kw_only=True, tag="verify_erasure"):
-    """Open every object below the table, and write a verdict on each to a list below `report_uri`.
+class OfSubjects(Operation, frozen=True, kw_only=True):
+    """An operation on the subjects of an erasure: `keys`, by a column of the table or a member of a struct."""
 
-    `keys`: the subjects, by a column of the table or a member of a struct. The table is only read.
-    """
-
-    job = f"{_JOBS}.verify_erasure:verify_erasure"
     needs_spark = True
 
     keys: AnyKeys
-    report_uri: Location
 
     @property
     def holds_rows(self) -> bool:
@@ -146,3 +141,29 @@ class VerifyErasure(Operation, frozen=True, kw_only=True, tag="verify_erasure"):
         if isinstance(self.keys, KeySource) and not is_in_reach(self.keys.source, is_spark_here=is_spark_here):
             return False
         return self.may_spare_spark
+
+
+@register
+class VerifyErasure(OfSubjects, frozen=True, kw_only=True, tag="verify_erasure"):
+    """Open every object below the table, and write a verdict on each to a list below `report_uri`. Only read it."""
+
+    job = f"{_JOBS}.verify_erasure:verify_erasure"
+
+    report_uri: Location
+
+
+@register
+class Erase(OfSubjects, frozen=True, kw_only=True, tag="erase"):
+    """Delete the subjects' rows, and every object that holds one of them and that the latest version does not need.
+
+    `request_id`: of the subjects in the ledger. `cut_log`: cut the log if it holds one. `writer_hours`: the longest
+    time that a writer takes from its first read to its commit; 0: nothing else writes.
+    """
+
+    job = f"{_JOBS}.erase:erase"
+    uses_ledger = True
+    rows = {"numDeletedRows": "deleted"}
+
+    request_id: Text | None = None
+    cut_log: bool = True
+    writer_hours: Hours = 24

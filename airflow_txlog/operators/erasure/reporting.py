@@ -17,7 +17,7 @@ from airflow_txlog.operators.many_jobs import ManyJobsOperator
 from airflow_txlog.operators.progress import report_result
 
 if TYPE_CHECKING:
-    pass
+    from airflow_txlog.contract.job import JobSpec
 
 
 class ErasureOperator(ManyJobsOperator):
@@ -76,10 +76,6 @@ class ErasureOperator(ManyJobsOperator):
         self.require_complete = require_complete
         self.sensitive = sensitive
 
-    def check_literals(self) -> None:
-        self.check_arguments()
-        super().check_literals()
-
     def check_arguments(self) -> None:
         """Raise InvalidJobSpec for arguments that are no template and cannot be right."""
         for name in ("tables", "legal_hold", "declared"):
@@ -103,8 +99,17 @@ class ErasureOperator(ManyJobsOperator):
     def fields_of(self, argument: str) -> Collection[str]:
         return ("tables", "subjects", "source_column") if argument == "keys" else (argument,)
 
+    def _spec(self, table_uri: str) -> JobSpec:
+        try:
+            return super()._spec(table_uri)
+        except InvalidJobSpec as error:
+            # The author knows the keys of the job by another name.
+            message = error.message.replace("arguments.keys", "subjects")
+            raise InvalidJobSpec(message, argument=error.facts.get("argument")) from error
+
     def job_arguments(self) -> dict[str, Any]:
         """Return the fields of the verification by the first column: the others differ from it in nothing else."""
+        self.check_arguments()
         columns = [] if has_template(self.tables) else list(self.tables.values())
         # A name below the base of the connection is known when the task runs.
         is_known = self.txlog_conn_id is None and not has_template(self.report_uri)

@@ -33,6 +33,7 @@ OTHERS = ["bob.other@example.org", "carol@example.org", None]
 SCHEMA = pa.schema([("email", pa.string()), ("number", pa.int64()), ("day", pa.string())])
 LOG = "_delta_log"
 VECTORS = {"delta.enableDeletionVectors": "true"}
+LONG = pytest.mark.long("another shape of the table")
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -87,9 +88,11 @@ def is_gone(table: Table, value: str | bytes = SUBJECT, column: str = "email") -
     [
         {},
         VECTORS,
-        VECTORS | FEED,
+        pytest.param(VECTORS | FEED, marks=LONG),
         {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "2"} | VECTORS,
-        {"delta.checkpointInterval": "1", "delta.checkpoint.writeStatsAsStruct": "true"} | FEED,
+        pytest.param(
+            {"delta.checkpointInterval": "1", "delta.checkpoint.writeStatsAsStruct": "true"} | FEED, marks=LONG
+        ),
     ],
     ids=["plain", "vectors", "feed", "v2", "each version has a checkpoint"],
 )
@@ -227,7 +230,7 @@ def test_a_checkpoint_that_differs_from_the_log_is_no_place_to_cut(tmp_path: Pat
     assert (folder_of(table) / commit_name(0)).exists()
 
 
-@pytest.mark.parametrize("names", ["none", "id", "name"])
+@pytest.mark.parametrize("names", ["name", pytest.param("id", marks=LONG), pytest.param("none", marks=LONG)])
 def test_keys_of_other_types_and_of_mapped_columns_are_gone(tmp_path: Path, names: str) -> None:
     key = uuid.uuid4().bytes
     schema = pa.schema([("key", pa.binary()), ("number", pa.int64())])
@@ -242,7 +245,9 @@ def test_keys_of_other_types_and_of_mapped_columns_are_gone(tmp_path: Path, name
     assert table.to_arrow().num_rows == 3
 
 
-@pytest.mark.parametrize("step", ["vacuum", "checkpoint", "sidecars", "log"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("vacuum", marks=LONG), "checkpoint", pytest.param("sidecars", marks=LONG), "log"]
+)
 def test_a_removal_that_ends_at_any_delete_is_completed_by_the_next(tmp_path: Path, step: str) -> None:
     properties = {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "3"} | VECTORS
     table = Table.create(tmp_path / "t", SCHEMA, ["email"], properties=properties)

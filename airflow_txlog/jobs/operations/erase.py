@@ -1,0 +1,149 @@
+"""ERASE: the rows of some subjects are deleted, and then every object that holds a value of one and that may go.
+
+The jobs of DELETE and OPTIMIZE delete the rows and purge the files with deletion vectors; `engine.erasure.removal` does
+the rest. Each step follows from the table as it is, so no application transaction is needed: a job that runs again
+deletes what has come back, too, and does what is left. The invariant: the subjects are in the ledger before the first
+row is deleted, so that no job brings them back after an erasure that was killed. Source: soundness B5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from airflow_txlog.contract.job import Details, JobResult
+from airflow_txlog.contract.operations import Delete, Erase, KeyValues, Operation, Optimize
+from airflow_txlog.contract.parameters import encode_parameter
+from airflow_txlog.contract.wording import plural
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.removal import Removal, remove_traces
+from airflow_txlog.engine.log.segment import look
+from airflow_txlog.engine.table.snapshot.commit_times import moment_text
+from airflow_txlog.engine.upkeep.vacuum_plan import milliseconds
+from airflow_txlog.exactly_once.transactions import remove_saved_work
+from airflow_txlog.jobs.context import FixedTexts, JobContext
+from airflow_txlog.jobs.files.erased_subjects import record_erasure
+from airflow_txlog.jobs.operations.delete.job import delete
+from airflow_txlog.jobs.operations.optimize.job import optimize
+from airflow_txlog.jobs.source.given_keys import given_keys
+from airflow_txlog.jobs.sql.gate import SqlGate, quoted
+
+_WAITS_SHOWN = 20
+
+
+def erase(context: JobContext) -> JobResult:
+    """Run the job of `context.spec`; `details.erasure` has the steps and the waits.
+
+    Raises UnknownColumn; InvalidInput without subjects, and for one that the column cannot hold; the errors of a delete
+    by keys, of a purge and of a removal.
+    """
+    return _Erasure(context).run()
+
+
+class _Erasure:
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._described = context.record(Erase)
+        self._steps: list[dict[str, Any]] = []
+
+    def run(self) -> JobResult:
+        context = self._context
+        # A table that may not be written here is refused before anything is done.
+        snapshot = context.table.begin().snapshot
+        assert snapshot is not None
+        with context.step("read"):
+            keys, _ = given_keys(context, SqlGate(context), self._described.keys, snapshot)
+            forms = Forms.of(snapshot, self._described.keys.column, keys)
+        self._log_plan(snapshot, forms)
+        self._record(snapshot, forms)
+        deleted = self._ends("delete", delete(self._as(self._delete(snapshot, forms))))
+        # Its keys are written down there; what is left would count as an object that cannot be read.
+        remove_saved_work(context.store, context.inputs_folder)
+        purged = self._ends("purge", optimize(self._as(Optimize(purge=True))))
+        with context.step("remove"):
+            removal = remove_traces(
+                context.table,
+                forms,
+                writer_ms=milliseconds(self._described.writer_hours),
+                cuts_log=self._described.cut_log,
+                say=context.log,
+            )
+        self._step("remove", removal.version)
+        for wait in removal.waits[:_WAITS_SHOWN]:
+            context.log(f"{wait.path} stays until {moment_text(wait.until_ms)}: {wait.why}")
+        metrics = {
+            "numSubjects": len(forms.values),
+            "numDeletedRows": deleted.metrics.get("numDeletedRows", 0),
+            "numRemovedFiles": purged.metrics.get("numRemovedFiles", 0),
+            "numDeletedFiles": removal.deleted_files,
+            "numDeletedLogFiles": removal.deleted_log_files,
+        }
+        result = context.result(
+            is_committed=removal.version > snapshot.version or removal.cut is not None,
+            version=removal.version,
+            read_version=snapshot.version,
+            metrics=metrics,
+        )
+        return dataclasses.replace(result, details=Details(erasure=self._report(removal)))
+
+    def _record(self, snapshot: Snapshot, forms: Forms) -> None:
+        request_id = self._described.request_id
+        if request_id is not None:
+            with self._context.step("record"):
+                count = record_erasure(self._context, request_id, snapshot, forms)
+            if count is not None:
+                self._context.log(f"{plural(count, 'subject')} recorded in the ledger of erasures")
+
+    def _delete(self, snapshot: Snapshot, forms: Forms) -> Delete:
+        """Return the delete of the subjects' rows: by keys, or for a member of a struct by a condition."""
+        column, values = self._described.keys.column, forms.values.to_pylist()
+        if snapshot.delta_schema.find(column) is not None:
+            return Delete(predicate=None, keys=KeyValues(column=column, values=encode_parameter(values, "keys")))
+        path = ".".join(quoted(part) for part in column.split("."))
+        given = {f"subject_{number}": encode_parameter(value, "subject") for number, value in enumerate(values)}
+        return Delete(predicate=f"{path} IN ({', '.join(f':{name}' for name in given)})", parameters=given)
+
+    # --- the report -------------------------------------------------------------------------------------------------
+
+    def _log_plan(self, snapshot: Snapshot, forms: Forms) -> None:
+        first = look(self._context.store, 0).earliest
+        self._context.log(
+            f"plan: erase {plural(len(forms.values), 'subject')} from version {snapshot.version}; versions can be read "
+            f"from {first} on. Those that need a file with a subject end, also for readers that read one now"
+        )
+        if self._described.cut_log:
+            self._context.log(
+                "if the log holds a subject, it will begin at a new checkpoint, and all versions before that end. "
+                f"Files and commits that a writer may need stay {self._described.writer_hours:g} hours"
+            )
+
+    def _ends(self, name: str, result: JobResult) -> JobResult:
+        if result.status == "committed" and result.version is not None:
+            self._step(name, result.version)
+        return result
+
+    def _step(self, name: str, version: int) -> None:
+        self._steps.append({"name": name, "version": version, "at": moment_text(self._context.clock.now_ms())})
+
+    def _report(self, removal: Removal) -> dict[str, Any]:
+        waits = [
+            {"path": wait.path, "until": moment_text(wait.until_ms), "why": wait.why}
+            for wait in sorted(removal.waits, key=lambda each: -each.until_ms)[:_WAITS_SHOWN]
+        ]
+        return {
+            "steps": self._steps,
+            "cut": removal.cut,
+            "waits": waits,
+            "num_waits": len(removal.waits),
+            "until_ms": removal.until_ms,
+        }
+
+    def _as(self, operation: Operation) -> JobContext:
+        """Return this job as that of one step: it commits, logs and measures as the step's own."""
+        spec = self._context.spec.replace(operation=operation)
+        texts = FixedTexts(operation=operation, parameters=operation.bound_parameters)
+        step = dataclasses.replace(self._context, spec=spec, texts=texts)
+        # Its inputs lie in the folder that is deleted after this job.
+        step.job_id = self._context.job_id
+        return step

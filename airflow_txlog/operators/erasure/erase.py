@@ -1,0 +1,177 @@
+"""DeltaEraseOperator: erase subjects from some tables and from their storage, prove it, and write a report."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.exceptions import AirflowRescheduleException
+
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.contract.erasure.report import ErasureReport, Times
+from airflow_txlog.contract.operations import Erase, Operation, read_operation
+from airflow_txlog.contract.wording import summary_lines
+from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.hooks.erasure_report import signing_key
+from airflow_txlog.operators.arguments.given import has_template, keys_of, moment_text
+from airflow_txlog.operators.erasure.reporting import ErasureOperator
+from airflow_txlog.operators.progress import report_result
+from airflow_txlog.policies.retry import raise_for_airflow
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+# A wait ends by the store's clock, which may be behind.
+_SLACK_MS = 60_000
+
+
+class DeltaEraseOperator(ErasureOperator):
+    """Erase subjects from Delta tables and from their storage, verify every object, and write a signed report.
+
+    For each table one job deletes the rows, purges deletion vectors, deletes the files that hold a subject and that the
+    latest version does not need, writes a checkpoint and cuts the log at it. Earlier versions can no longer be read
+    then. If the connection names a ledger, the subjects are recorded there before the first row is deleted. Afterwards
+    the task verifies the tables as `DeltaErasureVerifyOperator` does. A retry continues where the work was killed.
+
+    Files that no commit names, and commits that a running writer must still find, wait for `writer_hours`, and files of
+    a staged change until it expires. The task then reschedules itself until the last wait ends, and occupies no worker.
+
+    :param deadline: a datetime or ISO 8601, in UTC if it names no zone. If a wait would end later, the task does not
+        wait: it verifies at once and reports what is left. None waits as long as it takes, at most a week. (templated)
+    :param cut_log: cut the log of a table if it holds a subject. With False the report is complete only if it holds
+        none.
+    :param writer_hours: the longest time that any writer of the tables takes from its first read to its commit. Lower
+        it only if you know all of them. With 0 nothing waits, and a writer that runs now may corrupt the table.
+
+    The XCom is that of `DeltaErasureVerifyOperator`.
+
+    Example: `DeltaEraseOperator(task_id="erase", tables={"/lake/users": "email"}, subjects=files("/requests/{{ ds }}"),
+    request_id="week-{{ ds }}", report_uri="/reports/erasures", signing_conn_id="erasure_signer")`. Other arguments:
+    `ErasureOperator`, and those of `TxlogOperator`, except `table_uri`.
+    """
+
+    operation: ClassVar[type[Operation]] = Erase
+    template_fields: Sequence[str] = (*ErasureOperator.template_fields, "deadline")
+
+    def __init__(
+        self,
+        *,
+        deadline: dt.datetime | str | None = None,
+        cut_log: bool = True,
+        writer_hours: float = 24,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.deadline = deadline
+        self.cut_log = cut_log
+        self.writer_hours = writer_hours
+        self.check_literals()
+
+    def check_arguments(self) -> None:
+        super().check_arguments()
+        if not has_template(self.deadline):
+            _ = self._deadline_ms
+
+    def job_arguments(self) -> dict[str, Any]:
+        """Return the fields of the erasure by the first column: the others differ from it in nothing else."""
+        self.check_arguments()
+        columns = [] if has_template(self.tables) else list(self.tables.values())
+        return self._erasure(columns[0] if columns else "column")
+
+    def _erasure(self, column: str) -> dict[str, Any]:
+        keys = keys_of("subjects", column, self.subjects, self.source_column)
+        return {
+            "keys": keys,
+            "request_id": self.request_id,
+            "cut_log": self.cut_log,
+            "writer_hours": self.writer_hours,
+        }
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Erase the subjects from each table, wait if objects have to, verify, write the report, and return its place.
+
+        Raises AirflowRescheduleException to wait.
+        """
+        self.has_begun = True
+        try:
+            self.check_arguments()
+            if self.signing_conn_id is not None:
+                # Before hours of work that only a key could sign.
+                signing_key(self.signing_conn_id)
+            done = self._erased(context)
+            self._wait(done)
+            steps = {uri: found["steps"] for uri, found in done.items()}
+            tables = [dataclasses.replace(each, steps=steps.get(each.table, ())) for each in self.verified(context)]
+            times = self._times(done, is_complete=all(each.is_complete for each in tables))
+            return self.published(
+                ErasureReport(request_id=self.request_id, tables=tables, times=times, declared=self.declared or {})
+            )
+        except TxlogError as error:
+            raise_for_airflow(error)
+
+    def _erased(self, context: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Run the job of each table, in order. Return its steps and waits by the table's canonical URI.
+
+        A table whose erasure cannot succeed does not stop the others: the verification finds what it left.
+        """
+        done: dict[str, dict[str, Any]] = {}
+        for table, column in self.tables.items():
+            if table in (self.legal_hold or {}):
+                self.log.info("%s is under legal hold, and is left alone", table)
+                continue
+            uri = self.hook.table_uri(table)
+            spec = self.spec_for(context, read_operation(Erase, self._erasure(column)), uri)
+            try:
+                result = self.run_job(context, spec, f"{uri}/erase")
+            except TxlogError as error:
+                if error.retryable or self._is_stopped:
+                    raise
+                self.log.error("%s: the subjects were not erased: %s", uri, error)
+                continue
+            for line in summary_lines(result, result.seconds):
+                self.log.info("%s", line)
+            report_result(context, result, result.seconds)
+            assert result.details.erasure is not None
+            done[self.hook.table(uri).uri] = result.details.erasure
+        return done
+
+    @property
+    def _deadline_ms(self) -> int | None:
+        if self.deadline is None:
+            return None
+        try:
+            moment = dt.datetime.fromisoformat(str(moment_text(self.deadline)))
+        except ValueError as error:
+            raise InvalidJobSpec(
+                "deadline must be a datetime or a text in ISO 8601. Nothing was read.", argument="deadline"
+            ) from error
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+
+    def _wait(self, done: Mapping[str, Mapping[str, Any]]) -> None:
+        """Reschedule the task until the last wait ends, unless that is after the deadline."""
+        until_ms = max((found["until_ms"] for found in done.values() if found["until_ms"] is not None), default=None)
+        if until_ms is None:
+            return
+        until_ms, deadline_ms = until_ms + _SLACK_MS, self._deadline_ms
+        until = dt.datetime.fromtimestamp(until_ms / 1000, dt.UTC)
+        count = sum(found["num_waits"] for found in done.values())
+        if deadline_ms is not None and until_ms > deadline_ms:
+            self.log.warning("%d objects have to wait until %s, after the deadline: they are reported", count, until)
+        elif until_ms > SYSTEM_CLOCK.now_ms():
+            self.log.info("%d objects have to wait until %s: the task is run again then", count, until)
+            raise AirflowRescheduleException(until)  # type: ignore[no-untyped-call]
+
+    def _times(self, done: Mapping[str, Mapping[str, Any]], *, is_complete: bool) -> Times:
+        """Return the times of the report: of the steps of this run, which a run before may have done earlier."""
+        last: dict[str, str] = {}
+        for step in (step for found in done.values() for step in found["steps"]):
+            last[step["name"]] = max(step["at"], last.get(step["name"], ""))
+        removed = last.get("remove") if is_complete else None
+        return Times(
+            requested=moment_text(self.requested_at),
+            gone_from_latest_version=last.get("purge") or last.get("delete") or last.get("remove"),
+            gone_from_storage=removed,
+            gone_from_log=removed,
+        )

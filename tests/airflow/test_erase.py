@@ -1,0 +1,177 @@
+"""DeltaEraseOperator: subjects leave tables and storage, the report is complete or names what is left, and waits."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.exceptions import AirflowRescheduleException
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure.ledger import create_ledger, recorded_in
+from airflow_txlog.errors import ErasureIncomplete, InvalidInput, InvalidJobSpec
+from airflow_txlog.operators import DeltaEraseOperator
+from airflow_txlog.storage import PLAIN
+from tests.engine.erasure.test_removal import FEED, OTHERS, SUBJECT, VECTORS, holding, rows
+from tests.helpers import staged
+from tests.helpers.rows import append, make_table
+
+pytestmark = pytest.mark.airflow
+
+
+@pytest.fixture(autouse=True)
+def key(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = json.dumps({"conn_type": "generic", "password": bytes(range(32)).hex()})
+    monkeypatch.setenv("AIRFLOW_CONN_SIGNER", seed)
+
+
+def erase(tmp_path: Path, tables: Any, **arguments: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "subjects": [SUBJECT],
+        "request_id": "r-17",
+        "report_uri": str(tmp_path / "reports"),
+        "signing_conn_id": "signer",
+        "runner": "in_process",
+        "writer_hours": 0,
+        **arguments,
+    }
+    return DeltaEraseOperator(task_id="erase", tables=tables, **given).execute({})  # type: ignore[typeddict-item]
+
+
+def report_of(tmp_path: Path) -> dict[str, Any]:
+    (path,) = (tmp_path / "reports").glob("r-17-*.json")
+    return dict(json.loads(path.read_text())["report"])
+
+
+def test_subjects_leave_all_tables_and_the_report_is_complete(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS), properties=VECTORS | FEED)
+    by_key = make_table(tmp_path / "orders", rows(*OTHERS), rows(SUBJECT), partition_by=["email"])
+    held = make_table(tmp_path / "held", rows(SUBJECT))
+    before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "held").rglob("*"))
+    tables = dict.fromkeys((users.uri, by_key.uri, held.uri), "email")
+    xcom = erase(
+        tmp_path,
+        tables,
+        legal_hold={held.uri: "case 12 C 345/26"},
+        requested_at="2026-11-01T09:00:00Z",
+        deadline="2026-12-01T09:00:00Z",
+    )
+    assert (xcom["complete"], xcom["left"]) == (True, {})
+    assert holding(tmp_path / "users", SUBJECT) == holding(tmp_path / "orders", SUBJECT) == []
+    assert holding(tmp_path / "reports", SUBJECT) == []
+    assert sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "held").rglob("*")) == before
+    report = report_of(tmp_path)
+    assert [table["state"] for table in report["tables"]] == ["verified", "verified", "out of scope"]
+    assert [step["name"] for step in report["tables"][0]["steps"]][-1] == "remove"
+    assert report["tables"][2]["reason"] == "case 12 C 345/26"
+    assert all(report["times"].values())
+    assert "zo" not in caplog.text.replace("zone", "")
+    # The next run of the same task has nothing left to do.
+    version = users.snapshot().version
+    assert erase(tmp_path, tables, legal_hold={held.uri: "case"}, request_id="r-18")["complete"]
+    assert users.snapshot().version == version
+
+
+def test_a_task_that_has_to_wait_is_run_again_when_the_wait_ends(tmp_path: Path) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    with pytest.raises(AirflowRescheduleException) as raised:
+        erase(tmp_path, {users.uri: "email"}, writer_hours=24)
+    wait = raised.value.reschedule_date - dt.datetime.now(dt.UTC)
+    assert dt.timedelta(hours=23) < wait < dt.timedelta(hours=25)
+    assert not (tmp_path / "reports").exists()
+    assert users.to_arrow().num_rows == 3
+    for path in (tmp_path / "users").rglob("*"):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    assert erase(tmp_path, {users.uri: "email"}, writer_hours=24)["complete"]
+    assert holding(tmp_path / "users", SUBJECT) == []
+
+
+def test_a_wait_beyond_the_deadline_is_reported_and_does_not_pass(tmp_path: Path) -> None:
+    users = make_table(tmp_path / "users", rows(*OTHERS))
+    staged.stage("update", users, set={"day": f"'{SUBJECT}'"})
+    with pytest.raises(AirflowRescheduleException):
+        erase(tmp_path, {users.uri: "email"})
+    with pytest.raises(ErasureIncomplete):
+        erase(tmp_path, {users.uri: "email"}, deadline=dt.datetime.now(dt.UTC))
+    report = report_of(tmp_path)
+    assert not report["complete"]
+    assert report["times"]["gone_from_storage"] is None
+    assert report["tables"][0]["verdicts"]["found"] >= 1
+
+
+def test_a_merge_that_brings_a_subject_back_meanwhile_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    verified = DeltaEraseOperator.verified
+
+    def late(operator: DeltaEraseOperator, context: Any) -> Any:
+        append(Table.open(users.uri), rows(SUBJECT))
+        return verified(operator, context)
+
+    monkeypatch.setattr(DeltaEraseOperator, "verified", late)
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, {users.uri: "email"})
+    assert raised.value.left == {users.uri: 2}
+    monkeypatch.undo()
+    monkeypatch.setenv("AIRFLOW_CONN_SIGNER", json.dumps({"conn_type": "generic", "password": bytes(range(32)).hex()}))
+    assert erase(tmp_path, {users.uri: "email"})["complete"]
+
+
+def test_a_table_that_cannot_be_erased_does_not_stop_the_others(tmp_path: Path) -> None:
+    fixed = make_table(tmp_path / "fixed", rows(SUBJECT), properties={"delta.appendOnly": "true"})
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, {fixed.uri: "email", users.uri: "email"})
+    assert set(raised.value.left or ()) == {fixed.uri}
+    assert holding(tmp_path / "users", SUBJECT) == []
+
+
+def test_the_ledger_of_the_connection_knows_the_subjects_before_the_first_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Table.at(tmp_path / "erased", PLAIN)
+    create_ledger(ledger)
+    key = json.dumps({"conn_type": "generic", "password": "5e" * 32})
+    monkeypatch.setenv("AIRFLOW_CONN_ERASURE_KEY", key)
+    extra = {"erasure_ledger": str(tmp_path / "erased"), "erasure_key_conn_id": "erasure_key"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "txlog", "host": str(tmp_path), "extra": extra}))
+    # It is recorded even where the delete fails.
+    make_table(tmp_path / "fixed", rows(SUBJECT), properties={"delta.appendOnly": "true"})
+    with pytest.raises(ErasureIncomplete):
+        erase(tmp_path, {"fixed": "email"}, txlog_conn_id="lake")
+    (entry,) = recorded_in(ledger)
+    assert (entry["request_id"], entry["subjects"]) == ("r-17", 1)
+    assert holding(tmp_path / "erased", SUBJECT) == []
+
+
+def test_wrong_arguments_are_refused_before_anything_is_done(tmp_path: Path) -> None:
+    with pytest.raises(InvalidJobSpec, match="deadline"):
+        erase(tmp_path, {"/lake/a": "email"}, deadline="soon")
+    with pytest.raises(InvalidJobSpec, match="writer_hours"):
+        erase(tmp_path, {"/lake/a": "email"}, writer_hours=-1)
+    with pytest.raises(InvalidInput, match="request_id"):
+        erase(tmp_path, {"/lake/a": "email"}, request_id="max@example.org")
+
+
+def test_the_weekly_batch_erases_its_people_from_both_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dag_of: Callable[[str, str], Any]
+) -> None:
+    monkeypatch.setenv("TXLOG_DEMO_FOLDER", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_ERASURE_SIGNER", os.environ["AIRFLOW_CONN_SIGNER"])
+    assert dag_of("erase_weekly", "erase_weekly").test().state == "success"
+    for table in ("people", "letters"):
+        assert holding(tmp_path / table, "user42@example.org") == []
+    assert Table.open(tmp_path / "letters").to_arrow().num_rows == 196
+    (path,) = (tmp_path / "reports").glob("week-*.json")
+    report = json.loads(path.read_text())["report"]
+    assert report["complete"]
+    assert {table["num_subjects"] for table in report["tables"]} == {2}

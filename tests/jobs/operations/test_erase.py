@@ -1,0 +1,176 @@
+"""Alone in showing that one job erases a subject from a table, whatever its key, and continues after a kill."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.parameters import encode_parameter
+from airflow_txlog.engine import Table
+from airflow_txlog.storage import LocalStore
+from tests.engine.erasure.test_removal import FEED, OTHERS, SUBJECT, VECTORS, folder_of, is_gone, rows
+from tests.helpers.depth import depth
+from tests.helpers.jobs import application, committed, error_of, run
+from tests.helpers.rows import make_table
+
+
+def erase(table: Table, *values: Any, column: str = "email", **more: Any) -> JobResult:
+    keys = {"column": column, "values": encode_parameter(list(values or (SUBJECT,)), "keys")}
+    return run(None, "erase", table, **{"keys": keys, "writer_hours": 0, **more})
+
+
+def test_one_job_deletes_purges_removes_and_cuts_and_shows_no_value(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS), rows(SUBJECT, *OTHERS), properties=VECTORS | FEED)
+    lines: list[str] = []
+    result = committed(erase(table, log=lines.append))
+    assert is_gone(table)
+    assert table.to_arrow().num_rows == 6
+    assert result.metrics == {
+        "numSubjects": 1,
+        "numDeletedRows": 2,
+        "numRemovedFiles": 2,
+        "numDeletedFiles": 2,
+        "numDeletedLogFiles": result.metrics["numDeletedLogFiles"],
+    }
+    done = result.details.erasure
+    assert done is not None
+    assert [step["name"] for step in done["steps"]] == ["delete", "purge", "remove"]
+    assert done["cut"] == result.version == table.snapshot().version
+    assert (done["waits"], done["until_ms"]) == ([], None)
+    assert any("versions can be read from 0 on" in line for line in lines)
+    assert SUBJECT not in repr((result, lines))
+    again = erase(table)
+    assert again.status == "nothing_to_do"
+    assert again.version == result.version
+
+
+def test_subjects_of_a_file_and_of_a_member_of_a_struct(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("customer", pa.struct([("mail", pa.string()), ("n", pa.int32())]))])
+    data = [{"id": each, "customer": {"mail": mail, "n": each}} for each, mail in enumerate([SUBJECT, *OTHERS])]
+    table = make_table(tmp_path / "t", pa.Table.from_pylist(data, schema), properties=VECTORS)
+    (tmp_path / "requests").mkdir()
+    pq.write_table(pa.table({"who": [SUBJECT], "when": ["monday"]}), tmp_path / "requests" / "1.parquet")
+    source = {"format": "parquet", "path": str(tmp_path / "requests")}
+    keys = {"column": "customer.mail", "source": source, "source_column": "who"}
+    committed(erase(table, keys=keys))
+    assert is_gone(table, column="customer.mail")
+    assert table.to_arrow().column("id").to_pylist() == [1, 2, 3]
+
+
+@pytest.mark.long("ten tables")
+@pytest.mark.parametrize(
+    ("kind", "key", "other"),
+    [
+        (pa.int32(), 731_955_201, 7),
+        (pa.decimal128(20, 2), Decimal("731955201.50"), Decimal("1.00")),
+        (pa.date32(), dt.date(1931, 5, 7), dt.date(2000, 1, 1)),
+        (pa.binary(), uuid.uuid4().bytes, uuid.uuid4().bytes),
+        (pa.string(), "O'Brien \\ ü@example.org", "x"),
+    ],
+    ids=["integer", "decimal", "date", "bytes", "text with quotes"],
+)
+def test_keys_of_every_type_are_erased_also_where_they_name_partitions(
+    tmp_path: Path, kind: pa.DataType, key: Any, other: Any
+) -> None:
+    schema = pa.schema([("key", kind), ("n", pa.int64())])
+    data = pa.table({"key": pa.array([key, other, None], kind), "n": [1, 2, 3]}, schema=schema)
+    for name, partition_by in (("flat", ()), ("folders", ("key",))):
+        if partition_by and pa.types.is_binary(kind):
+            continue
+        table = make_table(tmp_path / name, data, data, partition_by=partition_by, properties=VECTORS)
+        committed(erase(table, key, column="key"))
+        assert [each for each in table.find_traces("key", [key]) if not each.passes] == []
+        assert sorted(table.to_arrow().column("n").to_pylist()) == [2, 2, 3, 3]
+
+
+def test_saved_work_and_staged_changes_of_others_wait_and_are_named(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(*OTHERS))
+    new = tmp_path / "new.parquet"
+    pq.write_table(rows(SUBJECT), new)
+    source = {"format": "parquet", "path": str(new)}
+    upsert = {"source": source, "keys": ["email"]}
+    assert run(None, "upsert", table, application=application(), publish=False, **upsert).status == "staged"
+    result = erase(table, writer_hours=24)
+    done = result.details.erasure
+    assert done is not None
+    assert done["num_waits"] >= 2
+    assert done["until_ms"] > (time.time() + 3 * 86_400) * 1000
+    assert SUBJECT not in repr(result)
+    assert not is_gone(table)
+    # Once the change has expired, the same job deletes all of it.
+    for path in folder_of(table).rglob("*"):
+        os.utime(path, (time.time() - 8 * 86_400,) * 2)
+    later = erase(table, writer_hours=24).details.erasure
+    assert later is not None
+    assert later["num_waits"] == 0
+    assert is_gone(table)
+
+
+def test_subjects_that_the_column_cannot_hold_are_refused_before_anything_is_done(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
+    assert error_of(erase(table, "x", column="none"))["type"] == "UnknownColumn"
+    assert error_of(erase(table, "no number", column="number"))["type"] == "InvalidInput"
+    assert error_of(run(None, "erase", table, keys={"column": "email", "values": []}))["type"] == "InvalidInput"
+    assert table.snapshot().version == 1
+
+
+# --- kills ----------------------------------------------------------------------------------------------------------
+
+_CHANGING = ("put_if_absent", "put", "open_new", "open_output", "delete", "delete_empty_directory")
+
+
+def _killed_at(number: int, job: Callable[[], object]) -> bool:
+    """Run a job in a process that is killed before the n-th change of a file; return whether it came so far."""
+    child = os.fork()
+    if child == 0:
+        made = 0
+
+        def counting(call: Any) -> Any:
+            def counted(*given: Any, **more: Any) -> Any:
+                nonlocal made
+                made += 1
+                if made == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*given, **more)
+
+            return counted
+
+        for name in _CHANGING:
+            setattr(LocalStore, name, counting(getattr(LocalStore, name)))
+        try:
+            job()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.long("forks and kills a process a dozen times")
+def test_a_job_that_is_killed_at_any_change_of_a_file_is_completed_by_the_next(tmp_path: Path) -> None:
+    properties = {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "2"} | VECTORS | FEED
+    number, step = 1, depth(5, 5, 1)
+    while True:
+        table = make_table(
+            tmp_path / str(number), rows(SUBJECT, *OTHERS), rows(SUBJECT, *OTHERS), properties=properties
+        )
+        if not _killed_at(number, lambda table=table: erase(table, log=lambda line: None)):
+            break
+        fresh = Table.open(table.uri)
+        assert fresh.to_arrow("email IS NULL").num_rows == 2
+        assert erase(fresh).error is None
+        assert is_gone(fresh), number
+        assert fresh.to_arrow().num_rows == 6
+        number += step
+    assert number > 20
