@@ -339,6 +339,10 @@ def test_events_are_applied_in_their_order_whatever_the_range_in_which_they_come
     )
     committed(increment(source, history, **how, stored_as_scd_type=2))
     assert history.to_arrow().num_rows == 4
+    append(source, [{"id": 1, "at": 7, "name": None, "op": "u"}])
+    partial = make_table(tmp_path / "p", schema=schema.remove(3))
+    committed(increment(source, partial, **how, ignore_null_updates=True))
+    assert by_id(partial) == {1: "a", 3: "c"}
     with pytest.raises(InvalidJobSpec) as refused:
         increment(source, target, **how, on_gap="full")
     assert refused.value.argument == "arguments.on_gap"
