@@ -283,6 +283,9 @@ class _History(_Snapshot):
                 for each, kind in held
                 if bare_type(each.type) != bare_type(kind)
             ]
+            mark = table.by_name[described.deleted_column.lower()]
+            if mark.type is not Primitive.BOOLEAN:
+                problems.append(f"{mark.name}: the table has {mark.type}, and deleted_column must be boolean")
         if problems:
             raise rows_do_not_fit(problems, shown_types(columns), shown_types(data), root)
         tracked, nulls = described.track_history_column_list, kept_as_null(snapshot)

@@ -293,6 +293,20 @@ def test_a_row_that_another_writer_adds_is_looked_at_before_it_is_marked(tmp_pat
     assert sorted(marked) == [0, 50]
 
 
+def test_a_try_that_is_killed_marks_rows_once(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", as_marked([[*row, day(0), None, True, False] for row in ROWS]))
+    new = source_of(tmp_path / "in", ROWS[2:])
+    more: dict[str, Any] = {"application": application(), "hard_deletes": "new_record"}
+    with killed_before_commit():
+        apply(None, table, new, 1, **more)
+    # Another row comes before the work is continued.
+    append(table, as_marked([[50, "x", "theirs", day(0), None, True, False]]))
+    committed(apply(None, table, new, 1, **more))
+    current = sorted((row["k"], row["__IS_DELETED"]) for row in table.to_arrow().to_pylist() if row["__END_AT"] is None)
+    assert current == [(0, True), (1, True), *((key, False) for key in range(2, 10)), (50, True)]
+    assert apply(None, table, new, 1, **more).status == "already_done"
+
+
 def test_a_mark_needs_a_column_and_the_types_of_the_table(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", history_of(OLD))
     error = error_of(apply(None, table, source_of(tmp_path / "in", ROWS), 1, hard_deletes="new_record"))
@@ -301,6 +315,9 @@ def test_a_mark_needs_a_column_and_the_types_of_the_table(tmp_path: Path) -> Non
     narrow = source_of(tmp_path / "in", ROWS, pa.int32())
     error = error_of(apply(None, table, narrow, 1, hard_deletes="new_record"))
     assert (error["type"], "k: integer is not long" in error["message"]) == ("SchemaMismatch", True), error
+    table = make_table(tmp_path / "w", history_of(OLD).append_column("__IS_DELETED", pa.array(["no"] * len(OLD))))
+    error = error_of(apply(None, table, source_of(tmp_path / "in", ROWS), 1, hard_deletes="new_record"))
+    assert (error["type"], "deleted_column must be boolean" in error["message"]) == ("SchemaMismatch", True), error
     real = pa.float64()
     table = make_table(tmp_path / "v", MARKED.set(0, pa.field("k", real)).empty_table())
     error = error_of(apply(None, table, source_of(tmp_path / "in", ROWS, real), 1, hard_deletes="new_record"))
