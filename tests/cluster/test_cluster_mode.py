@@ -395,6 +395,28 @@ def test_a_result_whose_commit_was_rolled_back_is_not_read(cluster: PlayedCluste
     assert rows_added(users) == 1
 
 
+def test_a_submitted_job_is_rolled_back_without_the_cluster_and_also_if_it_commits_after_a_rollback(
+    cluster: PlayedCluster, users: Table
+) -> None:
+    spec = spec_of(users, annotations={"dag_id": "d", "run_id": "r"})
+    arguments = {"of_dag_id": "d", "run_id": "r"}
+    undo = job_spec(operation="rollback", table_uri=users.uri, arguments=arguments, saved_work_key="cd" * 32)
+
+    def undone() -> str:
+        return cluster.runner().run(undo, log=print).status
+
+    cluster.hold("commit")
+    waiting = Waiting(cluster, spec)
+    waiting.until("app-1")
+    assert undone() == "nothing_to_do"
+    cluster.go_on()
+    waiting.over()
+    assert (undone(), rows_added(users), len(cluster.homes())) == ("committed", 0, 1)
+    # The retry of the task submits its work again.
+    assert cluster.runner().run(spec, log=print).status == "committed"
+    assert (undone(), undone(), rows_added(users), len(cluster.homes())) == ("committed", "nothing_to_do", 0, 2)
+
+
 def test_a_job_from_before_the_task_was_cleared_is_cancelled_and_its_work_done_anew(
     cluster: PlayedCluster, users: Table
 ) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pyarrow as pa
@@ -29,12 +29,14 @@ from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.many_files import look_up
 from airflow_txlog.engine.table.schema.column_mapping import (
+    ID_KEY,
     MAX_ID_PROPERTY,
     MODE_PROPERTY,
     NO_MAPPING,
     assign_existing,
     mapping_mode,
     table_schema,
+    with_fields,
 )
 from airflow_txlog.engine.table.schema.features import (
     check_writable,
@@ -45,6 +47,7 @@ from airflow_txlog.engine.table.schema.features import (
 )
 from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER
 from airflow_txlog.engine.table.schema.schema import schema_to_json
+from airflow_txlog.engine.table.schema.types import StructField
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import FilesMissing, UnsupportedFeature
@@ -158,9 +161,20 @@ def is_restored(head: Snapshot, target: Snapshot) -> bool:
     """Return whether a restore of `target` would change neither the files nor the metadata of `head`."""
     gone = _without(target.state.live, head.state.live, head.uri)
     more = _without(head.state.live, target.state.live, head.uri)
-    return (
-        not gone.num_rows and not more.num_rows and _metadata(head.metadata, target.metadata, head.uri) == head.metadata
-    )
+    now, then = head.metadata, _metadata(head.metadata, target.metadata, head.uri)
+    if mapping_mode(target.metadata.configuration, head.uri) == NO_MAPPING:
+        # Each restore of a version before the columns were mapped gives them other ids.
+        now, then = _without_ids(now, head.uri), _without_ids(then, head.uri)
+    return now == then and not gone.num_rows and not more.num_rows
+
+
+def _without_ids(metadata: Metadata, table: str) -> Metadata:
+    def plain(member: StructField) -> StructField:
+        return replace(member, metadata={name: value for name, value in member.metadata.items() if name != ID_KEY})
+
+    schema = with_fields(table_schema(metadata, table), plain)
+    kept = {name: value for name, value in metadata.configuration.items() if name != MAX_ID_PROPERTY}
+    return msgspec.structs.replace(metadata, schema_string=schema_to_json(schema), configuration=kept)
 
 
 def _restore_clustering(tx: Transaction, head: Snapshot, target: Snapshot) -> None:

@@ -25,9 +25,11 @@ from airflow_txlog.engine.upkeep.rollback import (
     undoes_tag,
 )
 from airflow_txlog.errors import AppendOnlyViolation, FilesMissing, VersionNotFound
-from tests.helpers.jobs import DAY, ids, live_files, rows
+from airflow_txlog.jobs.run import run_job
+from tests.helpers.jobs import DAY, committed, ids, live_files, rows
 from tests.helpers.readers import rows_by_delta_rs
 from tests.helpers.rows import append, make_table, stage
+from tests.helpers.specs import job_spec
 
 RUN = {"airflow.dag_id": "orders", "airflow.run_id": "r1", "airflow.task_id": "load"}
 OTHER = {**RUN, "airflow.run_id": "r2"}
@@ -237,10 +239,39 @@ def test_a_restore_to_a_moment_after_the_rollback_leaves_the_run_undone(tmp_path
     assert [each.version for each in plan(table).in_the_way] == [3, restored, restored + 1]
 
 
-def evolve(table: Table) -> int:
+def evolve(table: Table, tags: dict[str, str]) -> int:
     tx = table.begin()
     tx.evolve_schema(pa.schema([("more", pa.int64())]))
-    return tx.commit("ADD COLUMNS", tags=OTHER)
+    return tx.commit("ADD COLUMNS", tags=tags)
+
+
+def alter(table: Table, name: str, value: str) -> None:
+    """Set a property as a task of the run."""
+    annotations = {each.partition(".")[2]: text for each, text in RUN.items()}
+    arguments = {"set_properties": {name: value}, "allow_reader_upgrade": True}
+    spec = job_spec(operation="alter", table_uri=table.uri, arguments=arguments, annotations=annotations)
+    committed(run_job(spec, None))
+
+
+CHANGED: dict[str, Callable[[Table], object]] = {
+    "a column": lambda table: evolve(table, RUN),
+    "a property": lambda table: alter(table, "delta.checkpointInterval", "7"),
+    "column mapping": lambda table: alter(table, "delta.columnMapping.mode", "name"),
+    "a change feed": lambda table: alter(table, "delta.enableChangeDataFeed", "true"),
+    "commit timestamps": lambda table: alter(table, "delta.enableInCommitTimestamps", "true"),
+    "row ids": lambda table: alter(table, "delta.enableRowTracking", "true"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_restored_run_that_changed_the_table_counts_as_undone(tmp_path: Path, what: str) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    CHANGED[what](table)
+    append(table, [{"id": 10, "name": "x"}], tags=RUN)
+    assert plan(table).restores == 1
+    undo(table)
+    assert (ids(table), plan(table).versions) == (list(range(5)), ())
+    assert plan(table).undone
 
 
 def forge(table: Table, version: int, operation: str = "ROLLBACK", parameters: dict[str, Any] | None = None) -> int:
@@ -267,7 +298,7 @@ def test_such_a_tag_does_not_take_the_work_of_others_back_with_the_run(
 ) -> None:
     table = make_table(tmp_path / "t", rows(5))
     append(table, rows(5, start=10), tags=RUN)
-    theirs = append(table, rows(1, start=50), tags=OTHER) if what == "rows" else evolve(table)
+    theirs = append(table, rows(1, start=50), tags=OTHER) if what == "rows" else evolve(table, OTHER)
     forge(table, theirs, operation, {"version": 2})
     undo(table)
     assert ids(table) == [*range(5), *([50] if what == "rows" else [])]
@@ -277,7 +308,10 @@ def test_such_a_tag_does_not_take_the_work_of_others_back_with_the_run(
 def test_such_a_tag_does_not_hide_that_a_commit_may_have_read_the_rows(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(5))
     append(table, rows(5, start=10), tags=RUN)
-    delete_all_but(table, rows(3), tags={UNDOES_TAG: "[1]"})
+    tx = table.begin()
+    tx.read_whole_table()
+    tx.add(stage(table, rows(1, start=99)))
+    tx.commit("MERGE", {}, tags={UNDOES_TAG: "[1]"})
     assert [each.version for each in plan(table).in_the_way] == [3]
 
 
@@ -431,11 +465,11 @@ def test_tables_with_features_are_rolled_back_both_ways(tmp_path: Path, feature:
     append(table, rows(2, start=20), tags=OTHER)
     assert plan(table).restores is None
     undo(table)
-    assert ids(table) == [0, 1, 2, 20, 21]
+    assert (ids(table), plan(table).versions) == ([0, 1, 2, 20, 21], ())
     append(table, odd, tags=RUN)
     assert plan(table).restores is not None
     undo(table)
-    assert ids(table) == [0, 1, 2, 20, 21]
+    assert (ids(table), plan(table).versions) == ([0, 1, 2, 20, 21], ())
     found = rows_by_delta_rs(str(tmp_path / "t"))
     assert found is None or sorted(found.column("id").to_pylist()) == [0, 1, 2, 20, 21]
 
