@@ -27,7 +27,7 @@ from airflow_txlog.engine.table.changes.following import (
     mark_at,
     new_versions,
 )
-from airflow_txlog.engine.upkeep.rollback import RollbackPlan, check_rollback, of_run, plan_rollback
+from airflow_txlog.engine.upkeep.rollback import RollbackPlan, check_rollback, of_run, plan_rollback, tags_of
 from airflow_txlog.exactly_once.transactions import RecordedWork, recorded_version, recorded_work
 from airflow_txlog.hooks.waiting import WaitAnswer
 from airflow_txlog.locations import Access
@@ -79,14 +79,25 @@ class FollowedTable:
         """Return the mark of the version's commit, as a position has it; None if the log does not hold the commit."""
         return mark_at(self.table.store, version)
 
-    def plan_rollback(self, dag_id: str, run_id: str, deployment: str | None) -> RollbackPlan:
-        """Return what undoes the commits of the run. Raises as `check_rollback` if the table forbids it."""
+    def plan_rollback(self, dag_id: str, run_id: str, deployment: str | None) -> tuple[RollbackPlan, set[str]]:
+        """Return what undoes the commits of the run, and the deployments that they name.
+
+        `deployment` None: those of every deployment. Raises as `check_rollback` if the table forbids it.
+        """
         tags = {f"{ANNOTATION_TAG_PREFIX}dag_id": dag_id, f"{ANNOTATION_TAG_PREFIX}run_id": run_id}
-        is_meant = of_run(tags, {f"{ANNOTATION_TAG_PREFIX}deployment": deployment})
+        owner = f"{ANNOTATION_TAG_PREFIX}deployment"
+        is_of_run, named = of_run(tags, {owner: deployment}), set[str]()
+
+        def is_meant(version: int, info: Mapping[str, Any]) -> bool:
+            if not is_of_run(version, info):
+                return False
+            named.update(str(text) for name, text in tags_of(info).items() if name == owner)
+            return True
+
         plan = plan_rollback(self.table, self.table.snapshot(), is_meant)
         if plan.versions and not plan.in_the_way:
             check_rollback(self.table, plan)
-        return plan
+        return plan, named
 
     def ask(
         self,

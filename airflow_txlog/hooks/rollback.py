@@ -9,7 +9,7 @@ completes the rest, because what is undone is not undone again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import JobResult, JobSpec
@@ -61,19 +61,33 @@ def roll_back(
     """
     # Two spellings of one table are one table.
     tables = list({hook.table(each).uri: each for each in reversed(find_tables(hook, places))}.values())[::-1]
-    plans = {table: hook.followed(table).plan_rollback(run.dag_id, run.run_id, run.deployment) for table in tables}
+    found = {table: hook.followed(table).plan_rollback(run.dag_id, run.run_id, run.deployment) for table in tables}
+    plans = {table: plan for table, (plan, _) in found.items()}
+    run = _of_one_deployment(run, {name for _, named in found.values() for name in named})
     entries = {table: _entry(table, plan) for table, plan in plans.items() if plan.versions or plan.undone}
     if not entries:
-        log(
-            f"no commit of run {run.run_id} of DAG {run.dag_id} in this Airflow deployment "
-            f"({run.deployment or 'unknown'}) is in the log of {plural(len(tables), 'table')}"
-        )
+        here = "" if run.deployment is None else f" in this Airflow deployment ({run.deployment})"
+        log(f"no commit of run {run.run_id} of DAG {run.dag_id}{here} is in the log of {plural(len(tables), 'table')}")
     for entry in entries.values():
         log(_line(entry))
     if not dry_run:
         _check(plans)
         _run_all(entries, run, run_job, log)
     return list(entries.values())
+
+
+def _of_one_deployment(run: RunToUndo, named: set[str]) -> RunToUndo:
+    """Return the run with the deployment that its commits name, if this process does not know its own."""
+    if run.deployment is not None or not named:
+        return run
+    if len(named) > 1:
+        raise CannotRollBack(
+            f"Run {run.run_id} of DAG {run.dag_id} cannot be rolled back: its commits are of several Airflow "
+            f"deployments ({', '.join(sorted(named))}), and this process does not know its own. No table was changed. "
+            "Choose one by the environment variable AIRFLOW__TXLOG__DEPLOYMENT_ID, or roll back in a task.",
+            in_the_way={},
+        )
+    return replace(run, deployment=min(named))
 
 
 def _entry(table: str, plan: RollbackPlan) -> dict[str, Any]:

@@ -429,10 +429,20 @@ def test_a_run_of_the_same_name_in_another_deployment_is_left_alone(
         monkeypatch.setenv("AIRFLOW__TXLOG__DEPLOYMENT_ID", name)
         tags = {f"airflow.{key}": str(value) for key, value in annotations_of(context_of()).items() if value}
         append(table, rows(1, start=10 * (number + 1)), tags=tags)
+    # A process that does not know its deployment, such as the command line, does not choose between them.
+    with monkeypatch.context() as patch:
+        patch.delenv("AIRFLOW__TXLOG__DEPLOYMENT_ID")
+        with pytest.raises((CannotRollBack, AirflowException), match=r"several Airflow deployments \(ours, theirs\)"):
+            execute(of_dag_id="d", run_id="r", tables=table.uri)
     for name, expected in {"neither": [0, 10, 20], "theirs": [0, 10], "ours": [0]}.items():
         monkeypatch.setenv("AIRFLOW__TXLOG__DEPLOYMENT_ID", name)
         execute(of_dag_id="d", run_id="r", tables=table.uri)
         assert ids(table) == expected
+    alone = opened(lake, "out")["b"]
+    append(alone, rows(1, start=50), tags=tags)
+    monkeypatch.delenv("AIRFLOW__TXLOG__DEPLOYMENT_ID")
+    execute(of_dag_id="d", run_id="r", tables=alone.uri)
+    assert ids(alone) == [0]
 
 
 @pytest.mark.parametrize("wrong", [{"run_id": ""}, {"tables": 7}, {"tables": []}, {"tables": "/nowhere"}])

@@ -94,12 +94,12 @@ class RollbackPlan:
 def of_run(tags: Mapping[str, str], owner: Mapping[str, str | None] | None = None) -> IsMeant:
     """Return whether a commit has these tags, names no commits that it undoes, and has no other owner.
 
-    A commit without a tag of `owner` may be anybody's. One whose value differs from the given one has another owner.
+    A commit has another owner if it has a tag of `owner` with another value. None stands for any value.
     """
 
     def is_meant(version: int, info: Mapping[str, Any]) -> bool:
         found = tags_of(info)
-        is_owned = all(found.get(name, value) == value for name, value in (owner or {}).items())
+        is_owned = all(value is None or found.get(name, value) == value for name, value in (owner or {}).items())
         return is_owned and not _named(info) and tags.items() <= found.items()
 
     return is_meant
