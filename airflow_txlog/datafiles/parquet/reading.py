@@ -32,10 +32,12 @@ from airflow_txlog.storage.base import is_about_bytes, is_about_name
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
 BATCH_ROWS = 131_072
 
-# A smaller file is fetched in one request, and one of which all is read up to the second size. If a job reads some
-# columns now and all of it afterwards, one up to the third size is fetched whole and kept for that.
+# A smaller file is fetched in one request, and one of which all is read up to the second size, or the third from a
+# remote store. If a job reads some columns now and all of it afterwards, one up to the last size is fetched whole and
+# kept for that.
 SMALL_BYTES = 64 * 1024
 _WHOLE_BYTES = 8 * 1024 * 1024
+_WHOLE_REMOTE_BYTES = 32 * 1024 * 1024
 _KEPT_BYTES = 4 * 1024 * 1024
 
 ARROW_OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
@@ -89,7 +91,8 @@ def open_data_file(
     row count than `file`, and UnsupportedFeature for an encrypted one.
     """
     is_kept = is_read_again and file.store.keeps_files
-    whole_bytes = _WHOLE_BYTES if reads_all else _KEPT_BYTES if is_kept else SMALL_BYTES
+    most_bytes = _WHOLE_REMOTE_BYTES if file.store.is_remote else _WHOLE_BYTES
+    whole_bytes = most_bytes if reads_all else _KEPT_BYTES if is_kept else SMALL_BYTES
     is_whole = 0 < (file.size_bytes or 0) <= whole_bytes
     try:
         if is_whole:

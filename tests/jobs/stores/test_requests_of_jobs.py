@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -55,3 +56,19 @@ def test_an_increment_that_finds_nothing_lists_its_source_once_and_reads_nothing
         seen = proxy.take()
     # One listing is the source's. A new process reads the target's log as always, and looks for saved work.
     assert {kind: number for kind, number in seen.items() if number} == {"LIST": 3, "GET hint": 1, "GET commit": 3}
+
+
+@pytest.mark.long("writes and copies nine megabytes on a server")
+def test_a_file_of_many_bytes_that_a_job_copies_is_read_with_one_request() -> None:
+    uri = s3.new_folder()
+    rows = pa.table({"id": range(1_200_000), "v": np.random.default_rng(1).integers(0, 2**62, 1_200_000)})
+    append(Table.create(uri, rows.schema, storage_options=s3.options()), rows)
+    with FaultProxy(s3.options()["endpoint_url"]) as proxy:
+        options = {**s3.plain_options(), "endpoint_url": proxy.endpoint}
+        spec = job_spec(
+            operation="delete", table_uri=uri, arguments={"predicate": "v % 7 = 1"}, storage_options=options
+        )
+        result = run_job(spec, None)
+        assert result.status == "committed", result.error
+        # The end and one column to find rows, and the file to copy it.
+        assert proxy.take()["GET data"] == 3
