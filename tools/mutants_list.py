@@ -1040,14 +1040,6 @@ FAULTS = (
         tests=(EXPECTATIONS,),
     ),
     Fault(
-        name="samples-of-any-rows",
-        breaks="the images among the samples belong to other rows before and after the change",
-        file="airflow_txlog/jobs/rows/matches.py",
-        old="yield part.slice(0, most - before)",
-        new="yield part",
-        tests=(SAMPLES,),
-    ),
-    Fault(
         name="samples-without-whole-files",
         breaks="rows that leave with their whole file are missing in the samples",
         file="airflow_txlog/jobs/rows/dry_run.py",
