@@ -197,6 +197,25 @@ def test_an_increment_brings_what_is_new_and_reads_no_ledger(tmp_path: Path) -> 
     assert ids(Table.open(tmp_path / "t")) == [0, 1, 2, ERASED]
 
 
+def test_a_table_that_was_dropped_gets_no_subject_back_when_it_is_filled_again(tmp_path: Path) -> None:
+    source = make_table(tmp_path / "s", rows(3), rows(1, start=ERASED))
+    erase(make_table(tmp_path / "t", rows(3)), tmp_path, is_deleted=False)
+    shutil.rmtree(tmp_path / "t")
+    increment: dict[str, Any] = {"source": {"table": source.uri}, "consumer": "c"}
+    error = error_of(guarded(tmp_path, "incremental", tmp_path / "t", work=application(), **increment))
+    assert error["type"] == "SubjectReturns"
+    assert not Table.exists(tmp_path / "t")
+
+
+def test_a_member_of_a_list_is_refused_because_its_row_is_not_known(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(3))
+    erase(table, tmp_path, is_deleted=False)
+    (tmp_path / "c").mkdir()
+    pq.write_table(pa.table({"numbers": [[1, ERASED], None, []]}), tmp_path / "c" / "part.parquet")
+    error = error_of(guarded(tmp_path, "convert", tmp_path / "c", leaves_out=True))
+    assert (error["type"], error["facts"]["column"]) == ("SubjectReturns", "numbers")
+
+
 def test_a_retry_of_a_restore_that_was_done_reads_no_ledger(tmp_path: Path) -> None:
     table, work = make_table(tmp_path / "t", rows(3), rows(2, start=50)), application()
     erase(table, tmp_path)
