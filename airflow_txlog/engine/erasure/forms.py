@@ -9,19 +9,22 @@ Source: parquet.thrift, Statistics; Parquet, "Plain" encoding; delta-spark, trun
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, Self
+from unicodedata import normalize
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.engine.erasure.needles import Needles
 from airflow_txlog.engine.erasure.plain import (
     Plain,
     is_bytes,
@@ -39,14 +42,9 @@ from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidInput, UnknownColumn
 
 _SHORTEST_RARE = 5
-# The bytes of the values in one pattern. More do not fit in the memory of the search, which then becomes a thousand
-# times slower.
-_BYTES_AT_ONCE = 4_800
-_FEW_BYTES = 65_536
-_BEGINNING = 4
+_SHORTEST_PACKED = 11
 # What writers append to a shortened upper bound, so that it stays above all values.
 _TIE_BREAKERS = "\U0010ffff\ufffd\x7f"
-_Form = TypeVar("_Form", str, bytes)
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,8 @@ class Forms:
     def texts(self) -> frozenset[str]:
         """Every spelling of a value as a whole text."""
         found = {text for value in self.values for text in _spellings(value)}
-        return frozenset(found)
+        # Of one text with accents there are two forms, which look alike.
+        return frozenset(found.union(*({normalize("NFC", text), normalize("NFD", text)} for text in found)))
 
     @cached_property
     def are_numbers(self) -> bool:
@@ -134,14 +133,7 @@ class Forms:
             return 0
         if is_text(kind) and not self.is_key(path):
             named = self._naming(values) if self._common else 0
-            if not self._rare or named:
-                return named
-            # A shorter text holds none.
-            values = values.filter(pc.greater_equal(pc.binary_length(values), self._shortest_bytes))
-            if len(self._patterns) > len(self._beginnings):
-                # Few texts have the first characters of a value, and are searched for the whole ones.
-                values = values.filter(_matched(values, self._beginnings))
-            return int(pc.sum(self._holding(values)).as_py() or 0)
+            return named or self._in_texts.num_holding(values)
         count: int = pc.sum(pc.is_in(values, value_set=self._of_type(kind))).as_py() or 0
         # A variant holds texts among other bytes.
         return count or int(is_bytes(kind) and self.in_bytes(values.buffers()[-1] or b""))
@@ -150,24 +142,14 @@ class Forms:
         """Return how many texts name the column and hold a number, a date or a tiny text."""
         names = "|".join(map(re.escape, sorted(self.names)))
         pattern = f"(?:^|[^0-9A-Za-z_])(?:{names})(?:$|[^0-9A-Za-z_])"
+        data = texts.buffers()[-1] or pa.py_buffer(b"")
+        # The bytes of all texts at once: few columns name another one.
+        ends = pa.array([0, data.size], pa.int64()).buffers()[1]
+        whole = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, data])
+        if not pc.match_substring_regex(whole, "|".join(map(_as_pattern, self.names)), ignore_case=True)[0].as_py():
+            return 0
         few = texts.filter(pc.match_substring_regex(texts, pattern, ignore_case=True))
         return sum(self.in_named_text(text, "") for text in few.drop_null().to_pylist())
-
-    @cached_property
-    def _shortest_bytes(self) -> int:
-        return min(len(form.encode()) for form in self._rare)
-
-    def _holding(self, texts: pa.Array) -> pa.BooleanArray:
-        """Return for each text whether it holds a value that no text holds by chance."""
-        return _matched(texts, self._patterns)
-
-    @cached_property
-    def _patterns(self) -> list[str]:
-        return _patterns_of(self._rare)
-
-    @cached_property
-    def _beginnings(self) -> list[str]:
-        return _patterns_of(sorted({form[:_BEGINNING] for form in self._rare}))
 
     def _of_type(self, kind: pa.DataType) -> pa.Array:
         if is_text(kind):
@@ -227,13 +209,8 @@ class Forms:
 
     def holding(self, texts: Sequence[str]) -> list[bool]:
         """Return for each text whether it holds a value that no text holds by chance."""
-        if sum(map(len, texts)) > _FEW_BYTES:
-            found: list[bool] = self._holding(pa.array(texts, pa.string())).to_pylist()
-            return found
-        # Arrow would take longer to read the values than to find them.
-        every = "\n".join(texts)
-        forms = [form for form in self._rare if form in every]
-        return [any(form in text for form in forms) for text in texts]
+        found = self._in_texts.holding(pa.array(texts, pa.large_string()))
+        return [number in found for number in range(len(texts))]
 
     def in_named_text(self, text: str, key: str) -> bool:
         """Return whether a text that names the column, or is its member, holds a number, a date or a tiny text."""
@@ -271,28 +248,25 @@ class Forms:
 
     def in_bytes(self, data: bytes | pa.Buffer) -> bool:
         """Return whether bytes hold one of the values that no text holds by chance, in UTF-8 or UTF-16."""
-        if len(data) <= _FEW_BYTES:
-            searched = bytes(data)
-            return any(form in searched for form in self._encoded)
-        return _any_matches(data, self._byte_patterns)
+        return self._in_bytes.occur_in(data)
 
     def in_texts(self, data: bytes) -> bool:
         """Return whether the bytes of many texts, such as those of a dictionary, hold one of the values."""
-        # Of these most have no beginning of a value.
-        return _any_matches(data, self._beginnings) and _any_matches(data, self._text_patterns)
+        return self._in_texts.occur_in(data)
 
     @cached_property
-    def _text_patterns(self) -> list[str]:
-        return ["|".join(map(_as_pattern, part)) for part in _parts([form.encode() for form in self._rare], len)]
+    def _in_texts(self) -> Needles:
+        return Needles([form.encode() for form in self._rare])
 
     @cached_property
-    def _byte_patterns(self) -> list[str]:
-        return ["|".join(map(_as_pattern, part)) for part in _parts(self._encoded, len)]
+    def _in_bytes(self) -> Needles:
+        return Needles(self._encoded)
 
     @cached_property
     def _encoded(self) -> list[bytes]:
-        ways = ("utf-8", "utf-16-le", "utf-16-be")
-        found = {text.encode(way) for text in self._rare for way in ways}
+        # JSON in UTF-16 is read as a text.
+        wide = {text.encode(way) for text in self.texts - self._common for way in ("utf-16-le", "utf-16-be")}
+        found = wide.union(text.encode() for text in self._rare)
         return sorted(found | {each for each in self._bytes if len(each) >= _SHORTEST_RARE and not self._common})
 
     def in_path(self, path: str) -> bool:
@@ -354,6 +328,21 @@ def _escaped(text: str) -> Iterator[str]:
         yield re.sub(r"(?<=\\u)[0-9a-f]{4}", lambda digits: digits[0].upper(), spelled)
     for safe in ("", "/", "@"):
         yield quote(text, safe=safe)
+        # A path in a text may be encoded once more.
+        yield quote(quote(text, safe=safe))
+    yield from _in_base64(text.encode())
+
+
+def _in_base64(data: bytes) -> Iterator[str]:
+    """Yield the characters that base 64 makes of bytes within others, at each of three positions."""
+    for before in range(3):
+        padded = bytes(before) + data
+        # The first and the last character depend on the bytes around them.
+        part = slice(-(-before * 8 // 6), len(padded) * 8 // 6)
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            found = encode(padded).decode()[part]
+            if len(found) >= _SHORTEST_PACKED:
+                yield found
 
 
 def _number(text: str) -> Decimal | None:
@@ -371,39 +360,11 @@ def _identifier(text: str) -> uuid.UUID | None:
         return None
 
 
-def _parts(forms: Sequence[_Form], size: Callable[[_Form], int]) -> Iterator[list[_Form]]:
-    """Yield the forms in lists of at most _BYTES_AT_ONCE, each of one at least."""
-    part: list[_Form] = []
-    total = 0
-    for form in forms:
-        if part and total + size(form) > _BYTES_AT_ONCE:
-            yield part
-            part, total = [], 0
-        part.append(form)
-        total += size(form)
-    if part:
-        yield part
-
-
-def _patterns_of(texts: Sequence[str]) -> list[str]:
-    return ["|".join(map(re.escape, part)) for part in _parts(texts, lambda text: len(text.encode()))]
-
-
-def _matched(texts: pa.Array, patterns: Iterable[str]) -> pa.BooleanArray:
-    """Return for each text whether it holds a match of one of the patterns; False for null."""
-    found = pa.repeat(pa.scalar(False), len(texts))
-    for pattern in patterns:
-        found = pc.or_(found, pc.fill_null(pc.match_substring_regex(texts, pattern), False))
-    return found
-
-
-def _any_matches(data: bytes | pa.Buffer, patterns: Iterable[str]) -> bool:
-    whole = pa.array([data], pa.large_binary())
-    return any(pc.match_substring_regex(whole, pattern)[0].as_py() for pattern in patterns)
-
-
-def _as_pattern(form: bytes) -> str:
-    return "".join(chr(byte) if chr(byte).isascii() and chr(byte).isalnum() else f"\\x{byte:02x}" for byte in form)
+def _as_pattern(text: str) -> str:
+    """Return a pattern that finds the text among bytes."""
+    return "".join(
+        chr(byte) if chr(byte).isascii() and chr(byte).isalnum() else f"\\x{byte:02x}" for byte in text.encode()
+    )
 
 
 def _fitting(values: Iterable[bytes], kind: pa.DataType) -> pa.Array:

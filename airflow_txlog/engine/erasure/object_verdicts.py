@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Literal
 
 from airflow_txlog.datafiles.parquet.reading import DataFile
@@ -69,6 +70,7 @@ def verify(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
             yield from (_unreadable(path, "a folder that this user may not read", forms) for path in unreadable)
             yield from (_unreadable(path, "a link, which may lead anywhere", forms) for path in store.links())
             yield from (_unreadable(path, "a key that is no path", forms) for path in store.odd_keys())
+            yield from _in_empty_folders(store, forms, [info.path for info in new])
         if not new:
             return
         for info in new:
@@ -76,6 +78,19 @@ def verify(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
             seen[_identity(info)] = found.verdict
             yield found
     yield _unreadable("", "objects appear faster than they are read", forms)
+
+
+def _in_empty_folders(store: Store, forms: Forms, files: Sequence[str]) -> Iterator[ObjectVerdict]:
+    """Yield a verdict on each folder whose name holds a value, and which has no file that shows it."""
+    named = [path for path in store.list_directories() if forms.in_path(path)]
+    if named:
+        above = {str(folder) for path in files for folder in PurePosixPath(path).parents}
+        for path in named:
+            if path not in above:
+                trace, shown = Trace("path", "value"), forms.without_values(path)
+                yield ObjectVerdict(
+                    path=shown, size_bytes=0, digest=None, method="name", verdict="found", traces=(trace,)
+                )
 
 
 def verdict_on(store: Store, info: FileInfo, forms: Forms) -> ObjectVerdict:
