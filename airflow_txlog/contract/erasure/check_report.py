@@ -119,18 +119,11 @@ def _check_table(table: Mapping[str, Any], read: Read, found: Checked) -> None:
         found.left.append(f"{name}: not verified ({table['reason']}).")
         return
     verdicts: Counter[str] = Counter()
+    digests = table["digests"]
+    if digests is not None and len(_lines(digests, read, found)) != table["num_subjects"]:
+        found.problems.append(f"{name}: there is not one digest for each subject.")
     for part in table["parts"]:
-        try:
-            data = read(_plain(part["name"]))
-        except OSError as error:
-            found.problems.append(
-                f"{name}: the list of objects {part['name']} cannot be read ({type(error).__name__})."
-            )
-            return
-        if hashlib.sha256(data).hexdigest() != part["sha256"]:
-            found.problems.append(f"{name}: the list of objects {part['name']} was changed after it was signed.")
-            return
-        for line in gzip.decompress(data).splitlines():
+        for line in _lines(part, read, found):
             entry = json.loads(line)
             verdict = entry["verdict"]
             verdicts[verdict] += 1
@@ -145,6 +138,20 @@ def _check_table(table: Mapping[str, Any], read: Read, found: Checked) -> None:
         found.problems.append(f"{name}: the report has no verdict on any object.")
     if dict(verdicts) != table["verdicts"] or sum(verdicts.values()) != table["num_objects"]:
         found.problems.append(f"{name}: the list of objects has other verdicts than the report counts.")
+
+
+def _lines(part: Mapping[str, Any], read: Read, found: Checked) -> list[bytes]:
+    """Return the lines of a file that the report names; none, and a problem, if it is not the file that was signed."""
+    name = part["name"]
+    try:
+        data = read(_plain(name))
+    except OSError as error:
+        found.problems.append(f"The list {name} cannot be read ({type(error).__name__}).")
+        return []
+    if hashlib.sha256(data).hexdigest() != part["sha256"]:
+        found.problems.append(f"The list {name} was changed after it was signed.")
+        return []
+    return gzip.decompress(data).splitlines()
 
 
 def _plain(name: str) -> str:

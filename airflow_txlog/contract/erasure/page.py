@@ -79,7 +79,7 @@ def _result(body: Mapping[str, Any]) -> Iterable[str]:
         text = "Every object below the tables was opened, and none holds a subject."
         yield f"<strong>Complete</strong><p>{text}</p>"
     else:
-        text = "At least one object holds a subject, or could not be read. This report proves no erasure."
+        text = "Some objects hold a subject or could not be read, or a table was not verified. This proves no erasure."
         yield f"<strong>Not complete</strong><p>{text}</p>"
     yield f"<p>{_number(len(tables) - len(held), 'table')}, {_number(objects, 'object')}.</p>"
     if held:
@@ -116,6 +116,9 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             more = sum(table["verdicts"].get(name, 0) for name in ("found", "statistic only", "not readable"))
             if more > len(left):
                 yield f"<p>The first {len(left)} of {more} are shown.</p>"
+        if table["digests"]:
+            yield f'<p class="muted">Keyed digests of the {table["num_subjects"]} subjects: '
+            yield f'<span class="id">{escape(table["digests"]["name"])}</span></p>'
         for part in table["parts"]:
             listed = f"All {part['num_objects']} objects, each with its digest: "
             yield f'<p class="muted">{listed}<span class="id">{escape(part["name"])}</span></p>'

@@ -49,6 +49,8 @@ class Findings:
     version: int | None = None
     oldest_version: int | None = None
     num_subjects: int = 0
+    digests: Mapping[str, Any] | None = None
+    """The file with a keyed digest of each subject: `name`, `sha256` and `key_ids`, the oldest first. None: no key."""
     num_objects: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     parts: Sequence[Mapping[str, Any]] = ()
@@ -92,7 +94,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureReport:
-    """What a controller shows for one request. `digests`: keyed digests of the subjects, with the key's id.
+    """What a controller shows for one request.
 
     `declared`: the controller's answers to `CHECKLIST`. `not_covered`: tables that read the tables of this request, and
     are not in it, each with `table` and `reads`.
@@ -101,7 +103,6 @@ class ErasureReport:
     request_id: str
     tables: Sequence[Findings]
     times: Times = Times()
-    digests: Mapping[str, Any] | None = None
     declared: Mapping[str, str] = field(default_factory=dict)
     not_covered: Sequence[Mapping[str, Any]] = ()
     created: str = ""
@@ -122,7 +123,6 @@ class ErasureReport:
             "created": self.created,
             "complete": self.is_complete,
             "times": asdict(self.times),
-            "subjects": self.digests,
             "tables": [asdict(each) for each in self.tables],
             "checklist": checklist,
             "not_covered": self.not_covered,

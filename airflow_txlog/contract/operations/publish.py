@@ -126,6 +126,7 @@ class OfSubjects(Operation, frozen=True, kw_only=True):
     """An operation on the subjects of an erasure: `keys`, by a column of the table or a member of a struct."""
 
     needs_spark = True
+    uses_ledger = True
 
     keys: AnyKeys
 

@@ -248,7 +248,7 @@ class Forms:
 
     def in_bytes(self, data: bytes | pa.Buffer) -> bool:
         """Return whether bytes hold one of the values that no text holds by chance, in UTF-8 or UTF-16."""
-        return self._in_bytes.occur_in(data)
+        return self._in_texts.occur_in(data) or self._in_bytes.occur_in(data)
 
     def in_texts(self, data: bytes) -> bool:
         """Return whether the bytes of many texts, such as those of a dictionary, hold one of the values."""
@@ -260,14 +260,10 @@ class Forms:
 
     @cached_property
     def _in_bytes(self) -> Needles:
-        return Needles(self._encoded)
-
-    @cached_property
-    def _encoded(self) -> list[bytes]:
-        # JSON in UTF-16 is read as a text.
+        """The forms that no text has. JSON in UTF-16 is read as a text."""
         wide = {text.encode(way) for text in self.texts - self._common for way in ("utf-16-le", "utf-16-be")}
-        found = wide.union(text.encode() for text in self._rare)
-        return sorted(found | {each for each in self._bytes if len(each) >= _SHORTEST_RARE and not self._common})
+        plain = {each for each in self._bytes if len(each) >= _SHORTEST_RARE and not self._common}
+        return Needles(wide | plain)
 
     def in_path(self, path: str) -> bool:
         """Return whether the name of a file or of one of its folders holds a value."""

@@ -12,7 +12,7 @@ import hashlib
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from airflow_txlog.contract.erasure.report import MOST_SHOWN, Findings
 from airflow_txlog.contract.job import Details, JobResult
 from airflow_txlog.contract.operations import VerifyErasure
 from airflow_txlog.contract.wording import plural
+from airflow_txlog.engine.erasure.digests import DigestKey, digests_of
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
 from airflow_txlog.engine.log.segment import look
@@ -56,6 +57,7 @@ def verify_erasure(context: JobContext) -> JobResult:
     start_ms = context.clock.now_ms()
     with context.step("verify"):
         verdicts = list(verify(snapshot.store, forms))
+    keys = [DigestKey.of(text, "a key of the ledger") for text in context.spec.ledger_keys]
     log, entries = look(snapshot.store, 0), [_entry(each) for each in verdicts]
     found = Findings(
         table=snapshot.uri,
@@ -64,6 +66,7 @@ def verify_erasure(context: JobContext) -> JobResult:
         version=log.latest,
         oldest_version=log.earliest,
         num_subjects=len(forms.values),
+        digests=_write_digests(lists, digests_of(forms.values, keys), keys) if keys else None,
         num_objects=len(entries),
         verdicts=dict(Counter(each.verdict for each in verdicts)),
         parts=[_write_list(lists, entries)],
@@ -94,8 +97,18 @@ def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _write_list(lists: Store, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Write verdicts as lines of JSON; return the file's name and digest, and their number."""
     lines = [json.dumps(entry, sort_keys=True) for entry in entries]
+    return {**_write(lists, "objects", "jsonl", lines), "num_objects": len(lines)}
+
+
+def _write_digests(lists: Store, digests: pa.StringArray, keys: Sequence[DigestKey]) -> dict[str, Any]:
+    """Write the keyed digests of the subjects, one a line; return the file's name and digest, and the keys' ids."""
+    # In order: not in that of the subjects.
+    return {**_write(lists, "subjects", "txt", sorted(digests.to_pylist())), "key_ids": [key.id for key in keys]}
+
+
+def _write(lists: Store, kind: str, ending: str, lines: Sequence[str]) -> dict[str, Any]:
     data = gzip.compress("\n".join(lines).encode(), mtime=0)
     digest = hashlib.sha256(data).hexdigest()
-    name = f"objects-{digest[:32]}.jsonl.gz"
+    name = f"{kind}-{digest[:32]}.{ending}.gz"
     lists.put(name, data)
-    return {"name": name, "sha256": digest, "num_objects": len(lines)}
+    return {"name": name, "sha256": digest}
