@@ -185,7 +185,8 @@ class Table(DeltaTable):
         needs the right to list and to read alone. See `erasure.object_verdicts`. Raises UnknownColumn; InvalidInput
         without values, and for one that the column cannot hold.
         """
-        return verify(self.store, Forms.of(self.snapshot(), column, values))
+        snapshot = self.snapshot()
+        return verify(snapshot, Forms.of(snapshot, column, values))
 
     def remove_traces(
         self, column: str, values: Sequence[Any], *, writer_hours: float = 24, cut_log: bool = True

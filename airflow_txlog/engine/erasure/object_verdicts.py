@@ -19,6 +19,9 @@ from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.parquet_traces import traces_in_parquet
 from airflow_txlog.engine.erasure.text_traces import MOST_TEXT_BYTES, decompressed, text_of, traces_in_text
 from airflow_txlog.engine.erasure.traces import Trace
+from airflow_txlog.engine.log.paths import canonical_paths
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.locations import is_absolute
 from airflow_txlog.storage.base import FileInfo, Store
 
 Verdict = Literal["absent", "found", "statistic only", "deleted", "not readable"]
@@ -53,8 +56,20 @@ class ObjectVerdict:
         return self.verdict in ("absent", "deleted")
 
 
-def verify(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
-    """Yield a verdict on every object below the table. Needs the right to list and to read alone."""
+def verify(snapshot: Snapshot, forms: Forms) -> Iterator[ObjectVerdict]:
+    """Yield a verdict on every object below the table, and on each live file elsewhere, as a shallow clone has them.
+
+    Needs the right to list and to read alone. A file elsewhere is not readable without `allow_absolute_paths`.
+    """
+    files = snapshot.files(columns=["path", "size"])
+    paths = canonical_paths(files.column("path"), snapshot.uri).to_pylist()
+    for path, size in zip(paths, files.column("size").to_pylist(), strict=True):
+        if is_absolute(path):
+            yield verdict_on(snapshot.store, FileInfo(path=path, size_bytes=size, modified_ms=0), forms)
+    yield from _verify_below(snapshot.store, forms)
+
+
+def _verify_below(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
     seen: dict[tuple[str, int, int, str | None], Verdict] = {}
     for number in range(_LISTINGS):
         unreadable: list[str] = []

@@ -56,7 +56,7 @@ def verify_erasure(context: JobContext) -> JobResult:
         forms = Forms.of(snapshot, described.keys.column, subjects)
     start_ms = context.clock.now_ms()
     with context.step("verify"):
-        verdicts = list(verify(snapshot.store, forms))
+        verdicts = list(verify(snapshot, forms))
     keys = [DigestKey.of(text, "a key of the ledger") for text in context.spec.ledger_keys]
     log, entries = look(snapshot.store, 0), [_entry(each) for each in verdicts]
     found = Findings(

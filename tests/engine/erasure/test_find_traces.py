@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime as dt
 import gzip
 import json
 import os
 import struct
+import unicodedata
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -625,6 +627,34 @@ def test_a_number_is_found_by_the_id_of_its_column(tmp_path: Path) -> None:
         other = pa.field("other", pa.int64(), metadata={"PARQUET:field_id": str(field_id)})
         pq.write_table(pa.table([pa.array([77])], pa.schema([other])), tmp_path / "t" / f"{field_id}.parquet")
     assert set(found_in(table, [77], "number")) == {"2.parquet"}
+
+
+@pytest.mark.parametrize("before", ["", "x", "xy"])
+def test_base_64_of_a_value_among_other_bytes_is_found(table: Table, before: str) -> None:
+    packed = base64.b64encode(f"{before}{SUBJECT} and more".encode()).decode()
+    stray = pa.table({"note": [f"token {packed}."]})
+    pq.write_table(stray, folder_of(table) / "stray.parquet", use_dictionary=False, write_statistics=False)
+    assert places(only(found_in(table))) == {"rows, column 'note'"}
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_both_forms_of_a_text_with_accents_are_found(table: Table, form: Literal["NFC", "NFD"]) -> None:
+    other = {"NFC": "NFD", "NFD": "NFC"}[form]
+    (folder_of(table) / "note.txt").write_text(f"to {unicodedata.normalize(form, SUBJECT)}")
+    given = unicodedata.normalize(other, SUBJECT)  # type: ignore[arg-type]
+    assert only(found_in(table, [given])).verdict == "found"
+
+
+def test_a_doubly_encoded_path_in_a_text_of_a_row_is_found(table: Table) -> None:
+    stray = pa.table({"path": [f"s3://lake/email={quote(quote(SUBJECT))}/part.parquet"]})
+    pq.write_table(stray, folder_of(table) / "stray.parquet", use_dictionary=False, write_statistics=False)
+    assert places(only(found_in(table))) == {"rows, column 'path'"}
+
+
+def test_an_empty_folder_with_the_name_of_a_subject_is_found(table: Table) -> None:
+    (folder_of(table) / "old" / f"email={quote(SUBJECT)}").mkdir(parents=True)
+    verdict = only({each.path: each for each in table.find_traces("email", [SUBJECT]) if not each.passes})
+    assert (verdict.path, verdict.verdict, places(verdict)) == ("old/(a subject)", "found", {"path"})
 
 
 def test_a_verdict_is_plain_data(table: Table) -> None:

@@ -216,3 +216,23 @@ def test_subjects_have_keyed_digests_if_the_job_has_keys(table: Table) -> None:
     other = found_in(table, [SUBJECT], **{**keys, "ledger_keys": ("b" * 32,)})
     assert other.digests is not None
     assert other.digests["key_ids"] != found.digests["key_ids"]
+
+
+def test_files_of_another_table_that_a_shallow_clone_reads_are_opened_or_not_readable(table: Table) -> None:
+    append(table, rows(SUBJECT))
+    clone = folder_of(table).parent / "clone"
+    committed(run(None, "clone", clone, source={"table": table.uri}, shallow=True))
+
+    def left(**access: bool) -> set[tuple[str, str]]:
+        keys = {"column": "email", "values": [SUBJECT]}
+        reports = str(clone.parent / "reports")
+        arguments = {"keys": keys, "report_uri": reports}
+        result = run_job(
+            job_spec(operation="verify_erasure", table_uri=str(clone), arguments=arguments, **access), None
+        )
+        assert result.details.findings is not None
+        found = Findings(**result.details.findings)
+        return {(each["verdict"], each["places"][:4]) for each in found.left if each["path"].startswith(table.uri)}
+
+    assert left() == {("not readable", "Outs")}
+    assert left(allow_absolute_paths=True) == {("found", "rows")}
