@@ -12,13 +12,14 @@ import struct
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 # The bytes of a piece of a longer and of a shorter string, with the name of such a number in Python.
 _LONG, _SHORT = 8, 4
-_CODES = {_LONG: "Q", _SHORT: "I"}
+_CODES: dict[int, Literal["Q", "I"]] = {_LONG: "Q", _SHORT: "I"}
 _TYPES = {_LONG: pa.uint64(), _SHORT: pa.uint32()}
 _SHORTEST_LONG = 11
 # The bytes from the first piece on that hold all others, and those of a string among which pieces are chosen.
