@@ -158,6 +158,20 @@ def test_counts_that_the_lists_do_not_have_prove_nothing() -> None:
     assert not written.check().is_authentic
 
 
+def test_a_report_has_one_digest_for_each_subject_or_none() -> None:
+    written = Written()
+    data = gzip.compress(b"\n".join([64 * b"a", 64 * b"b"]), mtime=0)
+    written.files["subjects.txt.gz"] = data
+    digests = {"name": "subjects.txt.gz", "sha256": hashlib.sha256(data).hexdigest(), "key_ids": ["k"]}
+    written.body["tables"][0] |= {"digests": digests, "num_subjects": 2}
+    assert written.check().is_complete
+    written.body["tables"][0]["num_subjects"] = 3
+    assert "one digest for each subject" in written.check().problems[0]
+    written.body["tables"][0]["num_subjects"] = 2
+    written.files["subjects.txt.gz"] += b"x"
+    assert "was changed" in written.check().problems[0]
+
+
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", ".hidden", "a\\b"])
 def test_a_report_names_no_file_outside_of_its_folder(name: str) -> None:
     written = Written()
