@@ -1,0 +1,34 @@
+"""An erasure on a real S3 server, where no folder exists and a key names a subject."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from tests.helpers import s3
+from tests.helpers.jobs import committed, run
+from tests.helpers.rows import append
+
+SUBJECT = "zoë.canary@example.org"
+
+
+@pytest.mark.long("a real S3 server; the store's own tests and those of erasures on a disk cover it")
+def test_a_subject_leaves_the_objects_of_a_bucket_and_their_names() -> None:
+    schema = pa.schema([("email", pa.string()), ("n", pa.int64())])
+    properties = {
+        "delta.checkpointPolicy": "v2",
+        "delta.checkpointInterval": "2",
+        "delta.enableDeletionVectors": "true",
+    }
+    for partition_by in ((), ("email",)):
+        table = Table.create(s3.new_folder(), schema, partition_by, properties, storage_options=s3.options())
+        for number in range(3):
+            append(table, pa.table({"email": [SUBJECT, "bob@example.org"], "n": [number, number]}, schema=schema))
+        keys = {"column": "email", "values": [SUBJECT]}
+        options = s3.plain_options()
+        done = committed(run(None, "erase", table, keys=keys, writer_hours=0, storage_options=options))
+        assert done.metrics["numDeletedRows"] == 3
+        assert [each for each in table.find_traces("email", [SUBJECT]) if not each.passes] == []
+        assert table.to_arrow().num_rows == 3
+        assert run(None, "erase", table, keys=keys, writer_hours=0, storage_options=options).status == "nothing_to_do"
