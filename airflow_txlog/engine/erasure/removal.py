@@ -181,7 +181,7 @@ class _Removing:
         if version is None:
             version = self._write_checkpoint(held)
         if version is None:
-            self._say("the log was not cut: other commits kept a checkpoint without a value from being written")
+            self._say("the log was not cut: the latest version holds a value, or other commits came first each time")
             return None, deleted, waits
         until_ms = look(store, version).commits[version].modified_ms + self._writer_ms
         if self._writer_ms and until_ms > store.now_ms():
@@ -232,7 +232,8 @@ class _Removing:
             replace_checkpoint(self._store, snapshot, self._table.clock, self._gone(snapshot))
             held, _ = self._held_in_log()
             version = self._usable(held) if held else None
-            if version is not None:
+            # Without a race, the latest version itself holds a value, and so does every checkpoint of it.
+            if version is not None or self._table.latest_version() == snapshot.version:
                 return version
         return None
 

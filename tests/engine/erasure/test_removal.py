@@ -199,6 +199,17 @@ def test_a_subject_that_comes_back_meanwhile_stays_and_is_found(tmp_path: Path) 
     assert is_gone(table)
 
 
+def test_a_value_in_another_column_of_a_live_row_stays_and_is_found_and_makes_few_versions(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
+    append(table, rows(*OTHERS).set_column(2, "day", pa.array([SUBJECT] * 3)))
+    before = table.snapshot().version
+    assert erase(table).cut is None
+    # The delete, both records of the vacuum, and one more for the checkpoint.
+    assert table.snapshot().version <= before + 4
+    assert not is_gone(table)
+    assert table.to_arrow().num_rows == 6
+
+
 def test_files_of_others_in_a_shared_folder_stay(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "notes.txt").write_text(SUBJECT)
