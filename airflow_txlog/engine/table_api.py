@@ -7,7 +7,7 @@ of `upkeep` themselves, so that a task imports only these.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
@@ -15,12 +15,14 @@ import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.checkpointing import LogCleanup, clean_log
+from airflow_txlog.engine.commit.content.watermarks import watermarks_of
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable, Uri
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
+from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.many_files import PARALLELISM
 from airflow_txlog.engine.staged_changes import staged_snapshot
 from airflow_txlog.engine.table.changes.versions import change_rows
@@ -35,6 +37,7 @@ from airflow_txlog.engine.upkeep.restore import restore
 from airflow_txlog.engine.upkeep.vacuum import OnProgress, VacuumResult, vacuum_table
 from airflow_txlog.engine.upkeep.vacuum_plan import InventorySource, VacuumMode, VacuumRequest, milliseconds
 from airflow_txlog.errors import CorruptTable, InvalidInput, ProtocolChanged, TableAlreadyExists
+from airflow_txlog.locations import is_absolute
 from airflow_txlog.storage import Access
 
 log = logging.getLogger(__name__)
@@ -187,6 +190,17 @@ class Table(DeltaTable):
         """
         snapshot = self.snapshot()
         return verify(snapshot, Forms.of(snapshot, column, values))
+
+    def reads_of(self, uris: Collection[str]) -> list[str]:
+        """Return those of these tables that this one reads, as far as it shows: by increments, or as a shallow clone.
+
+        The URIs are canonical.
+        """
+        snapshot = self.snapshot()
+        sources = {each.source for each in watermarks_of(snapshot.state.domains).values()}
+        paths = canonical_paths(snapshot.files(columns=["path"]).column("path"), self.uri).to_pylist()
+        elsewhere = [path for path in paths if is_absolute(path)]
+        return [uri for uri in uris if uri in sources or any(path.startswith(f"{uri}/") for path in elsewhere)]
 
     def remove_traces(
         self, column: str, values: Sequence[Any], *, writer_hours: float = 24, cut_log: bool = True

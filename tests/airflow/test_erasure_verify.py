@@ -17,6 +17,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import ErasureIncomplete, InvalidInput, InvalidJobSpec, UnknownColumn
 from airflow_txlog.hooks.erasure_report import public_key_of, signing_key
 from airflow_txlog.operators import DeltaErasureVerifyOperator, files
+from tests.helpers.jobs import application, committed, run
 from tests.helpers.rows import make_table
 
 pytestmark = pytest.mark.airflow
@@ -186,3 +187,17 @@ def test_rendered_subjects_are_hidden(tmp_path: Path) -> None:
     task.render_template_fields({})  # type: ignore[typeddict-item]
     assert "canary" not in repr(task.subjects)
     assert task.job_arguments()["keys"] == {"column": "email", "values": [SUBJECT]}
+
+
+def test_tables_that_read_these_and_are_not_covered_are_named(tmp_path: Path) -> None:
+    table = make(tmp_path / "lake" / "users", "bob@example.org")
+    make(tmp_path / "lake" / "other", "eve@example.org")
+    committed(run(None, "clone", tmp_path / "lake" / "clone", source={"table": table.uri}, shallow=True))
+    silver = tmp_path / "lake" / "silver"
+    committed(
+        run(None, "incremental", silver, source={"table": table.uri}, consumer="silver", application=application())
+    )
+    xcom = execute(tmp_path, {table.uri: "email"}, readers_in=str(tmp_path / "lake"))
+    body = json.loads(Path(xcom["report"].removeprefix("file://")).read_text())["report"]
+    expected = [{"table": f"file://{tmp_path}/lake/{name}", "reads": table.uri} for name in ("clone", "silver")]
+    assert sorted(body["not_covered"], key=lambda each: each["table"]) == expected

@@ -264,6 +264,7 @@ TASKS: dict[str, Callable[[], Any]] = {
         deadline="2024-02-28",
         declared={"backups": "gone"},
         legal_hold={"/lake/b": "a case"},
+        readers_in="/lake",
         spark_conf=SHARED["spark_conf"],
     ),
     "verify an erasure": lambda: DeltaErasureVerifyOperator(
@@ -276,6 +277,7 @@ TASKS: dict[str, Callable[[], Any]] = {
         requested_at="2024-01-31",
         declared={"backups": "gone"},
         legal_hold={"/lake/b": "a case"},
+        readers_in="/lake",
         spark_conf=SHARED["spark_conf"],
     ),
     "pin": lambda: PinVersionsOperator(task_id="t", tables=["/lake/a", "/lake/b"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.contract.erasure.report import CHECKLIST, ErasureReport, Findings, check_request_id
 from airflow_txlog.contract.operations import VerifyErasure, read_operation
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.errors import ErasureIncomplete, InvalidJobSpec, TableError, UnsupportedFeature
+from airflow_txlog.errors import ErasureIncomplete, InvalidJobSpec, TableError, TxlogError, UnsupportedFeature
 from airflow_txlog.hooks.erasure_report import publish_report
+from airflow_txlog.hooks.upkeep import find_tables
 from airflow_txlog.locations import shown
 from airflow_txlog.operators.arguments.given import has_template, keys_of, path_text
 from airflow_txlog.operators.many_jobs import ManyJobsOperator
 from airflow_txlog.operators.progress import report_result
+from airflow_txlog.operators.runs import named_places
 
 if TYPE_CHECKING:
     from airflow_txlog.contract.job import JobSpec
@@ -38,13 +41,15 @@ class ErasureOperator(ManyJobsOperator):
     :param declared: the controller's statements about places that no program here can read, by the names of
         `contract.erasure.report.CHECKLIST`: `{"backups": "expire on 2027-01-31"}`. (templated)
     :param legal_hold: tables that are skipped, each with the reason. The report names them as out of scope. (templated)
+    :param readers_in: tables, or folders with tables at any depth. The report names each that reads one of `tables`, by
+        an increment or as a shallow clone, and is not among them. (templated)
     :param require_complete: fail with ErasureIncomplete, after the report is written, unless it is complete.
     :param sensitive: whether Airflow's Rendered Templates and logs show asterisks for the `subjects`.
     """
 
     template_fields: Sequence[str] = (
         *("tables", "subjects", "source_column", "request_id", "report_uri", "requested_at", "declared"),
-        *("legal_hold", "spark_conf"),
+        *("legal_hold", "readers_in", "spark_conf"),
     )
 
     def __init__(
@@ -59,6 +64,7 @@ class ErasureOperator(ManyJobsOperator):
         signing_conn_id: str | None = None,
         declared: Mapping[str, str] | None = None,
         legal_hold: Mapping[str, str] | None = None,
+        readers_in: str | Sequence[str] | None = None,
         require_complete: bool = True,
         sensitive: bool = True,
         **kwargs: Any,
@@ -73,6 +79,7 @@ class ErasureOperator(ManyJobsOperator):
         self.signing_conn_id = signing_conn_id
         self.declared = declared
         self.legal_hold = legal_hold
+        self.readers_in = readers_in
         self.require_complete = require_complete
         self.sensitive = sensitive
 
@@ -145,8 +152,25 @@ class ErasureOperator(ManyJobsOperator):
             found.append(Findings(**result.details.findings))
         return found
 
+    def _not_covered(self, covered: Sequence[str]) -> list[dict[str, str]]:
+        """Return the tables of `readers_in` that read a covered one, and are not covered themselves."""
+        found = []
+        for place in [] if self.readers_in is None else find_tables(self.hook, named_places(self.readers_in)):
+            table = self.hook.table(place)
+            if table.uri in covered:
+                continue
+            try:
+                reads = ", ".join(table.reads_of(covered))
+            except TxlogError as error:
+                reads = f"unknown ({type(error).__name__})"
+            if reads:
+                self.log.warning("%s is not covered by the request, and reads: %s", table.uri, reads)
+                found.append({"table": table.uri, "reads": reads})
+        return found
+
     def published(self, report: ErasureReport) -> dict[str, Any]:
         """Write the report, and return the XCom. Raises ErasureIncomplete if it must be complete, and is not."""
+        report = dataclasses.replace(report, not_covered=self._not_covered([each.table for each in report.tables]))
         written = publish_report(self.hook, self.hook.table_uri(self.report_uri), report, self.signing_conn_id)
         left = {each.table: each.num_left for each in report.tables if not each.is_complete}
         state = "complete" if report.is_complete else "incomplete"
