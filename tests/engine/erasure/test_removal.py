@@ -19,11 +19,13 @@ from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.checkpointing import checkpoint
 from airflow_txlog.engine.erasure.removal import Removal
+from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.errors import ConcurrentLogCleanup, VersionNotFound
 from airflow_txlog.storage import PLAIN, LocalStore
+from tests.engine.erasure.test_find_traces import bloomed
 from tests.helpers import staged
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append, make_table, stage
@@ -208,6 +210,22 @@ def test_a_value_in_another_column_of_a_live_row_stays_and_is_found_and_makes_fe
     assert table.snapshot().version <= before + 4
     assert not is_gone(table)
     assert table.to_arrow().num_rows == 6
+
+
+@LONG
+def test_a_live_file_of_another_writer_with_a_bloom_filter_is_written_anew(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(*OTHERS))
+    path = folder_of(table) / "foreign.parquet"
+    bloomed(path, [SUBJECT, "dora@example.org"])
+    tx = table.begin()
+    size, at = path.stat().st_size, int(path.stat().st_mtime * 1000)
+    add = Add(path=path.name, partition_values={}, size=size, modification_time=at, data_change=True, stats=None)
+    tx.add([add])
+    tx.commit("WRITE", {"mode": "Append"})
+    erase(table)
+    assert is_gone(table)
+    assert not path.exists()
+    assert table.to_arrow().num_rows == 4
 
 
 def test_files_of_others_in_a_shared_folder_stay(tmp_path: Path) -> None:
