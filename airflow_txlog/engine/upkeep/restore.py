@@ -48,7 +48,7 @@ from airflow_txlog.engine.table.schema.features import (
 from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER
 from airflow_txlog.engine.table.schema.schema import schema_to_json
 from airflow_txlog.engine.table.schema.types import StructField
-from airflow_txlog.engine.table.snapshot.files import file_keys
+from airflow_txlog.engine.table.snapshot.files import file_keys, known_sum, live_row_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import FilesMissing, UnsupportedFeature
 from airflow_txlog.storage.base import Store
@@ -161,11 +161,32 @@ def is_restored(head: Snapshot, target: Snapshot) -> bool:
     """Return whether a restore of `target` would change neither the files nor the metadata of `head`."""
     gone = _without(target.state.live, head.state.live, head.uri)
     more = _without(head.state.live, target.state.live, head.uri)
+    return not gone.num_rows and not more.num_rows and _has_metadata_of(head, target)
+
+
+def is_restored_without_rows(head: Snapshot, before: Snapshot, target: Snapshot) -> bool:
+    """Return whether the commit from `before` to `head` has brought `target` back, without some rows.
+
+    A restore leaves rows of erased subjects out (`engine.erasure`): instead of a file that it brings back, it adds one
+    with fewer rows, or none. A commit that brings nothing back is no such restore.
+    """
+    root, files, wanted = head.uri, head.state.live, target.state.live
+    gone, more = _without(wanted, files, root), _without(files, wanted, root)
+    kept = gone.num_rows - _without(gone, before.state.live, root).num_rows
+    known = before.state.files.at_paths(set(canonical_paths(more.column("path"), root).to_pylist()))
+    if kept or known.num_rows or not _without(files, before.state.live, root).num_rows:
+        return False
+    rows, rows_before = (known_sum(live_row_counts(each)) for each in (more, gone))
+    has_fewer = not more.num_rows or (rows is not None and rows_before is not None and rows < rows_before)
+    return has_fewer and _has_metadata_of(head, target)
+
+
+def _has_metadata_of(head: Snapshot, target: Snapshot) -> bool:
     now, then = head.metadata, _metadata(head.metadata, target.metadata, head.uri)
     if mapping_mode(target.metadata.configuration, head.uri) == NO_MAPPING:
         # Each restore of a version before the columns were mapped gives them other ids.
         now, then = _without_ids(now, head.uri), _without_ids(then, head.uri)
-    return now == then and not gone.num_rows and not more.num_rows
+    return now == then
 
 
 def _without_ids(metadata: Metadata, table: str) -> Metadata:

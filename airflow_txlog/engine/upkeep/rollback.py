@@ -43,7 +43,7 @@ from airflow_txlog.engine.log.tail import LogTail, list_tail, read_files
 from airflow_txlog.engine.table.snapshot.files import action_keys, file_keys, known_sum, live_row_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.consumers import restored_version
-from airflow_txlog.engine.upkeep.restore import fill_restore, is_restored
+from airflow_txlog.engine.upkeep.restore import fill_restore, is_restored, is_restored_without_rows
 from airflow_txlog.errors import LogGap, VersionNotFound
 
 UNDOES_TAG = "txlog.undoes"
@@ -125,14 +125,21 @@ class Undoings:
         try:
             after = table.snapshot(version)
             if (info or {}).get("operation") == "RESTORE":
-                return first > 0 and is_restored(after, table.snapshot(first - 1))
+                before = None if first == 0 else table.snapshot(first - 1)
+                return before is not None and (
+                    is_restored(after, before) or is_restored_without_rows(after, table.snapshot(version - 1), before)
+                )
             if first == 0 and not after.num_files:
                 return True
             commits = [decode_commit(each, table.store.read(commit_name(each)), commit_name(each)) for each in named]
             if not all(_only_appends(each, table) for each in commits):
                 return False
             paths = {canonical_path(add.path, table.uri) for each in commits for add in each.adds}
-            return not after.state.files.at_paths(paths).num_rows
+            files, files_before = (each.state.files for each in (after, table.snapshot(version - 1)))
+            if files.at_paths(paths).num_rows or files_before.at_paths(paths).num_rows < len(paths):
+                return False
+            # New files might hold the rows that these held.
+            return not decode_commit(version, table.store.read(commit_name(version)), commit_name(version)).adds
         except (VersionNotFound, LogGap, FileNotFoundError):
             return False
 

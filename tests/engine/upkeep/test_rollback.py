@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.watermarks import TOMBSTONES, Watermark
+from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.upkeep.consumers import set_watermark, watermark_of
 from airflow_txlog.engine.upkeep.rollback import (
     NOT_DONE,
@@ -313,6 +315,44 @@ def test_such_a_tag_does_not_hide_that_a_commit_may_have_read_the_rows(tmp_path:
     tx.add(stage(table, rows(1, start=99)))
     tx.commit("MERGE", {}, tags={UNDOES_TAG: "[1]"})
     assert [each.version for each in plan(table).in_the_way] == [3]
+
+
+@pytest.mark.parametrize("when", ["at once", "before"])
+def test_such_a_tag_does_not_keep_rows_that_were_only_moved(tmp_path: Path, when: str) -> None:
+    table = make_table(tmp_path / "t", rows(5))
+    before = live_files(table)
+    append(table, rows(5, start=10), tags=RUN)
+    (path,) = live_files(Table.open(table.uri)) - before
+    tx = table.begin()
+    tx.read_whole_table()
+    tx.remove(path)
+    tx.add(stage(table, rows(5, start=10)))
+    moved = tx.commit("OPTIMIZE", {}, tags={UNDOES_TAG: "[2]"} if when == "at once" else {})
+    if when == "before":
+        forge(table, 2)
+    assert plan(table).undone == ()
+    assert moved in [each.version for each in plan(table).in_the_way]
+
+
+def test_a_restore_of_fewer_rows_is_believed_if_it_brings_files_back_and_no_other_rows(tmp_path: Path) -> None:
+    """Rows of erased subjects are left out of a rollback, which can be read in the log alone."""
+
+    def undone(kept: pa.Table | None, *, brings_back: bool = True) -> tuple[int, ...]:
+        table = make_table(tmp_path / uuid.uuid4().hex, rows(5), rows(3, start=10))
+        tx = table.begin()
+        removed = tx.read_whole_table()
+        tx.remove(removed)
+        tx.commit("DELETE", {}, tags=RUN)
+        tx = table.begin()
+        if brings_back:
+            tx.add(table_to_adds(removed.slice(0, 1), data_change=True))
+        if kept is not None:
+            tx.add(stage(table, kept))
+        tx.commit("RESTORE", {"version": 2}, tags={UNDOES_TAG: "[3]"}, record_empty=True)
+        return plan(table).undone
+
+    assert undone(rows(2, start=10)) == undone(None) == undone(rows(2), brings_back=False) == (3,)
+    assert undone(rows(6, start=10)) == undone(None, brings_back=False) == ()
 
 
 def test_a_run_of_the_same_name_in_another_deployment_is_another_run(tmp_path: Path) -> None:

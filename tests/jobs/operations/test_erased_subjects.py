@@ -297,6 +297,16 @@ def test_a_job_leaves_the_subject_out_if_it_can_and_is_refused_else(
         assert error_of(result)["type"] == "SubjectReturns"
 
 
+def test_a_rollback_that_has_left_a_subject_out_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(guarded.__kwdefaults__, "leaves_out", True)
+    committed(rolled_back(tmp_path, ERASED))
+    again = guarded(tmp_path, "rollback", tmp_path / "t", of_dag_id="orders", run_id="r1")
+    assert again.status == "nothing_to_do", again.error
+    assert ids(Table.open(tmp_path / "t")) == [0, 1, 2, 5]
+
+
 def test_a_restore_leaves_a_subject_out_once_for_all_of_its_tries(tmp_path: Path) -> None:
     table, work = make_table(tmp_path / "t", rows(3), rows(2, start=ERASED)), application()
     erase(table, tmp_path)
