@@ -60,7 +60,7 @@ class Returning:
     """Their ordinals in the file, by column; a row may occur twice."""
     is_whole: bool = False
     is_exact: bool = True
-    """Whether the rows are known: a member of a list does not show its row."""
+    """Whether the rows certainly are the subjects': another column may have the same value by chance."""
 
     @property
     def rows(self) -> pa.Array:
@@ -214,7 +214,10 @@ def _as_add(change: Cdc) -> Add:
 
 @dataclass(frozen=True, slots=True)
 class _Sought:
-    """A column in which subjects are sought. `member`: the names of the struct's members below it."""
+    """A column in which subjects are sought. `member`: the names of the struct's members below it.
+
+    `every_leaf`: the ledger names no column of the table, so each value below this one counts.
+    """
 
     name: str
     member: tuple[str, ...]
@@ -291,7 +294,7 @@ class _Search:
                 found.requests |= requests
                 found.columns.add(sought.path)
                 found.positions.append(pc.add(rows if is_by_row else pa.array([0], pa.int64()), start))
-                found.is_exact &= is_by_row
+                found.is_exact &= not sought.every_leaf
 
     def _matches(self, values: pa.Array, erased: Sequence[ErasedSubjects]) -> tuple[set[str], pa.Array]:
         """Return the requests whose subjects are among the values, and the places of these."""
@@ -315,17 +318,21 @@ class _Search:
 def _sought(columns: StructType, erased: Sequence[ErasedSubjects]) -> Iterator[_Sought]:
     """Yield the columns in which the subjects may be: those that the ledger names, else every column.
 
-    A column that was renamed since is known by its physical name. One that the table does not have at all may have had
-    another name, so no column is left out then.
+    A column that was renamed since is known by its physical name; one that has its name now counts, too. One that the
+    table does not have at all may have had another name, so no column is left out then.
     """
-    by_physical = {".".join(each.physical_name for each in path): path for path in _paths(columns)}
-    by_name = {".".join(each.name for each in path).lower(): path for path in _paths(columns)}
+    by_name: dict[str, list[tuple[StructField, ...]]] = {}
+    by_physical: dict[str, list[tuple[StructField, ...]]] = {}
+    for path in _paths(columns):
+        # A column's name may have dots, as the path of a member has.
+        by_name.setdefault(".".join(each.name for each in path).lower(), []).append(path)
+        by_physical.setdefault(".".join(each.physical_name for each in path), []).append(path)
     unknown: list[ErasedSubjects] = []
     for each in erased:
-        path = by_physical.get(each.physical_column) or by_name.get(each.column.lower())
-        if path is None:
+        found = dict.fromkeys([*by_physical.get(each.physical_column, ()), *by_name.get(each.column.lower(), ())])
+        if not found:
             unknown.append(each)
-        else:
+        for path in found:
             yield _Sought(path[0].name, tuple(member.name for member in path[1:]), [each])
     if unknown:
         for column in columns:

@@ -98,7 +98,7 @@ class _Clone:
             found = difference(wanted, live, tx.protocol, context.root)
             # Before anything is copied.
             tx.check("CLONE", [*found.coming, *found.renumbered], found.going)
-        guard = self._compared(wanted, found.coming)
+        guard = self._compared(target, wanted, found.coming)
         if copies:
             self._copy(copies, is_new=target is None)
         added, removed = len(found.coming), found.going.column("size").to_pylist()
@@ -136,13 +136,14 @@ class _Clone:
             before_commit=None if guard is None else guard.check_again,
         )
 
-    def _compared(self, wanted: Sequence[Add], coming: Sequence[Add]) -> ReturnGuard | None:
+    def _compared(self, target: Snapshot | None, wanted: Sequence[Add], coming: Sequence[Add]) -> ReturnGuard | None:
         """Compare the files of the source that come into the clone with the ledger; return the guard that has done so.
 
         Raises the errors of the guard.
         """
         context, source = self._context, self._source
-        guard = guard_of(context, uris=[source.uri], table_ids=[source.metadata.id])
+        table_ids = [source.metadata.id, *([] if target is None else [target.metadata.id])]
+        guard = guard_of(context, uris=[source.uri], table_ids=table_ids)
         if guard is not None:
             paths = {add.path for add in coming}
             adds = table_to_adds(source.files, data_change=True)

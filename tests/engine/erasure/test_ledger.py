@@ -228,6 +228,38 @@ def test_a_column_that_the_table_lacks_may_have_another_name(tmp_path: Path) -> 
     assert (caught.value.facts["column"], caught.value.facts["rows"]) == ("address", 1)
 
 
+def test_a_column_that_has_the_name_now_counts_beside_the_renamed_one(tmp_path: Path) -> None:
+    table = table_of(tmp_path, [BEN], properties={"delta.columnMapping.mode": "name"})
+    ledger, snapshot = ledger_at(tmp_path), table.snapshot()
+    ledger.record("r-1", snapshot, Forms.of(snapshot, "email", [ANNA]))
+    _rename(table, "email", "mail")
+    _rename(table, "day", "email")
+    tx = guarded(table, ledger).begin()
+    rows = [{"email": ANNA, "mail": BEN, "n": 1}]
+    tx.add(
+        stage(
+            table,
+            pa.Table.from_pylist(rows, pa.schema([("email", pa.string()), ("mail", pa.string()), SCHEMA.field("n")])),
+        )
+    )
+    with pytest.raises(SubjectReturns) as caught:
+        tx.commit("WRITE", {"mode": "Append"})
+    assert (caught.value.facts["column"], caught.value.facts["rows"]) == ("email", 1)
+
+
+def test_a_column_with_a_dot_in_its_name_hides_no_member_of_that_path(tmp_path: Path) -> None:
+    schema = pa.schema([("who", pa.struct([("mail", pa.string())])), ("who.mail", pa.string())])
+    table = Table.create(str(tmp_path / "t"), schema, properties={"delta.columnMapping.mode": "name"})
+    append(table, [{"who": {"mail": ANNA}, "who.mail": BEN}])
+    ledger, snapshot = ledger_at(tmp_path), table.snapshot()
+    ledger.record("r-1", snapshot, Forms(pa.array([ANNA]), ("who.mail", "elsewhere")))
+    tx = table.begin()
+    tx.remove(tx.read_whole_table())
+    tx.commit("DELETE")
+    with pytest.raises(SubjectReturns):
+        guarded(table, ledger).restore(1)
+
+
 def _rename(table: Table, old: str, new: str) -> None:
     tx = table.begin()
     assert tx.metadata is not None

@@ -216,6 +216,28 @@ def test_a_member_of_a_list_is_refused_because_its_row_is_not_known(tmp_path: Pa
     assert (error["type"], error["facts"]["column"]) == ("SubjectReturns", "numbers")
 
 
+@pytest.mark.parametrize(
+    "columns", [{"numbers": [[1, ERASED], []]}, {"quantity": [1, ERASED]}], ids=["lists", "another column"]
+)
+def test_no_row_is_left_out_by_a_column_that_the_ledger_does_not_name(
+    tmp_path: Path, columns: dict[str, list[Any]]
+) -> None:
+    """As many members as rows show no row, and another column may have the same value by chance."""
+    erase(make_table(tmp_path / "t", rows(3)), tmp_path, is_deleted=False)
+    (tmp_path / "c").mkdir()
+    pq.write_table(pa.table(columns), tmp_path / "c" / "part.parquet")
+    error = error_of(guarded(tmp_path, "convert", tmp_path / "c", leaves_out=True))
+    assert (error["type"], error["facts"]["column"]) == ("SubjectReturns", *columns)
+
+
+def test_a_clone_in_the_place_of_a_table_that_was_moved_is_compared_with_its_erasures(tmp_path: Path) -> None:
+    erase(make_table(tmp_path / "old", rows(3)), tmp_path, is_deleted=False)
+    (tmp_path / "old").rename(tmp_path / "t")
+    source = make_table(tmp_path / "s", rows(2, start=ERASED))
+    clone = {"source": {"table": source.uri}, "shallow": False, "replace": True}
+    assert error_of(guarded(tmp_path, "clone", tmp_path / "t", **clone))["type"] == "SubjectReturns"
+
+
 def test_a_retry_of_a_restore_that_was_done_reads_no_ledger(tmp_path: Path) -> None:
     table, work = make_table(tmp_path / "t", rows(3), rows(2, start=50)), application()
     erase(table, tmp_path)
