@@ -114,10 +114,15 @@ def _work_of(handle: Mapping[str, Any]) -> ApplicationTransaction:
 
 
 def _audits_by_write(writes: Sequence[Any], audits: Sequence[DeltaAuditOperator]) -> dict[str, list[str]]:
-    """Return the ids of the audits that check the output of each task, by the task's id."""
-    checked = {
-        audit.task_id: {task.task_id for task, _ in XComArg.iter_xcom_references(audit.staged)} for audit in audits
-    }
+    """Return the ids of the audits that check the output of each task, by the task's id.
+
+    An audit of a template, or of what another task returns, may check any of them, and counts for all.
+    """
+    staged_by = {write.task_id for write in writes}
+    checked: dict[str, set[str]] = {}
+    for audit in audits:
+        named = {task.task_id for task, _ in XComArg.iter_xcom_references(audit.staged)}
+        checked[audit.task_id] = named if named and named <= staged_by else staged_by
     return {write.task_id: [audit for audit, tasks in checked.items() if write.task_id in tasks] for write in writes}
 
 

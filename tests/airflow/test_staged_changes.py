@@ -214,9 +214,14 @@ def test_a_publication_knows_the_audits_of_each_change() -> None:
         audits = [
             DeltaAuditOperator(task_id="both", staged=[one.output, two.output], no_rows={"n": "SELECT 1"}),
             DeltaAuditOperator(task_id="second", staged=two.output, no_rows={"n": "SELECT 1"}),
+            DeltaAuditOperator(task_id="any", staged="{{ ti.xcom_pull('one') }}", no_rows={"n": "SELECT 1"}),
         ]
         publish = write_audit_publish([one, two], audits, on_change="reaudit").children["publish_staged.publish"]
-    for task_id, found in (("one", ("both",)), ("two", ("both", "second")), (None, ("both", "second"))):
+    for task_id, found in (
+        ("one", ("any", "both")),
+        ("two", ("any", "both", "second")),
+        (None, ("any", "both", "second")),
+    ):
         operation = publish._spec_of({}, {**HANDLE, "task_id": task_id}).operation
         assert operation.audited_by == found
     with pytest.raises(InvalidJobSpec, match="audited_by"):
