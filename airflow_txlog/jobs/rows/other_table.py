@@ -41,7 +41,8 @@ from airflow_txlog.jobs.source.materialized import input_scan
 def check_other_table(context: JobContext, table_id: str) -> None:
     """Raise an error, before anything is staged, if rows cannot be put into the other table.
 
-    Raises InvalidJobSpec if it is the job's own table (whose id is `table_id`) by any name, and as `_check_rules`.
+    Raises InvalidJobSpec if it is the job's own table (whose id is `table_id`) by any name, or for samples a folder
+    inside of it, and as `_check_rules`.
     """
     uri, name = _uri_of(context), _argument(context)
     if uri is None:
@@ -49,13 +50,22 @@ def check_other_table(context: JobContext, table_id: str) -> None:
     table, snapshot = DeltaTable.at(uri, context.spec.access), None
     with contextlib.suppress(TableNotFound):
         snapshot = table.snapshot()
-    if table.uri == context.root or (snapshot is not None and snapshot.metadata.id == table_id):
+    is_inside = context.is_dry_run and table.uri.startswith(f"{context.root}/")
+    if table.uri == context.root or is_inside or (snapshot is not None and snapshot.metadata.id == table_id):
+        what = f"a folder inside of the table {context.root}" if is_inside else f"the table {context.root} itself"
         raise InvalidJobSpec(
-            f"{name} is the table {context.root} itself. Name another one. Nothing was staged.",
+            f"{name} is {what}. Name another one. Nothing was staged.",
             argument=name,
         )
     if snapshot is not None:
         _check_rules(snapshot.metadata, table.uri, name)
+
+
+def begin_samples(context: JobContext, memory: Memory) -> None:
+    """Forget the samples of an earlier attempt with all that it staged, so that this one takes its own."""
+    if context.takes_samples:
+        memory.forget()
+        context.saved_inputs.elsewhere = ()
 
 
 def _check_rules(metadata: Metadata, uri: str, argument: str) -> None:
@@ -122,12 +132,15 @@ def _append(context: JobContext, uri: str) -> None:
 def _application(context: JobContext) -> ApplicationTransaction | None:
     """Return the identity of the append, which differs for other work of the same task.
 
-    Other work is that on other tables, after a clear, or after another watermark.
+    Other work is that on other tables, after a clear, or after another watermark; and a dry run with other arguments
+    under one idempotency key, because no commit to the table refuses it.
     """
     own, chosen = context.spec.application, context.saved_inputs.range
     if own is None:
         return None
     follows = "" if chosen is None else f"\0{chosen.table_id}\0{chosen.after}\0{chosen.base}"
+    if context.is_dry_run and own.check_digest:
+        follows += f"\0{context.spec.digest()}"
     work = hashlib.sha256(f"{context.root}\0{own.began_ms}{follows}".encode(errors="surrogatepass")).hexdigest()
     return replace(own, app_id=f"{own.app_id}/{_words(context)}/{work[:16]}")
 

@@ -26,6 +26,7 @@ from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.checked_change import check_arguments, check_old_rows, checked
 from airflow_txlog.jobs.rows.matches import Matches, files_outside
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork, file_counts
+from airflow_txlog.jobs.rows.other_table import begin_samples
 from airflow_txlog.jobs.rows.staging import stage_work
 from airflow_txlog.jobs.sql.columns import check_names_are_free
 
@@ -63,6 +64,7 @@ class RowAttempts(Generic[P]):
         if self._operation.writes_rows:
             # A table whose files cannot be written here is refused before the source's rows are staged.
             layout_of(context, snapshot)
+        begin_samples(context, memory)
         sizes = [file.size_bytes for segment in memory.segments for file in segment.files]
         if not memory.begin(rules_at(snapshot)):
             context.log(

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.errors import CommitContention, InvalidJobSpec
+from airflow_txlog.jobs.rows import other_table
 from tests.helpers.depth import depth
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, run
 from tests.helpers.racing import killed
@@ -157,11 +158,49 @@ def test_samples_are_appended_once_for_each_work_and_not_if_a_check_fails(tmp_pa
     committed(run(None, "update", table, application=work, **more))
 
 
+@pytest.mark.parametrize("operation", ["delete", "write"])
+def test_a_dry_run_that_plans_again_takes_only_the_samples_of_its_last_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    table, place, append = simple(tmp_path / "t"), tmp_path / "samples", other_table._append
+    overwrite = {"source": source(tmp_path / "s", range(200, 203)), "mode": "overwrite"}
+    arguments = {"delete": {"predicate": "id < 30"}, "write": overwrite}[operation]
+    attempts: list[str] = []
+
+    def lost_at_first(context: Any, uri: str) -> None:
+        attempts.append(uri)
+        if len(attempts) == 1:
+            committed(run(None, "delete", table, predicate="id < 3 OR id > 90"))
+            raise CommitContention("others commit to the samples all the time", table=uri)
+        append(context, uri)
+
+    monkeypatch.setattr(other_table, "_append", lost_at_first)
+    tried = run(None, operation, table, dry_run=True, samples_to=str(place), **arguments)
+    assert (tried.status, len(attempts)) == ("nothing_to_do", 2), tried.error
+    found = Table.open(str(place)).to_arrow().to_pylist()
+    new = [] if operation == "delete" else [200, 201, 202]
+    wanted = [("delete", id) for id in range(3, 30 if operation == "delete" else 91)] + [("insert", id) for id in new]
+    assert sorted((row["_change_type"], row["id"]) for row in found) == wanted
+
+
+def test_other_arguments_under_one_idempotency_key_give_other_samples(tmp_path: Path) -> None:
+    table, place = simple(tmp_path / "t"), tmp_path / "samples"
+    more: dict[str, Any] = {"predicate": "id = 1", "dry_run": True, "samples_to": str(place)}
+    key = application(check_digest=True)
+    for value in ("'b'", "'b'", "'c'"):
+        run(None, "update", table, application=key, set={"s": value}, **more)
+    found = Table.open(str(place)).to_arrow(columns=["s", "_change_type"]).to_pylist()
+    assert sorted(row["s"] for row in found if row["_change_type"] == "update_postimage") == ["b", "c"]
+
+
 def test_a_table_that_cannot_have_the_samples_is_named_before_anything_is_read(tmp_path: Path) -> None:
     table = simple(tmp_path / "t")
     more: dict[str, Any] = {"predicate": "id < 3", "dry_run": True}
     itself = error_of(run(None, "delete", table, samples_to=str(tmp_path / "t"), **more))
     assert (itself["type"], itself["facts"]["argument"]) == ("InvalidJobSpec", "samples_to")
+    for folder in ("samples", "_delta_log/samples"):
+        inside = error_of(run(None, "delete", table, samples_to=f"{tmp_path}/t/{folder}", **more))
+        assert (inside["type"], inside["facts"]["argument"]) == ("InvalidJobSpec", "samples_to")
     strict = Table.create(str(tmp_path / "strict"), pa.schema([pa.field("id", pa.int64(), nullable=False)]))
     assert "samples_to" in error_of(run(None, "delete", table, samples_to=strict.uri, **more))["message"]
     named = make_table(tmp_path / "n", pa.table({"id": [1], "_change_type": ["mine"]}))

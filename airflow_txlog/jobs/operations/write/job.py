@@ -38,6 +38,7 @@ from airflow_txlog.jobs.resume.attempts import Change, check_may_remove_rows, ru
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse, rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.checked_change import check_arguments, check_old_rows, checked
+from airflow_txlog.jobs.rows.other_table import begin_samples
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
 from airflow_txlog.jobs.rows.tiny_files import joined
 from airflow_txlog.jobs.source.folded import first_row_wanted
@@ -266,6 +267,7 @@ class _Write:
     def _begin_memory(self, tx: Transaction) -> None:
         """Forget staged rows that no longer hold: under other rules, or if they are the table's own rows."""
         snapshot, memory = tx.snapshot, self._memory
+        begin_samples(self._context, memory)
         sizes = [file.size_bytes for segment in memory.segments for file in segment.files]
         why = None
         if snapshot is None or self._context.saved_inputs.reads_target:
