@@ -28,8 +28,10 @@ from airflow_txlog.engine.table.snapshot.cache import RecentTable
 from airflow_txlog.engine.table.snapshot.commit_times import Moment, version_at
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import FolderNotEmpty, InvalidInput, TableNotFound, TimestampOutOfRange, VersionNotFound
+from airflow_txlog.locations import local_path
 from airflow_txlog.storage import Access, Store, open_store
 from airflow_txlog.storage.limits import USUAL, Limits
+from airflow_txlog.storage.local_files import real_path
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,12 @@ class DeltaTable:
     @property
     def uri(self) -> str:
         return self.store.root
+
+    @property
+    def place(self) -> str:
+        """Return the URI, of a local table the path without links: two names of one place become equal."""
+        path = local_path(self.uri)
+        return self.uri if path is None else real_path(path)
 
     @classmethod
     def at(

@@ -94,6 +94,29 @@ def test_a_task_that_has_to_wait_is_run_again_when_the_wait_ends(tmp_path: Path)
     assert holding(tmp_path / "users", SUBJECT) == []
 
 
+def test_a_wait_that_ended_while_other_tables_were_erased_is_no_reason_to_verify_yet(tmp_path: Path) -> None:
+    operator = DeltaEraseOperator(
+        task_id="erase", tables={"/lake/a": "email"}, subjects=["x"], request_id="r", report_uri="/lake/reports"
+    )
+    ended_ms = int(time.time() * 1000) - 3_600_000
+    with pytest.raises(AirflowRescheduleException):
+        operator._wait({"/lake/a": {"until_ms": ended_ms, "num_waits": 1}})
+
+
+@pytest.mark.parametrize("spelling", ["{}/", "file:{}", "users", "{}/../link"])
+def test_a_legal_hold_counts_however_it_spells_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "txlog", "host": str(tmp_path)}))
+    users = make_table(tmp_path / "users", rows(SUBJECT))
+    (tmp_path / "link").symlink_to(tmp_path / "users")
+    hold = {spelling.format(tmp_path / "users"): "case 12"}
+    erase(tmp_path, {users.uri: "email"}, legal_hold=hold, txlog_conn_id="lake")
+    assert users.latest_version() == 1
+    (table,) = report_of(tmp_path)["tables"]
+    assert (table["state"], table["reason"]) == ("out of scope", "case 12")
+
+
 def test_a_wait_beyond_the_deadline_is_reported_and_does_not_pass(tmp_path: Path) -> None:
     users = make_table(tmp_path / "users", rows(*OTHERS))
     staged.stage("update", users, set={"day": f"'{SUBJECT}'"})

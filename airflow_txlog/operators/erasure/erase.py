@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.exceptions import AirflowRescheduleException
 
-from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.erasure.report import ErasureReport, Times
 from airflow_txlog.contract.operations import Erase, Operation, read_operation
 from airflow_txlog.contract.wording import summary_lines
@@ -39,7 +38,8 @@ class DeltaEraseOperator(ErasureOperator):
     a staged change until it expires. The task then reschedules itself until the last wait ends, and occupies no worker.
 
     :param deadline: a datetime or ISO 8601, in UTC if it names no zone. If a wait would end later, the task does not
-        wait: it verifies at once and reports what is left. None waits as long as it takes, at most a week. (templated)
+        wait: it verifies at once and reports what is left. None waits as long as it takes: without end if a load brings
+        a subject back before each wait is over. (templated)
     :param cut_log: cut the log of a table if it holds a subject. With False the report is complete only if it holds
         none.
     :param writer_hours: the longest time that any writer of the tables takes from its first read to its commit. Lower
@@ -118,7 +118,7 @@ class DeltaEraseOperator(ErasureOperator):
         """
         done: dict[str, dict[str, Any]] = {}
         for table, column in self.tables.items():
-            if table in (self.legal_hold or {}):
+            if self.held(table) is not None:
                 self.log.info("%s is under legal hold, and is left alone", table)
                 continue
             uri = self.hook.table_uri(table)
@@ -159,7 +159,8 @@ class DeltaEraseOperator(ErasureOperator):
         count = sum(found["num_waits"] for found in done.values())
         if deadline_ms is not None and until_ms > deadline_ms:
             self.log.warning("%d objects have to wait until %s, after the deadline: they are reported", count, until)
-        elif until_ms > SYSTEM_CLOCK.now_ms():
+        else:
+            # Also if the wait has ended since, while the other tables were erased: nothing has deleted the objects yet.
             self.log.info("%d objects have to wait until %s: the task is run again then", count, until)
             raise AirflowRescheduleException(until)  # type: ignore[no-untyped-call]
 

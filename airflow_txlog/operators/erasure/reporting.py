@@ -40,7 +40,8 @@ class ErasureOperator(ManyJobsOperator):
         hexadecimal digits. With None the report is not signed, and its check fails.
     :param declared: the controller's statements about places that no program here can read, by the names of
         `contract.erasure.report.CHECKLIST`: `{"backups": "expire on 2027-01-31"}`. (templated)
-    :param legal_hold: tables that are skipped, each with the reason. The report names them as out of scope. (templated)
+    :param legal_hold: tables that are skipped, each with the reason, in any spelling of their places. The report names
+        them as out of scope. (templated)
     :param readers_in: tables, or folders with tables at any depth. The report names each that reads one of `tables`, by
         an increment or as a shallow clone, and is not among them. (templated)
     :param require_complete: fail with ErasureIncomplete, after the report is written, unless it is complete.
@@ -127,17 +128,24 @@ class ErasureOperator(ManyJobsOperator):
         keys = keys_of("subjects", column, self.subjects, self.source_column)
         return {"keys": keys, "report_uri": path_text(report_uri)}
 
+    def held(self, table: str) -> str | None:
+        """Return the reason for which a table is under legal hold, however either spells its place; else None."""
+        place = self.hook.table(table).place
+        hold = (self.legal_hold or {}).items()
+        return next((reason for name, reason in hold if self.hook.table(name).place == place), None)
+
     def verified(self, context: Mapping[str, Any]) -> list[Findings]:
         """Return the findings on each table, in order. A table that cannot be opened is not verified.
 
         Raises InvalidInput, and the errors of the runner.
         """
-        report_uri, hold = self.hook.table_uri(self.report_uri), self.legal_hold or {}
+        report_uri = self.hook.table_uri(self.report_uri)
         found = []
         for table, column in self.tables.items():
             uri = self.hook.table_uri(table)
-            if table in hold:
-                found.append(Findings(table=uri, column=column, state="out of scope", reason=hold[table]))
+            reason = self.held(table)
+            if reason is not None:
+                found.append(Findings(table=uri, column=column, state="out of scope", reason=reason))
                 continue
             record = read_operation(VerifyErasure, self.verification(column, report_uri))
             try:
