@@ -23,7 +23,7 @@ from airflow_txlog.jobs.executor.local import threads_for
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.runners.child_process import job_environment
 from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, REMOTE_FILE_BYTES, SMALL_JOB, USUAL, Limits, weight_of
-from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows
+from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows, run
 from tests.helpers.rows import bag, make_table, stage
 from tests.helpers.specs import job_spec
 
@@ -51,6 +51,17 @@ def needs(spec: JobSpec, limits: Limits = USUAL) -> str:
     error = error_of(run_job(spec, None, limits=limits))
     assert error["facts"].get("needs_spark"), error
     return str(error["message"])
+
+
+@pytest.mark.parametrize(
+    ("operation", "more"), [("upsert", {"columns": ["name"]}), ("apply_changes", {"sequence_by": "id"})]
+)
+def test_an_empty_source_names_no_partition(tmp_path: Path, operation: str, more: dict[str, Any]) -> None:
+    table = make_table(tmp_path / "t", rows(3), partition_by=["day"])
+    pq.write_table(rows(0), tmp_path / "source.parquet")
+    source = {"format": "parquet", "path": str(tmp_path / "source.parquet")}
+    result = run(None, operation, table, keys=["day"], source=source, **more)
+    assert (result.status, ids(table)) == ("nothing_to_do", [0, 1, 2]), result.error
 
 
 @pytest.mark.parametrize(

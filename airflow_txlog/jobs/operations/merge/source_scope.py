@@ -199,7 +199,7 @@ def _read_values(context: JobContext, chosen: Chosen, pair: PairColumns, source:
     """
     found = [source_column(equality.sql, pair) for equality, _ in chosen]
     columns = [name for name in found if name is not None]
-    if len(columns) < len(found) or source.num_rows == 0 or source.bytes_of(columns) > context.limits.scope_bytes:
+    if len(columns) < len(found) or source.bytes_of(columns) > context.limits.scope_bytes:
         return None
     distinct = list(dict.fromkeys(columns))
     rows = read_input(context, source.files, stored_of(source, distinct), _LOOKING)
