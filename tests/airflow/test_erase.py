@@ -19,8 +19,9 @@ from airflow_txlog.engine.erasure.ledger import create_ledger, recorded_in
 from airflow_txlog.errors import ErasureIncomplete, InvalidInput, InvalidJobSpec
 from airflow_txlog.operators import DeltaEraseOperator
 from airflow_txlog.storage import PLAIN
-from tests.engine.erasure.test_removal import FEED, OTHERS, SUBJECT, VECTORS, holding, rows
+from tests.engine.erasure.test_removal import FEED, OTHERS, SUBJECT, VECTORS, rows
 from tests.helpers import staged
+from tests.helpers.byte_search import holding
 from tests.helpers.rows import append, make_table
 
 pytestmark = pytest.mark.airflow

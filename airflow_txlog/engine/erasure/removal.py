@@ -124,7 +124,8 @@ class _Removing:
         """Delete the files that hold a value and may go. Return their number and their bytes."""
         begun = self._table.begin().snapshot
         assert begun is not None
-        self._held = [info for info in self._unneeded(begun) if self._holds(info)]
+        named = self._in_tombstones(begun)
+        self._held = [info for info in self._unneeded(begun) if info.path in named or self._holds(info)]
         deleted = size = 0
         if self._held:
             only = frozenset(info.path for info in self._held)
@@ -149,6 +150,22 @@ class _Removing:
             is_ours = is_leftover(info.path) if is_log else visibility.is_visible(info.path) or _is_sum(info.path)
             if is_ours and info.path not in named.needed:
                 yield info
+
+    def _in_tombstones(self, snapshot: Snapshot) -> Collection[str]:
+        """Return the paths of deleted files whose partition a value names. The log keeps it as long as the file.
+
+        The files of a table with mapped columns do not show their partition, neither in their path nor in a column.
+        """
+        if not snapshot.partition_columns:
+            return ()
+        tombstones = snapshot.state.tombstones
+        paths = canonical_paths(tombstones.column("path"), self._store.root).to_pylist()
+        partitions = list(map(tuple, tombstones.column("partition_values").to_pylist()))
+        holds = {
+            partition: any(self._forms.in_text(value or "", name) for name, value in partition)
+            for partition in set(partitions)
+        }
+        return {path for path, partition in zip(paths, partitions, strict=True) if holds[partition]}
 
     def waits(self) -> list[Wait]:
         """Return the files that were to go and may not yet."""

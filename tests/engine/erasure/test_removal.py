@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import time
 import uuid
@@ -12,7 +11,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.parameters import encode_parameter
@@ -27,6 +25,7 @@ from airflow_txlog.errors import ConcurrentLogCleanup, VersionNotFound
 from airflow_txlog.storage import PLAIN, LocalStore
 from tests.engine.erasure.test_find_traces import bloomed
 from tests.helpers import staged
+from tests.helpers.byte_search import holding
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append, make_table, stage
 
@@ -46,29 +45,6 @@ def rows(*emails: str | None) -> pa.Table:
 
 def folder_of(table: Table) -> Path:
     return Path(table.uri.removeprefix("file://"))
-
-
-def holding(folder: Path, value: str | bytes) -> list[str]:
-    """The files and folders in whose name, bytes or decoded content a value stands: a search without our code."""
-    texts = [value] if isinstance(value, str) else [str(uuid.UUID(bytes=value)), uuid.UUID(bytes=value).hex]
-    needles = [text.encode(way) for text in texts for way in ("utf-8", "utf-16-le")]
-    needles += [text.replace("ë", r"\u00eb").encode() for text in texts]
-    needles += [text.replace("ë", "%C3%AB").replace("@", "%40").encode() for text in texts]
-    needles += [base64.b64encode(value), value] if isinstance(value, bytes) else []
-    found = []
-    for path in sorted(folder.rglob("*")):
-        data = str(path.relative_to(folder)).encode("utf-8", "surrogateescape")
-        if path.is_file():
-            data += path.read_bytes()
-            if path.suffix == ".parquet":
-                whole = pq.ParquetFile(path).read()
-                sink = pa.BufferOutputStream()
-                with pa.ipc.new_stream(sink, whole.schema) as writer:
-                    writer.write_table(whole)
-                data += sink.getvalue().to_pybytes() + repr(pq.read_metadata(path).to_dict()).encode()
-        if any(needle in data for needle in needles):
-            found.append(str(path.relative_to(folder)))
-    return found
 
 
 def erase(table: Table, values: tuple[Any, ...] = (SUBJECT,), column: str = "email", **given: Any) -> Removal:
