@@ -221,7 +221,6 @@ def restore(table: Table, args: Namespace) -> Answer:
     asked = f"version {args.table_version}" if moment is None else args.timestamp
     before = table.snapshot().version
     confirm(f"Restore {table.uri}, now at version {before}, to {asked}?", args.yes)
-    table.guard = ledgers.guard_of(TxlogHook(args.conn_id or None), table)
     version = table.restore(args.table_version, moment, ignore_missing=args.ignore_missing)
     document = {"table": table.uri, "version": version, "committed": version > before}
     answer = f"restored by version {version}" if version > before else f"already at version {version}: nothing to do"

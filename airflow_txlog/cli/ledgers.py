@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli import printing
@@ -10,21 +11,14 @@ from airflow_txlog.cli.usage import UsageError
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger, recorded_in
-from airflow_txlog.engine.erasure.returns import ReturnGuard
 from airflow_txlog.hooks.digest_keys import digest_keys
+from airflow_txlog.hooks.followed_table import guard_of
 from airflow_txlog.hooks.txlog import TxlogHook
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-
-def guard_of(hook: TxlogHook, table: Table) -> ReturnGuard | None:
-    """Return the guard of a table by the ledger of the hook's connection; None if that names none."""
-    uri = hook.ledger_uri
-    if uri is None:
-        return None
-    keys = [DigestKey.of(text, "a key of the ledger") for text in hook.ledger_keys]
-    return ReturnGuard(Ledger(hook.table(uri), keys), table.store)
+_FOLDER_VALUE = re.compile(r"=[^/]*/")
 
 
 def create(table: Table, args: Namespace) -> printing.Answer:
@@ -68,7 +62,8 @@ def check(table: Table, args: Namespace) -> printing.Answer:
     found = guard.in_table(snapshot)
     files: list[dict[str, Any]] = [
         {
-            "path": each.add.path,
+            # The folder of a partition may be named for a subject.
+            "path": _FOLDER_VALUE.sub("=*/", each.add.path) if each.is_whole else each.add.path,
             "rows": each.count,
             "columns": sorted(each.columns),
             "requests": sorted(each.requests),

@@ -14,10 +14,13 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure.digests import DigestKey
+from airflow_txlog.engine.erasure.ledger import Ledger
+from airflow_txlog.engine.erasure.returns import ReturnGuard
 from airflow_txlog.engine.table.changes.following import (
     Condition,
     ConditionAnswer,
@@ -30,7 +33,9 @@ from airflow_txlog.engine.table.changes.following import (
 from airflow_txlog.engine.upkeep.rollback import RollbackPlan, check_rollback, of_run, plan_rollback, tags_of
 from airflow_txlog.exactly_once.transactions import RecordedWork, recorded_version, recorded_work
 from airflow_txlog.hooks.waiting import WaitAnswer
-from airflow_txlog.locations import Access
+
+if TYPE_CHECKING:
+    from airflow_txlog.hooks.txlog import TxlogHook
 
 START = Position(version=-1)
 
@@ -55,12 +60,36 @@ class UnprocessedVersions:
     """A name for this piece of work, the same in every run: for `idempotency_key`."""
 
 
+def guard_of(hook: TxlogHook, table: Table) -> ReturnGuard | None:
+    """Return the guard of a table by the ledger of the hook's connection; None if that names none."""
+    uri = hook.ledger_uri
+    if uri is None:
+        return None
+    keys = [DigestKey.of(text, "a key of the ledger") for text in hook.ledger_keys]
+    return ReturnGuard(Ledger(hook.table(uri), keys), table.store)
+
+
+class _TableOfHook(Table):
+    """A table whose restores bring no erased subject back, if the hook's connection names a ledger."""
+
+    hook: TxlogHook
+
+    def restore(self, *args: Any, **kwargs: Any) -> int:
+        """Restore as `Table.restore` does. Raises the errors of the guard."""
+        given, self.guard = self.guard, self.guard or guard_of(self.hook, self)
+        try:
+            return super().restore(*args, **kwargs)
+        finally:
+            self.guard = given
+
+
 class FollowedTable:
     """The table at `uri`, as answers and keys name it. Nothing is read before a method is called. For one thread."""
 
-    def __init__(self, uri: str, access: Access, *, strict_writers: bool) -> None:
+    def __init__(self, uri: str, hook: TxlogHook) -> None:
         self.uri = uri
-        self.table = Table.at(uri, access, strict_writers=strict_writers)
+        self.table = _TableOfHook.at(uri, hook.access, strict_writers=hook.strict_writers)
+        self.table.hook = hook
 
     @cached_property
     def follower(self) -> LogFollower:

@@ -319,7 +319,7 @@ class TxlogHook(RowWritingHook):
 
         uri = self.table_uri(table)
         if uri not in self._tables:
-            self._tables[uri] = FollowedTable(uri, self.access, strict_writers=self.strict_writers)
+            self._tables[uri] = FollowedTable(uri, self)
         return self._tables[uri]
 
     def unprocessed_versions(self, table: str, *, consumer: str, state: Any) -> Iterator[UnprocessedVersions]:

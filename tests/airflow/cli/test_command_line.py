@@ -20,7 +20,10 @@ from msgspec.structs import replace
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.forms import Forms
-from airflow_txlog.engine.erasure.ledger import Ledger
+from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger
+from airflow_txlog.errors import SubjectReturns
+from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.locations import PLAIN
 from tests.helpers import s3
 from tests.helpers.jobs import run
 from tests.helpers.paths import ROOT
@@ -661,6 +664,12 @@ def test_a_ledger_is_created_shown_and_gets_another_key(
     assert txlog(*clone, "--version", 2).document["error"]["type"] == "SubjectReturns"
     assert txlog(*clone).document["committed"] is True
     assert table.latest_version() == 3
+    # So is Python code that uses the connection; other commits of its table are compared with nothing.
+    opened = TxlogHook("lake").open(folder.name)
+    with pytest.raises(SubjectReturns):
+        opened.restore(2)
+    append(opened, [{"day": "4", "id": 1}])
+    assert opened.restore(3) == 5
     check = ("ledger", "check", folder.name)
     assert txlog(*check, "--conn-id", "lake").code == 0
     assert txlog("ledger", "check", folder).code == 2
@@ -670,3 +679,23 @@ def test_a_ledger_is_created_shown_and_gets_another_key(
     (file,) = said.document["files"]
     assert (said.code, file["rows"], file["columns"], file["requests"]) == (1, 1, ["id"], ["r-1"])
     assert "1 rows of request r-1" in txlog(*check, "--conn-id", "lake").out
+
+
+def test_a_check_by_the_ledger_shows_no_subject_in_the_path_of_a_partition(
+    txlog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.create(str(tmp_path / "t"), pa.schema([("email", pa.string()), ("n", pa.int64())]), ["email"])
+    append(table, [{"email": "anna@example.com", "n": 1}])
+    create_ledger(Table.at(str(tmp_path / "erased"), PLAIN))
+    snapshot, key = table.snapshot(), DigestKey.of("a" * 64, "the key")
+    Ledger(Table.open(str(tmp_path / "erased")), [key]).record(
+        "r-1", snapshot, Forms.of(snapshot, "email", ["anna@example.com"])
+    )
+    extra = {"erasure_ledger": "erased", "erasure_key_conn_id": "keys"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "txlog", "host": str(tmp_path), "extra": extra}))
+    monkeypatch.setenv("AIRFLOW_CONN_KEYS", json.dumps({"conn_type": "generic", "password": "a" * 64}))
+    for how in ((), ("--json",)):
+        shown = txlog("ledger", "check", "t", "--conn-id", "lake", *how)
+        assert shown.code == 1
+        assert "email=*/part-" in shown.out
+        assert "anna" not in shown.out
