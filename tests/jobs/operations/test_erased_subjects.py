@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger
 from airflow_txlog.engine.erasure.returns import ReturnGuard
+from airflow_txlog.jobs.operations import erase as erase_job
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.locations import PLAIN
 from tests.helpers.jobs import KEY, application, committed, error_of, files_on_disk, ids, read_alike, rows, run
@@ -271,6 +273,25 @@ def test_a_restore_that_meets_an_erasure_is_not_made(tmp_path: Path) -> None:
     assert error["type"] == "ConcurrentWrite"
     assert ids(table) == [0, 1, 2]
     assert error_of(guarded(tmp_path, "restore", table, version=2))["type"] == "SubjectReturns"
+
+
+def test_a_restore_that_meets_an_erasure_which_finds_no_row_is_not_made(tmp_path: Path) -> None:
+    """The subject was in earlier versions alone, so the delete of the erasure has nothing to commit."""
+    table = make_table(tmp_path / "t", rows(3), rows(2, start=ERASED))
+    committed(run(None, "delete", table, predicate=f"id = {ERASED}"))
+    ledger_at(tmp_path)
+    keys = {"column": "id", "values": encode_parameter([ERASED], "keys")}
+
+    def deleted() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(erase_job, "optimize", _killed)
+            with pytest.raises(Killed):
+                guarded(tmp_path, "erase", table, keys=keys, request_id="r-7", writer_hours=0)
+
+    with after_comparison(1, deleted):
+        error = error_of(guarded(tmp_path, "restore", table, version=2))
+    assert error["type"] == "ConcurrentWrite"
+    assert ids(table) == [0, 1, 2, 5]
 
 
 def test_a_publication_that_meets_an_erasure_is_not_made(tmp_path: Path) -> None:
