@@ -1056,6 +1056,22 @@ FAULTS = (
         tests=(REAUDITED,),
     ),
     Fault(
+        name="samples-of-each-attempt",
+        breaks="a dry run that plans again appends the samples of all its attempts",
+        file="airflow_txlog/jobs/rows/other_table.py",
+        old="    if context.takes_samples:\n        memory.forget()",
+        new="    if False:\n        memory.forget()",
+        tests=(SAMPLES,),
+    ),
+    Fault(
+        name="samples-under-one-key",
+        breaks="a dry run with other arguments under one idempotency key appends no samples",
+        file="airflow_txlog/jobs/rows/other_table.py",
+        old="    if context.is_dry_run and own.check_digest:\n",
+        new="    if False:\n",
+        tests=(SAMPLES,),
+    ),
+    Fault(
         name="quarantine-of-each-attempt",
         breaks="rows are in quarantine once for each try",
         file="airflow_txlog/jobs/rows/other_table.py",

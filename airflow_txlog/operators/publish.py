@@ -142,7 +142,7 @@ class DeltaPublishOperator(StagedChangesOperator):
         `DeltaAuditOperator` that has checked it, and publish what passes. No other check is repeated.
     :param audited_by: with "reaudit", the ids of the `DeltaAuditOperator`s of each change, by the id of the task that
         staged it: `{"load": ["audit"]}`. If the table's folder has lost the record of one of these audits, the change
-        is not made again. `write_audit_publish` sets it.
+        is not made again. A change by a task that is not in it needs all of them. `write_audit_publish` sets it.
 
     With several tables, readers can see the first one published and the next one not yet. Asset events are emitted
     after the last; a task that fails emits none, not even for the tables that it has published. The XCom lists all
