@@ -32,7 +32,7 @@ from airflow_txlog.engine.table.schema.features import check_writable, reader_fe
 from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_time
 from airflow_txlog.engine.table.snapshot.files import file_keys
-from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot, rebuilt_without
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, rebuilt_without
 from airflow_txlog.errors import InvalidProperty, TableError, UnsupportedFeature
 from airflow_txlog.storage.base import FileInfo, Store
 
@@ -199,7 +199,7 @@ def cut_log(store: Store, snapshot: Snapshot, cut: int, clock: Clock) -> LogClea
     doomed = _before(listed, cut)
     hint = read_hint(store)
     is_protected = bool(_protected(snapshot, doomed)) and cut < snapshot.table_properties.protected_before
-    if is_protected or (hint is not None and hint < cut) or not _agrees(store, cut):
+    if is_protected or (hint is not None and hint < cut) or not _agrees(store, cut, clock.now_ms()):
         log.warning("%s: the log was not cut at version %d", store.root, cut)
         return NOTHING
     deletion = Deletion()
@@ -210,28 +210,32 @@ def cut_log(store: Store, snapshot: Snapshot, cut: int, clock: Clock) -> LogClea
     return LogCleanup(cut=cut, deleted_files=deletion.deleted_files, deleted_bytes=deletion.deleted_bytes)
 
 
-def _agrees(store: Store, version: int) -> bool:
-    """Return whether the checkpoint of a version can be read, and holds what the log before it makes of that version.
+def _agrees(store: Store, version: int, now_ms: int) -> bool:
+    """Return whether each checkpoint of a version can be read, and holds what the log before makes of that version.
 
-    A log that cannot rebuild the version without the checkpoint has nothing to compare, and loses nothing.
+    A log that cannot rebuild the version without them has nothing to compare, and loses nothing.
     """
-    if not _is_readable(store, version):
-        return False
-    found = look(store, version).checkpoints[version]
-    rebuilt = rebuilt_without(store, version, [each.path for each in found])
-    if rebuilt is None:
-        return True
-    read = load_snapshot(store, version)
-    same = read.protocol == rebuilt.protocol and read.metadata == rebuilt.metadata
-    same = same and read.state.domains == rebuilt.state.domains
-    live = [sorted(file_keys(each.state.live, store.root).to_pylist()) for each in (read, rebuilt)]
-    known = rebuilt.state.transactions
-    kept = read.state.transactions
+    paths = {each.path for each in look(store, version).checkpoints.get(version, ())}
+    rebuilt = rebuilt_without(store, version, paths)
+    for path in sorted(paths):
+        # A reader may choose any of them.
+        read = rebuilt_without(store, version, paths - {path})
+        if read is None or (rebuilt is not None and not _is_same(read, rebuilt, now_ms)):
+            log.warning("%s: %s cannot be read, or differs from the log before it", store.root, path)
+            return False
+    return bool(paths)
+
+
+def _is_same(read: Snapshot, rebuilt: Snapshot, now_ms: int) -> bool:
+    """Return whether a checkpoint, as it was read, has the live files, settings and transactions of the version."""
+    live = [sorted(file_keys(each.state.live, each.uri).to_pylist()) for each in (read, rebuilt)]
+    known, kept = rebuilt.state.transactions, read.state.transactions
     # A checkpoint may leave out transactions that have expired, and nothing else.
-    same = same and live[0] == live[1] and all(known.get(name) == each for name, each in kept.items())
-    if not same:
-        log.warning("%s: the checkpoint of version %d differs from the log before it", store.root, version)
-    return same
+    same = all(known.get(name) == each for name, each in kept.items()) and kept.keys() >= (
+        _kept_transactions(rebuilt, now_ms).keys()
+    )
+    same = same and read.protocol == rebuilt.protocol and read.metadata == rebuilt.metadata
+    return same and read.state.domains == rebuilt.state.domains and live[0] == live[1]
 
 
 def _sidecars_of_none_but(store: Store, doomed: Sequence[FileInfo]) -> list[FileInfo]:
@@ -276,8 +280,10 @@ def replace_checkpoint(store: Store, snapshot: Snapshot, clock: Clock, gone: Col
     written = there.difference(info.path for info in earlier) or {checkpoint_name(version)}
     doomed = [info for info in earlier if info.path not in written]
     deletion = Deletion()
-    _delete(store, _sidecars_of_none_but(store, doomed), deletion, clock)
+    sidecars = _sidecars_of_none_but(store, doomed)
+    # Before their sidecars: a kill must not leave a broken checkpoint next to the whole one, for readers to choose.
     _delete(store, doomed, deletion, clock)
+    _delete(store, sidecars, deletion, clock)
 
 
 def _is_checkpoint_of(name: LogFile, version: int) -> bool:

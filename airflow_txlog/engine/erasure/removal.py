@@ -39,6 +39,7 @@ from airflow_txlog.storage.base import FileInfo
 Say = Callable[[str], object]
 
 _LOG = f"{LOG_DIRECTORY}/"
+_INNER_LOG = f"/{LOG_DIRECTORY}/"
 # Hadoop keeps the sums of a local file beside it. They outlive the file, and keep its folder.
 _SUMS = re.compile(r"(^|/)\.[^/]+\.crc$")
 # A checkpoint that an earlier commit made due may be there already, and holds tombstones.
@@ -113,6 +114,7 @@ class _Removing:
         self._table, self._store, self._forms = table, table.store, forms
         self._writer_ms, self._tags, self._say = writer_ms, tags, say
         self._held: list[FileInfo] = []
+        self._of_others: tuple[str, ...] = ()
 
     def _holds(self, info: FileInfo) -> bool:
         # One that cannot be read may hold a value.
@@ -145,7 +147,11 @@ class _Removing:
         state = VacuumState.of(snapshot, ())
         named = files_named(state.live, TOMBSTONES.empty_table(), self._store.root, 0)
         visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
-        for info in self._store.walk(lambda folder: None):
+        listed = list(self._store.walk(lambda folder: None))
+        inner = {info.path.partition(_INNER_LOG)[0] + "/" for info in listed if _INNER_LOG in info.path}
+        # Their owners delete them: no vacuum does, however long it waits.
+        self._of_others = ("",) if state.shares_folder else tuple(inner)
+        for info in listed:
             is_log = info.path.startswith(_LOG)
             is_ours = is_leftover(info.path) if is_log else visibility.is_visible(info.path) or _is_sum(info.path)
             if is_ours and info.path not in named.needed:
@@ -169,7 +175,8 @@ class _Removing:
 
     def waits(self) -> list[Wait]:
         """Return the files that were to go and may not yet."""
-        left = [info for info in self._held if self._store.stat(info.path) is not None]
+        ours = (info for info in self._held if not info.path.startswith(self._of_others))
+        left = [info for info in ours if self._store.stat(info.path) is not None]
         if not left:
             return []
         changes, now_ms = waiting_files(self._store), self._store.now_ms()

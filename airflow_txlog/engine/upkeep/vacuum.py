@@ -28,6 +28,7 @@ from airflow_txlog.engine.many_files import PROGRESS_MS, Deletion, Progress, del
 from airflow_txlog.engine.staged_changes import LONGEST_WAIT_MS, waiting_files
 from airflow_txlog.engine.table.schema.properties import DAY_MS, ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.engine.table.snapshot.commit_times import list_commits
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.inventory import read_inventory
 from airflow_txlog.engine.upkeep.removed_files import (
     last_version_before,
@@ -103,7 +104,9 @@ def vacuum_table(
         table.begin().commit(operation, parameters, metrics, tags=tags)
 
     state = VacuumState.of(snapshot, waiting)
-    return vacuum(table.store, state, request, clock=table.clock, record=record, on_progress=on_progress)
+    return vacuum(
+        table.store, state, request, clock=table.clock, record=record, on_progress=on_progress, latest=table.snapshot
+    )
 
 
 def vacuum(
@@ -114,13 +117,15 @@ def vacuum(
     clock: Clock,
     record: Record | None = None,
     on_progress: OnProgress | None = None,
+    latest: Callable[[], Snapshot] | None = None,
 ) -> VacuumResult:
     """Delete the files of the table that nothing needs, and the directories that held no file.
 
     `record` records VACUUM START and VACUUM END; a dry run does not call it. `on_progress` is called now and then while
-    files are deleted. Nothing outside the table is deleted, and nothing through a symlink. Up to 20 deletes may fail
-    without stopping the others; then END is recorded as FAILED, with the files that are gone. On a full disk files are
-    deleted although START cannot be recorded. A dry run writes nothing, and uses this machine's clock.
+    files are deleted. `latest` returns the latest version; a file that it needs stays, though `state` did not need it.
+    Nothing outside the table is deleted, and nothing through a symlink. Up to 20 deletes may fail without stopping the
+    others; then END is recorded as FAILED, with the files that are gone. On a full disk files are deleted although
+    START cannot be recorded. A dry run writes nothing, and uses this machine's clock.
 
     Raises the errors of `check_request`; CannotVacuumLite; the first error of a delete.
     """
@@ -133,7 +138,7 @@ def vacuum(
     )  # fmt: skip
     deletion, directories = Deletion(), 0
     if not request.dry_run:
-        directories = run.delete(plan, deletion, record or (lambda *_: None), on_progress)
+        directories = run.delete(plan, deletion, record or (lambda *_: None), on_progress, latest)
         if request.mode == "full" and request.inventory is None:
             run.abort_unfinished()
         with _going_on_without_room(store.root, "how far this vacuum went"):
@@ -342,7 +347,14 @@ class _Run:
 
     # --- deleting ---------------------------------------------------------------------------------------------------
 
-    def delete(self, plan: VacuumPlan, deletion: Deletion, record: Record, on_progress: OnProgress | None) -> int:
+    def delete(
+        self,
+        plan: VacuumPlan,
+        deletion: Deletion,
+        record: Record,
+        on_progress: OnProgress | None,
+        latest: Callable[[], Snapshot] | None,
+    ) -> int:
         """Delete the files of the plan, counted into `deletion`, between two records; return how many folders went."""
         store, request, directories = self.store, self.request, 0
         parameters: dict[str, Any] = {
@@ -359,9 +371,11 @@ class _Run:
             metrics = {"numDeletedFiles": deletion.deleted_files, "numVacuumedDirectories": directories}
             record("VACUUM END", {"status": status}, metrics)
 
-        report = progress_log(store, "vacuum", plan.files, deletion, self.clock, on_progress)
+        # A restore that reads the log from here on finds START, and one that came before is in the log.
+        files = plan.files if latest is None else self._still_unneeded(plan.files, latest())
+        report = progress_log(store, "vacuum", files, deletion, self.clock, on_progress)
         try:
-            delete_files(store, plan.files, deletion, parallelism=request.parallelism, on_batch=report)
+            delete_files(store, files, deletion, parallelism=request.parallelism, on_batch=report)
             deletion.check()
             for directory in plan.directories:
                 # A directory of an inventory may be a file, or lie behind a symlink.
@@ -375,6 +389,15 @@ class _Run:
         with _going_on_without_room(store.root, "VACUUM END"):
             end("COMPLETED")
         return directories
+
+    def _still_unneeded(self, files: list[FileInfo], latest: Snapshot) -> list[FileInfo]:
+        """Return the files without those that a commit has brought back since the state was read."""
+        if latest.version <= self.state.version + 1:
+            # Nothing but START.
+            return files
+        named = files_named(latest.state.live, self.state.tombstones.slice(0, 0), self.store.root, 0)
+        named.expired.update(info.path for info in files)
+        return [info for info in files if may_go(info, named, self.orphan_before_ms)]
 
     def abort_unfinished(self) -> None:
         """Drop the unfinished uploads of killed writers. A refused delete is no failure: no reader sees these files."""

@@ -15,11 +15,13 @@ import pytest
 
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Snapshot, Table
-from airflow_txlog.engine.checkpointing import checkpoint
+from airflow_txlog.engine.checkpointing import checkpoint, replace_checkpoint
 from airflow_txlog.engine.erasure.removal import Removal
 from airflow_txlog.engine.log.actions import Add
+from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.errors import ConcurrentLogCleanup, VersionNotFound
 from airflow_txlog.storage import PLAIN, LocalStore
@@ -215,6 +217,41 @@ def test_files_of_others_in_a_shared_folder_stay(tmp_path: Path) -> None:
     assert holding(folder_of(table), SUBJECT) == ["notes.txt"]
 
 
+def test_no_removal_waits_for_files_of_others_which_it_never_deletes(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "notes.txt").write_text(SUBJECT)
+    shared = Table.create(tmp_path / "t", SCHEMA, allow_non_empty=True)
+    assert not erase(shared, writer_hours=24).waits
+    table = make_table(tmp_path / "u", rows(*OTHERS))
+    inner = make_table(tmp_path / "u" / "inner", rows(SUBJECT))
+    assert not erase(table, writer_hours=24).waits
+    assert inner.to_arrow().num_rows == 1
+
+
+class _Restores(LocalStore):
+    """A store in which an earlier version is restored while a vacuum lists the table."""
+
+    to: int | None = None
+
+    def list_directories(self) -> list[str]:
+        found = super().list_directories()
+        to, self.to = self.to, None
+        if to is not None:
+            Table.open(self.root).restore(to)
+        return found
+
+
+def test_a_file_that_a_restore_brings_back_while_the_table_is_listed_stays(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
+    run(None, "delete", table, predicate=None, keys={"column": "email", "values": [SUBJECT]})
+    store = _Restores(str(folder_of(table)))
+    store.to = 1
+    removed = Table.at(store, PLAIN).remove_traces("email", [SUBJECT], writer_hours=0)
+    assert store.to is None
+    assert removed.cut is None
+    assert Table.open(table.uri).to_arrow().num_rows == 4
+
+
 def test_the_log_stays_with_cut_log_false(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
     assert erase(table, cut_log=False).cut is None
@@ -233,6 +270,49 @@ def test_a_checkpoint_that_differs_from_the_log_is_no_place_to_cut(tmp_path: Pat
     assert done.cut is None
     assert done.deleted_log_files == 0
     assert (folder_of(table) / commit_name(0)).exists()
+
+
+def test_a_checkpoint_that_has_forgotten_a_transaction_is_no_place_to_cut(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
+    tx = table.begin()
+    tx.set_application("a stream", 7)
+    tx.commit("STREAMING UPDATE", record_empty=True)
+    erase(table, cut_log=False)
+    table.begin().commit("ERASE", record_empty=True)
+    snapshot = table.snapshot()
+    lost = replace(snapshot.state, transactions={})
+    checkpoint(table.store, Snapshot(table.store, lost, snapshot.commit_file, snapshot.anchor), table.clock)
+    assert table.remove_traces("email", [SUBJECT], writer_hours=0).cut is None
+    assert (folder_of(table) / commit_name(0)).exists()
+
+
+V2 = {"delta.checkpointPolicy": "v2"}
+
+
+def test_the_log_is_not_cut_at_a_version_with_a_broken_checkpoint_next_to_the_whole_one(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS), properties=V2 | VECTORS)
+    erase(table, cut_log=False)
+    table.begin().commit("ERASE", record_empty=True)
+    snapshot = table.snapshot()
+    checkpoint(table.store, snapshot, table.clock)
+    checkpoint(table.store, snapshot, table.clock)
+    # Another reader may choose this one, and without the log there is nothing else to read.
+    _, second = look(table.store, 0).checkpoints[snapshot.version]
+    for path in sidecars_of(table.store, second):
+        (folder_of(table) / path).unlink()
+    assert table.remove_traces("email", [SUBJECT], writer_hours=0).cut is None
+    assert (folder_of(table) / commit_name(0)).exists()
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_kill_while_a_checkpoint_is_replaced_leaves_no_broken_one(tmp_path: Path, after: int) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS), properties=V2 | VECTORS)
+    table.checkpoint()
+    snapshot = table.snapshot()
+    with pytest.raises(KeyboardInterrupt):
+        replace_checkpoint(_Ends(folder_of(table), LOG, after), snapshot, table.clock, [])
+    left = look(table.store, snapshot.version).checkpoints[snapshot.version]
+    assert [read_checkpoint(table.store, each).adds.num_rows for each in left] == [1] * (2 - after)
 
 
 @pytest.mark.parametrize("names", ["name", pytest.param("id", marks=LONG), pytest.param("none", marks=LONG)])
