@@ -25,7 +25,7 @@ from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.checkpoints.writing import AddForm, CheckpointState, write_checkpoint, write_v2_checkpoint
 from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, LogFile, LogKind, checkpoint_name, parse_name
 from airflow_txlog.engine.log.paths import canonical_paths
-from airflow_txlog.engine.log.segment import CheckpointFiles, list_segment, look, read_hint
+from airflow_txlog.engine.log.segment import CheckpointFiles, look, read_hint
 from airflow_txlog.engine.many_files import Deletion, delete_files, progress_log
 from airflow_txlog.engine.table.columns.statistic_columns import TypedColumns
 from airflow_txlog.engine.table.schema.features import check_writable, reader_features, writer_features
@@ -349,16 +349,18 @@ def _cut(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], cutoff_ms
 
 
 def _is_readable(store: Store, version: int) -> bool:
-    """Return whether the log holds a whole checkpoint of this version that can be read to its last row."""
+    """Return whether the log holds a whole checkpoint of this version, and each can be read to its last row.
+
+    A reader may choose any of them, and without the log before has no other way to the version.
+    """
+    found = look(store, version).checkpoints.get(version, [])
     try:
-        checkpoint = list_segment(store, version).checkpoint
-        if checkpoint is None or checkpoint.version != version:
-            return False
-        read_checkpoint(store, checkpoint)
+        for each in found:
+            read_checkpoint(store, each)
     except (TableError, UnsupportedFeature, FileNotFoundError) as error:
         log.warning("%s: the log cannot be cut at the checkpoint of version %d: %s", store.root, version, error)
         return False
-    return True
+    return bool(found)
 
 
 def _last_version_at(listed: Sequence[FileInfo], moment_ms: int) -> int:
