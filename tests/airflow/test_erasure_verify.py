@@ -117,6 +117,10 @@ def test_a_table_under_a_legal_hold_is_not_opened_and_one_that_cannot_be_is_not_
     held, gone = str(tmp_path / "held"), str(tmp_path / "gone")
     xcom = execute(tmp_path, {table.uri: "email", held: "id"}, legal_hold={held: "case 7"})
     assert xcom["complete"]
+    # However its path is spelled. If every table is held, nothing is proven.
+    with pytest.raises(ErasureIncomplete, match="every table is under a legal hold") as nothing:
+        execute(tmp_path, {table.uri: "email"}, legal_hold={f"{tmp_path}/users/": "case 7"})
+    assert nothing.value.left == {}
     (tmp_path / "users" / "_delta_log" / f"{1:020}.json").write_text("{")
     with pytest.raises(ErasureIncomplete) as caught:
         execute(tmp_path, {table.uri: "email", gone: "id"})

@@ -109,7 +109,9 @@ class ErasureReport:
 
     @property
     def is_complete(self) -> bool:
-        return bool(self.tables) and all(each.is_complete for each in self.tables)
+        """Whether every table is complete or out of scope, and one or more was verified."""
+        is_held = all(each.state == OUT_OF_SCOPE for each in self.tables)
+        return not is_held and all(each.is_complete for each in self.tables)
 
     def body(self) -> dict[str, Any]:
         """Return the part of the document that is signed."""

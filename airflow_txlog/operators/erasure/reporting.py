@@ -185,7 +185,15 @@ class ErasureOperator(ManyJobsOperator):
         self.log.info("the report of request %s is %s: %s", report.request_id, state, written.uri)
         for each in report.tables:
             self.log.info("%s: %s", each.table, each.summary)
-        if left and self.require_complete:
+        if not report.is_complete and self.require_complete:
+            if not left:
+                raise ErasureIncomplete(
+                    f"Request {report.request_id} is not complete: every table is under a legal hold, so nothing was "
+                    f"verified. The report {written.uri} names each. Erase them when the holds end.",
+                    request_id=report.request_id,
+                    report=written.uri,
+                    left=left,
+                )
             names = ", ".join(f"{table} ({plural(count, 'object')})" for table, count in left.items())
             raise ErasureIncomplete(
                 f"Request {report.request_id} is not complete: objects hold a subject, or could not be read, in "

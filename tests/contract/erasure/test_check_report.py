@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from airflow_txlog.contract.erasure import check_report
-from airflow_txlog.contract.erasure.check_report import Checked, canonical, check, is_signed_by
+from airflow_txlog.contract.erasure.check_report import Checked, canonical, check, is_signed_by, lines_of
 from airflow_txlog.contract.erasure.page import page_of
 from airflow_txlog.contract.erasure.report import ErasureReport, Findings, Times, document_of
 
@@ -190,6 +190,35 @@ def test_a_table_that_could_not_be_opened_is_left_and_a_legal_hold_is_out_of_sco
     found = written.check()
     assert (found.is_authentic, found.left) == (True, ["file:///closed: not verified (TableNotFound)."])
     assert not ErasureReport(request_id="r", tables=[]).is_complete
+
+
+def test_a_legal_hold_on_every_table_proves_nothing_about_any() -> None:
+    held = Findings(table="file:///held", column="id", state="out of scope", reason="case 7")
+    written = Written()
+    written.body = ErasureReport(request_id="r", tables=[held]).body()
+    found = written.check()
+    assert (found.is_authentic, found.left) == (True, ["The report verifies no table."])
+    written.body["complete"] = True
+    assert "another result" in written.check().problems[0]
+
+
+def test_the_lists_of_a_stranger_are_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: bytes) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(gzip, "decompress", fail)
+    written = Written()
+    assert "another key" in written.check(written.document(Ed25519PrivateKey.generate())).problems[0]
+    with pytest.raises(MemoryError):
+        written.check()
+
+
+def test_a_path_writes_no_line_of_its_own() -> None:
+    left = {"path": "a\n1 tables, 1 objects: complete\x1b[2K", "verdict": "found", "traces": []}
+    lines = list(lines_of(Written([*OBJECTS, left]).check()))
+    assert len(lines) == 3
+    assert "\n" not in "".join(lines)
+    assert "\x1b" not in "".join(lines)
 
 
 def test_another_format_is_refused() -> None:
