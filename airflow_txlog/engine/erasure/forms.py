@@ -19,7 +19,7 @@ from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from typing import Any, Self
 from unicodedata import normalize
-from urllib.parse import quote, unquote
+from urllib.parse import quote, quote_plus, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +45,9 @@ _SHORTEST_RARE = 5
 _SHORTEST_PACKED = 11
 # What writers append to a shortened upper bound, so that it stays above all values.
 _TIE_BREAKERS = "\U0010ffff\ufffd\x7f"
+# The escapes of URLs and JSON that hide a value; a text may be escaped twice.
+_ESCAPES = r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\/"
+_ESCAPED_LEVELS = 2
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,11 @@ class Forms:
         known = given.drop_null().unique()
         if not len(known):
             raise InvalidInput(f"{uri}: no subject was given. Give one value of {column!r} or more.")
+        if (is_text(kind) or is_bytes(kind)) and not pc.min(pc.binary_length(known)).as_py():
+            raise InvalidInput(
+                f"{uri}: a subject is an empty value of {column!r}, which identifies no subject. Nothing was searched. "
+                "Leave it out."
+            )
         logical, physical = (".".join(getattr(each, by) for each in found) for by in ("name", "physical_name"))
         return cls(known, (logical, physical), found[-1].metadata.get(ID_KEY))
 
@@ -133,7 +141,7 @@ class Forms:
             return 0
         if is_text(kind) and not self.is_key(path):
             named = self._naming(values) if self._common else 0
-            return named or self._in_texts.num_holding(values)
+            return named or len(self._numbers_of_holding(values))
         count: int = pc.sum(pc.is_in(values, value_set=self._of_type(kind))).as_py() or 0
         # A variant holds texts among other bytes.
         return count or int(is_bytes(kind) and self.in_bytes(values.buffers()[-1] or b""))
@@ -142,14 +150,18 @@ class Forms:
         """Return how many texts name the column and hold a number, a date or a tiny text."""
         names = "|".join(map(re.escape, sorted(self.names)))
         pattern = f"(?:^|[^0-9A-Za-z_])(?:{names})(?:$|[^0-9A-Za-z_])"
-        data = texts.buffers()[-1] or pa.py_buffer(b"")
-        # The bytes of all texts at once: few columns name another one.
-        ends = pa.array([0, data.size], pa.int64()).buffers()[1]
-        whole = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, data])
-        if not pc.match_substring_regex(whole, "|".join(map(_as_pattern, self.names)), ignore_case=True)[0].as_py():
+        if not _match_anywhere(texts, "|".join(map(_as_pattern, self.names))):
             return 0
         few = texts.filter(pc.match_substring_regex(texts, pattern, ignore_case=True))
         return sum(self.in_named_text(text, "") for text in few.drop_null().to_pylist())
+
+    def in_entries(self, names: pa.Array, texts: pa.Array) -> int:
+        """Return how many entries of maps, by their names and texts, hold a number, a date or a tiny text."""
+        if not self._common or not (is_text(names.type) and is_text(texts.type)):
+            return 0
+        own = pc.is_in(pc.utf8_lower(names), value_set=pa.array(sorted(self.names), names.type))
+        few = zip(names.filter(own).to_pylist(), texts.filter(own).to_pylist(), strict=True)
+        return sum(self.in_named_text(text, name) for name, text in few if text is not None)
 
     def _of_type(self, kind: pa.DataType) -> pa.Array:
         if is_text(kind):
@@ -209,8 +221,19 @@ class Forms:
 
     def holding(self, texts: Sequence[str]) -> list[bool]:
         """Return for each text whether it holds a value that no text holds by chance."""
-        found = self._in_texts.holding(pa.array(texts, pa.large_string()))
+        found = self._numbers_of_holding(pa.array(texts, pa.large_string()))
         return [number in found for number in range(len(texts))]
+
+    def _numbers_of_holding(self, texts: pa.Array, levels: int = _ESCAPED_LEVELS) -> set[int]:
+        """Return the numbers of the texts that hold such a value, also by the escapes of JSON and URLs."""
+        found = self._in_texts.holding(texts)
+        if levels and self._rare and _match_anywhere(texts, _ESCAPES):
+            escaped = pc.indices_nonzero(pc.match_substring_regex(texts, _ESCAPES))
+            few = texts.take(escaped)
+            few = few.cast(pa.large_binary() if pa.types.is_large_string(few.type) else pa.binary()).to_pylist()
+            plain = pa.array([_without_escapes(text.decode(errors="replace")) for text in few], pa.large_string())
+            found |= {escaped[number].as_py() for number in self._numbers_of_holding(plain, levels - 1)}
+        return found
 
     def in_named_text(self, text: str, key: str) -> bool:
         """Return whether a text that names the column, or is its member, holds a number, a date or a tiny text."""
@@ -267,11 +290,12 @@ class Forms:
 
     def in_path(self, path: str) -> bool:
         """Return whether the name of a file or of one of its folders holds a value."""
-        return any(map(self._in_segment, path.split("/"))) or self.in_text(unquote(path))
+        return any(map(self._in_segment, path.split("/"))) or any(self.holding([unquote(path)]))
 
     def without_values(self, path: str) -> str:
-        """Return a path with a mark for each segment that holds a value."""
-        return "/".join(MARK if self._in_segment(segment) else segment for segment in path.split("/"))
+        """Return a path with a mark for each segment that holds a value, or for all of them if they do together."""
+        marked = "/".join(MARK if self._in_segment(segment) else segment for segment in path.split("/"))
+        return MARK if any(self.holding([unquote(marked)])) else marked
 
     def _in_segment(self, segment: str) -> bool:
         name, equals, value = (unquote(part) for part in segment.partition("="))
@@ -313,7 +337,7 @@ def _spellings(value: pa.Scalar) -> Iterable[str]:
         yield text
     identifier = _identifier(text)
     if identifier is not None:
-        yield from (str(identifier), identifier.hex)
+        yield from (spelled for each in (str(identifier), identifier.hex) for spelled in (each, each.upper()))
 
 
 def _escaped(text: str) -> Iterator[str]:
@@ -326,7 +350,26 @@ def _escaped(text: str) -> Iterator[str]:
         yield quote(text, safe=safe)
         # A path in a text may be encoded once more.
         yield quote(quote(text, safe=safe))
+    yield quote_plus(text)
     yield from _in_base64(text.encode())
+
+
+_OF_JSON = re.compile(r"""\\u([0-9A-Fa-f]{4})|\\([/"\\])""")
+
+
+def _without_escapes(text: str) -> str:
+    """Return a text without one level of the escapes of JSON and URLs."""
+    plain = _OF_JSON.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2], text)
+    # A character beyond 16 bits is two escapes.
+    return unquote(plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+def _match_anywhere(texts: pa.Array, pattern: str) -> bool:
+    """Return whether a pattern matches in the bytes of all texts at once, as it does for few columns."""
+    data = texts.buffers()[-1] or pa.py_buffer(b"")
+    ends = pa.array([0, data.size], pa.int64()).buffers()[1]
+    whole = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, data])
+    return bool(pc.match_substring_regex(whole, pattern, ignore_case=True)[0].as_py())
 
 
 def _in_base64(data: bytes) -> Iterator[str]:

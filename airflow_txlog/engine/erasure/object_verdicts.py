@@ -65,7 +65,10 @@ def verify(snapshot: Snapshot, forms: Forms) -> Iterator[ObjectVerdict]:
     paths = canonical_paths(files.column("path"), snapshot.uri).to_pylist()
     for path, size in zip(paths, files.column("size").to_pylist(), strict=True):
         if is_absolute(path):
-            yield verdict_on(snapshot.store, FileInfo(path=path, size_bytes=size, modified_ms=0), forms)
+            found = verdict_on(snapshot.store, FileInfo(path=path, size_bytes=size, modified_ms=0), forms)
+            # Its folder may be one that this machine does not have.
+            is_gone = found.verdict == "deleted"
+            yield _unreadable(path, "a live file that is not found", forms) if is_gone else found
     yield from _verify_below(snapshot.store, forms)
 
 
@@ -128,6 +131,9 @@ def verdict_on(store: Store, info: FileInfo, forms: Forms) -> ObjectVerdict:
             content = decompressed(data)
             method = _method(info.path, content)
             found += traces_in_text(content, forms)
+            # What is compressed has a name or a comment before it.
+            if content is not data and forms.in_bytes(data):
+                found.append(Trace("bytes", "value"))
     except FileNotFoundError:
         return _verdict(info, forms, method, "deleted", found=[])
     except Exception as error:

@@ -36,13 +36,15 @@ from airflow_txlog.datafiles.parquet.thrift import (
 from airflow_txlog.engine.erasure.bloom import BloomFilter
 from airflow_txlog.engine.erasure.forms import Forms, is_of_statistics
 from airflow_txlog.engine.erasure.plain import Plain, plain_array, plain_type, plain_values
-from airflow_txlog.engine.erasure.text_traces import kinds_of_texts
+from airflow_txlog.engine.erasure.text_traces import kinds_of_texts, text_of
 from airflow_txlog.engine.erasure.traces import Kind, Trace
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 
 # Numbers of fields in parquet.thrift: of the file, a row group, a column chunk and its metadata.
 _ROW_GROUPS, _COLUMNS, _META_DATA, _INDEX_OFFSET, _INDEX_LENGTH = 4, 1, 3, 6, 7
-_STATISTICS, _BLOOM_OFFSET, _BLOOM_LENGTH = 12, 14, 15
+_STATISTICS, _BLOOM_OFFSET = 12, 14
+# Of a Bloom filter's header: the number of bytes that follow it.
+_BLOOM_BITS = 1
 _BOUNDS = (1, 2, 5, 6)
 """Of statistics: the upper and the lower bound, the deprecated ones first."""
 _INDEX_BOUNDS = (2, 3)
@@ -91,8 +93,11 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
                 if leaf.plain.values:
                     yield from _in_chunk(parquet, number, leaf, fields_of(chunks[leaf.number]), forms)
         for start, end in _unnamed(parquet, footer, len(raw)):
-            if forms.in_bytes(_read(parquet.source, start, end - start)):
+            data = _read(parquet.source, start, end - start)
+            if forms.in_bytes(data):
                 yield Trace("bytes that the footer does not name", "value")
+            elif data.strip(b"\0") and "\0" in text_of(data):
+                raise ValueError("bytes that the footer does not name are packed")
 
 
 def _paths_of_id(fields: Iterable[pa.Field], field_id: int | None, above: tuple[str, ...] = ()) -> Iterator[str]:
@@ -120,6 +125,8 @@ def _leaf_types(kind: pa.DataType) -> list[pa.DataType]:
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _leaf_types(kind.value_type)
     inner = inner_fields(kind)
+    if not inner and pa.types.is_nested(kind):
+        raise ValueError("a column has a nested type that is not known here")
     return [leaf for field in inner for leaf in _leaf_types(field.type)] if inner else [kind]
 
 
@@ -135,14 +142,25 @@ def _in_rows(file: DataFile, parquet: OpenParquet, searched: Iterable[_Leaf], fo
     batches = read_batches(file, parquet, [parquet.schema_arrow.field(name) for name in wanted]) if wanted else ()
     for _, batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            for number, values in zip(numbers[name], leaves(plain_array(column)), strict=True):
+            columns = leaves(plain_array(column))
+            for at, (number, values) in enumerate(zip(numbers[name], columns, strict=True)):
                 if number not in by_number:
                     continue
                 path = by_number[number].path
                 for kind, count in _in_values(values, path, forms, is_log=is_log):
                     found[path, kind] = found.get((path, kind), 0) + count
+                if at and _is_value_of(parquet.schema.column(number - 1).path, path):
+                    count = forms.in_entries(columns[at - 1], values)
+                    found[path, "value"] = found.get((path, "value"), 0) + count
     for (path, kind), count in found.items():
-        yield Trace(f"rows, column {path!r}", kind, count)
+        if count:
+            yield Trace(f"rows, column {forms.without_values(path)!r}", kind, count)
+
+
+def _is_value_of(name: str, path: str) -> bool:
+    """Return whether a leaf column has the values of a map, and the one before it their names."""
+    (above, _, last), (above_name, _, last_name) = path.rpartition("."), name.rpartition(".")
+    return above == above_name and (last_name, last) == ("key", "value")
 
 
 def _in_values(values: pa.Array, path: str, forms: Forms, *, is_log: bool) -> Iterator[tuple[Kind, int]]:
@@ -193,6 +211,8 @@ def _unnamed(parquet: OpenParquet, footer: Fields, footer_bytes: int) -> Iterato
             found = parquet.metadata.row_group(number).column(leaf)
             start = min(start for start in (found.dictionary_page_offset, found.data_page_offset) if start)
             named.append((start, start + found.total_compressed_size))
+            if start := integer_of(fields_of(chunk[_META_DATA][1]), _BLOOM_OFFSET) or 0:
+                named.append((start, start + _bloom_filter_bytes(parquet.source, start)))
             for offset, length in _INDEXES:
                 if start := integer_of(chunk, offset) or 0:
                     named.append((start, start + (integer_of(chunk, length) or 0)))
@@ -205,7 +225,7 @@ def _unnamed(parquet: OpenParquet, footer: Fields, footer_bytes: int) -> Iterato
 
 def _in_chunk(parquet: OpenParquet, group: int, leaf: _Leaf, chunk: Fields, forms: Forms) -> Iterator[Trace]:
     metadata = fields_of(chunk[_META_DATA][1])
-    where = f"column {leaf.path!r}, row group {group}"
+    where = f"column {forms.without_values(leaf.path)!r}, row group {group}"
     if _in_statistics(metadata, _STATISTICS, leaf):
         yield Trace(f"statistics of {where}", "statistic")
     if _in_index(parquet.source, chunk, leaf):
@@ -247,14 +267,19 @@ def _in_bloom_filter(parquet: OpenParquet, group: int, leaf: _Leaf, metadata: Fi
     start = integer_of(metadata, _BLOOM_OFFSET)
     if not start:
         return False
-    length = integer_of(metadata, _BLOOM_LENGTH)
-    size = parquet.source.size()
-    found = BloomFilter.of(_read(parquet.source, start, min(length or size, size - start)))
+    found = BloomFilter.of(_read(parquet.source, start, _bloom_filter_bytes(parquet.source, start)))
     claimed = {value for value in leaf.plain.values if found.may_hold(value)}
     if not claimed:
         return False
     # Other values may have set the same bits, which is what such a filter allows.
     return not found.is_explained(claimed, _plain_values(parquet, group, leaf))
+
+
+def _bloom_filter_bytes(source: Any, start: int) -> int:
+    """Return the size of a Bloom filter with its header, which older writers do not state in the footer."""
+    head = _read(source, start, min(_USUAL_BLOOM_HEADER, source.size() - start))
+    header, length = fields_and_length_of(head)
+    return length + (integer_of(header, _BLOOM_BITS) or 0)
 
 
 def _plain_values(parquet: OpenParquet, group: int, leaf: _Leaf) -> Iterator[bytes]:

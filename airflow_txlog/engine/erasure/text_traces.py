@@ -40,7 +40,9 @@ def traces_in_text(data: bytes, forms: Forms) -> Iterator[Trace]:
             places[place, kind] = places.get((place, kind), 0) + 1
     for (place, kind), count in places.items():
         yield Trace(place, kind, count)
-    if not places and forms.in_bytes(data):
+    # The first line of a table in a text names the columns.
+    lines = "\n".join(value for keys, value in found if not keys and isinstance(value, str))
+    if not places and (forms.in_bytes(data) or forms.in_named_text(lines, "")):
         yield Trace("bytes", "value")
 
 
@@ -84,7 +86,7 @@ def _kinds(scalars: Sequence[_Scalar], forms: Forms) -> list[Kind | None]:
     twice = [unquote(text) if "%" in text else "" for text in once]
     names = ["\n".join(keys) for keys, _ in scalars]
     # Their texts together, because a search of one costs as much as that of thousands.
-    held = [any(each) for each in zip(*map(forms.holding, (texts, once, twice, names)), strict=True)]
+    held = [any(each) for each in zip(*map(forms.holding, (texts, names)), strict=True)]
     found: list[Kind | None] = []
     for (keys, _), spellings, holds in zip(scalars, zip(texts, once, twice, strict=True), held, strict=True):
         text, name = spellings[0], keys[-1] if keys else ""

@@ -26,6 +26,7 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine.erasure.digests import DigestKey, digests_of
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
+from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.errors import InvalidInput
@@ -59,11 +60,14 @@ def verify_erasure(context: JobContext) -> JobResult:
         verdicts = list(verify(snapshot, forms))
     keys = [DigestKey.of(text, "a key of the ledger") for text in context.spec.ledger_keys]
     log, entries = look(snapshot.store, 0), [_entry(each) for each in verdicts]
+    # A commit that came after the last listing was not opened.
+    opened = {each.path for each in verdicts}
+    versions = (each for each in range(log.latest, -1, -1) if commit_name(each) in opened)
     found = Findings(
         table=snapshot.uri,
         column=described.keys.column,
         table_id=snapshot.metadata.id,
-        version=log.latest,
+        version=next(versions, snapshot.version),
         oldest_version=log.earliest,
         num_subjects=len(forms.values),
         digests=_write_digests(lists, digests_of(forms.values, keys), keys) if keys else None,

@@ -298,6 +298,7 @@ def test_a_bloom_filter_with_a_value_of_no_row_is_found(table: Table) -> None:
     place = folder_of(table) / "stray.parquet"
     bloomed(place, [OTHER] * 3)
     assert found_in(table) == {}
+    assert found_in(table, [4711], "number") == {}
     bloomed(place, [OTHER, SUBJECT])
     assert "rows, column 'email'" in places(only(found_in(table)))
     # The rows change, and the filter stays.
@@ -518,6 +519,79 @@ def test_a_number_counts_in_a_text_of_a_row_that_names_the_column(tmp_path: Path
     assert set(found_in(table, [77], "number")) == {"0.parquet"}
 
 
+@pytest.mark.parametrize("as_rows", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://example.org/?who=o%27brien%2f1%20x%40example.org",
+        "https://example.org/?who=o'brien%2F1%20x%40example.org",
+        "https://example.org/?who=o%27brien%2F1+x%40example.org",
+        r'seen: {"who": "o\u0027brien/1 x@example.org"}',
+        r'seen: {"who": "o\u0027brien\/1 x\u0040example.org"}',
+        r'seen: {"inner": "{\"who\": \"o\\u0027brien\\/1 x@example.org\"}"}',
+    ],
+    ids=["lower case", "JavaScript", "form", "Gson", "PHP", "JSON in JSON"],
+)
+def test_escapes_of_other_writers_hide_no_value(table: Table, text: str, *, as_rows: bool) -> None:
+    if as_rows:
+        stray = pa.table({"text": pa.array([None, "100 %", text, "a\\b"], pa.large_string()).slice(1)})
+        pq.write_table(stray, folder_of(table) / "stray.parquet", use_dictionary=False, write_statistics=False)
+    else:
+        (folder_of(table) / "stray").write_text(text)
+    verdict = only(found_in(table, ["o'brien/1 x@example.org"]))
+    assert sum(trace.count for trace in verdict.traces) == 1
+    assert found_in(table, ["o'brien/2 x@example.org"]) == {}
+
+
+def test_a_number_counts_in_the_lines_of_a_file_whose_first_line_names_the_column(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("number", pa.int64())]))
+    (tmp_path / "t" / "a.csv").write_text("Number,name\n77,Anna\n")
+    (tmp_path / "t" / "b.csv").write_text("size,name\n77,Anna\n")
+    assert set(found_in(table, [77], "number")) == {"a.csv"}
+
+
+def test_a_number_counts_in_an_entry_of_a_map_that_names_the_column(tmp_path: Path) -> None:
+    """As the partition values of a checkpoint are: in a mapped table no path shows them."""
+    table = Table.create(tmp_path / "t", pa.schema([("number", pa.int64())]))
+    kind = pa.map_("string", "string")
+    for number, entries in enumerate([[("Number", "77")], [("size", "77"), ("number", "7")], [("number", None)]]):
+        stray = pa.table({"values": pa.array([None, [("x", "1")], entries], kind)})
+        pq.write_table(stray, tmp_path / "t" / f"{number}.parquet")
+    (verdict,) = found_in(table, [77], "number").values()
+    assert (verdict.path, places(verdict)) == ("0.parquet", {"rows, column 'values.key_value.value'"})
+
+
+def test_a_number_in_the_name_of_another_folder_is_another_fact(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("number", pa.int64())]))
+    for name in ("number=8/hour=7", "number=7/hour=8"):
+        (tmp_path / "t" / name).mkdir(parents=True)
+        (tmp_path / "t" / name / "x").write_text("")
+    assert set(found_in(table, [7], "number")) == {"(a subject)/hour=8/x"}
+
+
+def test_a_path_or_a_name_of_a_column_shows_no_value(table: Table) -> None:
+    place = folder_of(table) / "old" / "DE" / "1234567" / "x"
+    place.parent.mkdir(parents=True)
+    place.write_text("")
+    assert set(found_in(table, ["DE/1234567"])) == {"(a subject)"}
+    pq.write_table(pa.table({SUBJECT: [f"to {SUBJECT}"]}), folder_of(table) / "stray.parquet")
+    assert "rows, column '(a subject)'" in places(only(found_in(table)))
+
+
+def test_an_identifier_is_found_in_capitals(table: Table) -> None:
+    subject = uuid.uuid4()
+    (folder_of(table) / "notes").write_text(f"to {str(subject).upper()}")
+    assert only(found_in(table, [str(subject)])).verdict == "found"
+
+
+@pytest.mark.parametrize("level", [1, 9])
+def test_the_name_before_compressed_bytes_is_searched(table: Table, level: int) -> None:
+    place = folder_of(table) / "old.gz"
+    with place.open("wb") as file, gzip.GzipFile("alice.canary@example.org", "wb", level, file) as packed:
+        packed.write(b"nothing")
+    assert places(only(found_in(table, ["alice.canary@example.org"]))) == {"bytes"}
+
+
 def _truncated(folder: Path) -> None:
     pq.write_table(rows(OTHER), folder / "stray.parquet")
     (folder / "stray.parquet").write_bytes((folder / "stray.parquet").read_bytes()[:-20])
@@ -547,7 +621,23 @@ def _damaged_gzip(folder: Path) -> None:
     (folder / "stray.gz").write_bytes(gzip.compress(b"x" * 100)[:-9])
 
 
-@pytest.mark.parametrize("harm", [_truncated, _encrypted, _packed, _damaged_page, _linked, _damaged_gzip])
+def _packed_beside_the_pages(folder: Path) -> None:
+    place = folder / "stray.parquet"
+    pq.write_table(rows(OTHER), place)
+    data = place.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    place.write_bytes(data[:footer] + gzip.compress(SUBJECT.encode()) + data[footer:])
+
+
+def _of_another_nested_type(folder: Path) -> None:
+    stray = pa.table({"texts": pa.array([[f"to {SUBJECT}"]], pa.list_view(pa.string()))})
+    pq.write_table(stray, folder / "stray.parquet", use_dictionary=False, write_statistics=False)
+
+
+_HARMS = [_truncated, _encrypted, _packed, _damaged_page, _linked, _damaged_gzip]
+
+
+@pytest.mark.parametrize("harm", [*_HARMS, _packed_beside_the_pages, _of_another_nested_type])
 def test_an_object_that_cannot_be_read_does_not_pass(table: Table, harm: Callable[[Path], None]) -> None:
     harm(folder_of(table))
     verdict = only(found_in(table))
@@ -572,7 +662,12 @@ def test_objects_that_come_meanwhile_get_a_verdict_and_those_that_go_are_deleted
 
 @pytest.mark.parametrize(
     ("column", "values", "kind"),
-    [("mail", [SUBJECT], UnknownColumn), ("email", [], InvalidInput), ("number", ["x y"], InvalidInput)],
+    [
+        ("mail", [SUBJECT], UnknownColumn),
+        ("email", [], InvalidInput),
+        ("email", [SUBJECT, ""], InvalidInput),
+        ("number", ["x y"], InvalidInput),
+    ],
 )
 def test_wrong_input_is_refused_without_a_value(
     table: Table, column: str, values: list[Any], kind: type[Exception]

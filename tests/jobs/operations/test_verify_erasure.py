@@ -16,6 +16,8 @@ import pytest
 from airflow_txlog.contract.erasure.report import Findings
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure import object_verdicts
+from airflow_txlog.jobs.operations import verify_erasure
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import committed, error_of, run
@@ -199,6 +201,20 @@ def test_an_object_that_appears_after_the_listing_is_read_too(table: Table, monk
     assert {left["path"].rpartition(".")[2] for left in found.left} == {"parquet", "json"}
 
 
+def test_the_version_of_the_findings_is_one_whose_objects_were_opened(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify(*given: Any) -> Any:
+        yield from object_verdicts.verify(*given)
+        append(table, rows(SUBJECT))
+
+    monkeypatch.setattr(verify_erasure, "verify", verify)
+    result = run_job(spec_of(table, folder_of(table).parent / "reports", [SUBJECT]), None)
+    assert result.details.findings is not None
+    found = Findings(**result.details.findings)
+    assert (found.is_complete, found.version, table.snapshot().version) == (True, 1, 2)
+
+
 def test_a_report_inside_of_the_table_is_refused_before_anything_is_read(table: Table) -> None:
     error = error_of(run_job(spec_of(table, folder_of(table) / "reports", [SUBJECT]), None))
     assert (error["type"], "inside of the table" in error["message"]) == ("InvalidInput", True)
@@ -236,3 +252,6 @@ def test_files_of_another_table_that_a_shallow_clone_reads_are_opened_or_not_rea
 
     assert left() == {("not readable", "Outs")}
     assert left(allow_absolute_paths=True) == {("found", "rows")}
+    for path in folder_of(table).rglob("*.parquet"):
+        path.unlink()
+    assert left(allow_absolute_paths=True) == {("not readable", "a li")}
