@@ -207,7 +207,11 @@ class _Removing:
         if version is None:
             self._say("the log was not cut: the latest version holds a value, or other commits came first each time")
             return None, deleted, waits
-        until_ms = look(store, version).commits[version].modified_ms + self._writer_ms
+        commit = look(store, version).commits.get(version)
+        if commit is None:
+            self._say("the log was not cut: another cleanup has cut it meanwhile")
+            return None, deleted, waits
+        until_ms = commit.modified_ms + self._writer_ms
         if self._writer_ms and until_ms > store.now_ms():
             path = self._forms.without_values(min(held))
             waits.append(Wait(path=path, until_ms=until_ms, why=f"the log is cut at version {version} then"))

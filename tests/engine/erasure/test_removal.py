@@ -20,7 +20,7 @@ from airflow_txlog.engine.erasure.removal import Removal
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
 from airflow_txlog.engine.log.columns import FILES
-from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.names import LAST_CHECKPOINT, commit_name
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.errors import ConcurrentLogCleanup, VersionNotFound
@@ -250,6 +250,36 @@ def test_a_file_that_a_restore_brings_back_while_the_table_is_listed_stays(tmp_p
     assert store.to is None
     assert removed.cut is None
     assert Table.open(table.uri).to_arrow().num_rows == 4
+
+
+class _Overtakes(LocalStore):
+    """A store in which another erasure cuts the log after this one has listed it."""
+
+    is_listed = False
+
+    def walk(self, *given: Any, prefix: str = "", lazily: bool = False) -> Any:
+        self.is_listed |= prefix == f"{LOG}/"
+        return super().walk(*given, prefix=prefix, lazily=lazily)
+
+    def read(self, path: str) -> bytes:
+        if self.is_listed and path == LAST_CHECKPOINT:
+            self.is_listed = False
+            other = Table.open(self.root)
+            append(other, rows(SUBJECT))
+            assert erase(other).cut is not None
+        return super().read(path)
+
+
+def test_two_removals_at_once_lose_nothing_and_the_slower_ends_well(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
+    erase(table, cut_log=False)
+    table.begin().commit("ERASE", record_empty=True)
+    table.checkpoint()
+    assert (
+        Table.at(_Overtakes(str(folder_of(table))), PLAIN).remove_traces("email", [SUBJECT], writer_hours=0).cut is None
+    )
+    assert is_gone(table)
+    assert table.to_arrow().num_rows == 3
 
 
 def test_the_log_stays_with_cut_log_false(tmp_path: Path) -> None:
