@@ -8,6 +8,7 @@ erasure may have recorded its subjects and deleted their rows in between.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,13 @@ from airflow_txlog.engine.log.actions import Add, Cdc, Metadata
 from airflow_txlog.engine.log.columns import adds_to_table, table_to_adds
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
-from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
+from airflow_txlog.engine.table.schema.column_mapping import (
+    ID_KEY,
+    MAX_ID_PROPERTY,
+    arrow_schema,
+    mapping_mode,
+    table_schema,
+)
 from airflow_txlog.engine.table.schema.types import StructField, StructType, VariantType
 from airflow_txlog.engine.table.snapshot.files import action_keys, file_keys, stated_count
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
@@ -32,6 +39,7 @@ from airflow_txlog.errors import SubjectReturns
 from airflow_txlog.storage.base import Store, check_may_read
 
 _AT_ONCE = 4
+_COLUMN_IDS = re.compile(rf'"{re.escape(ID_KEY)}":\s*(\d+)')
 _MOST_REQUESTS_NAMED = 5
 
 
@@ -118,8 +126,12 @@ class ReturnGuard:
         coming = [add for add, key in zip(adds, action_keys(adds, root), strict=True) if key not in have]
         files = [*coming, *map(_as_add, changes)]
         self._table_ids.add(metadata.id)
+        # Files that stay show the columns again that come back, and no copies take their place.
+        shows_again = snapshot is not None and _columns_come_back(snapshot.metadata, metadata)
+        if snapshot is not None and shows_again:
+            files += table_to_adds(snapshot.files(), data_change=False)
         incoming = Incoming(files=files, metadata=metadata, root=root, store=self._store)
-        if self._leave_out is None or changes:
+        if self._leave_out is None or changes or shows_again:
             self.check(incoming)
             return adds
         instead = self.without_subjects(snapshot, incoming)
@@ -200,6 +212,13 @@ class ReturnGuard:
             rows=rows,
             files=len(found),
         )
+
+
+def _columns_come_back(present: Metadata, metadata: Metadata) -> bool:
+    """Return whether the table gets a column that was dropped: one by an id that it lacks and has handed out before."""
+    highest = int(present.configuration.get(MAX_ID_PROPERTY, 0))
+    there, then = (set(_COLUMN_IDS.findall(each.schema_string or "")) for each in (present, metadata))
+    return any(int(each) <= highest for each in then - there)
 
 
 def _as_add(change: Cdc) -> Add:

@@ -92,9 +92,10 @@ class _Erasure:
         if request_id is not None:
             with self._context.step("record"):
                 count = record_erasure(self._context, request_id, snapshot, forms)
-                if count:
+                if count is not None:
                     # The delete may find no row, and commit nothing. A job that has compared its rows with the ledger
-                    # before loses to this commit, or its rows are seen by the delete.
+                    # before loses to this commit, or its rows are seen by the delete. An earlier try may have recorded
+                    # them and been killed before this commit.
                     self._context.table.begin().commit("ERASE", record_empty=True)
             if count is not None:
                 self._context.log(f"{plural(count, 'subject')} recorded in the ledger of erasures")

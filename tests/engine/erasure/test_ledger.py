@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,29 @@ def test_a_column_with_a_dot_in_its_name_hides_no_member_of_that_path(tmp_path: 
     tx.commit("DELETE")
     with pytest.raises(SubjectReturns):
         guarded(table, ledger).restore(1)
+
+
+def test_a_dropped_column_that_comes_back_is_compared_in_the_files_that_stayed(tmp_path: Path) -> None:
+    table = table_of(tmp_path, [ANNA], properties={"delta.columnMapping.mode": "name"})
+    ledger, before = ledger_at(tmp_path), table.latest_version()
+    tx = table.begin()
+    assert tx.metadata is not None
+    schema = json.loads(tx.metadata.schema_string)
+    others = [each for each in schema["fields"] if each["name"] != "email"]
+    mapping = {"delta.columnMapping.id": 9, "delta.columnMapping.physicalName": "col-9"}
+    added = {"name": "email", "type": "string", "nullable": True, "metadata": mapping}
+    for fields, highest in ((others, "3"), ([*others, added], "9")):
+        tx = table.begin()
+        text = json.dumps({**schema, "fields": fields})
+        configuration = {**tx.metadata.configuration, "delta.columnMapping.maxColumnId": highest}
+        changed = msgspec.structs.replace(tx.metadata, schema_string=text, configuration=configuration)
+        tx.set_metadata(changed, is_checked=True)
+        tx.commit("CHANGE COLUMNS")
+    snapshot = table.snapshot()
+    ledger.record("r-1", snapshot, Forms.of(snapshot, "email", [ANNA]))
+    with pytest.raises(SubjectReturns) as caught:
+        guarded(table, ledger).restore(before)
+    assert caught.value.facts["column"] == "email"
 
 
 def _rename(table: Table, old: str, new: str) -> None:
