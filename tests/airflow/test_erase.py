@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from airflow.exceptions import AirflowRescheduleException
 
+from airflow_txlog.contract.erasure import check_report
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.ledger import create_ledger, recorded_in
 from airflow_txlog.errors import ErasureIncomplete, InvalidInput, InvalidJobSpec
@@ -74,6 +76,16 @@ def test_subjects_leave_all_tables_and_the_report_is_complete(tmp_path: Path, ca
     assert [step["name"] for step in report["tables"][0]["steps"]][-1] == "remove"
     assert report["tables"][2]["reason"] == "case 12 C 345/26"
     assert all(report["times"].values())
+    for table, folder in zip(report["tables"], ("users", "orders"), strict=False):
+        lists = [gzip.decompress((tmp_path / "reports" / part["name"]).read_bytes()) for part in table["parts"]]
+        entries = [json.loads(line) for data in lists for line in data.splitlines()]
+        deleted = [entry for entry in entries if entry["verdict"] == "deleted"]
+        assert len(deleted) == table["verdicts"]["deleted"] >= 3
+        assert {len(entry["digest"]) for entry in deleted} == {64}
+        assert any(entry["path"].endswith(".parquet") for entry in deleted)
+        assert not any((tmp_path / folder / entry["path"]).exists() for entry in deleted)
+    (path,) = (tmp_path / "reports").glob("r-17-*.json")
+    assert check_report.main([str(path), str(xcom["public_key"])]) == 0
     assert "zo" not in caplog.text.replace("zone", "")
     # The next run of the same task has nothing left to do.
     version = users.snapshot().version
@@ -87,12 +99,16 @@ def test_a_task_that_has_to_wait_is_run_again_when_the_wait_ends(tmp_path: Path)
         erase(tmp_path, {users.uri: "email"}, writer_hours=24)
     wait = raised.value.reschedule_date - dt.datetime.now(dt.UTC)
     assert dt.timedelta(hours=23) < wait < dt.timedelta(hours=25)
-    assert not (tmp_path / "reports").exists()
+    assert not list((tmp_path / "reports").glob("r-17-*"))
     assert users.to_arrow().num_rows == 3
     for path in (tmp_path / "users").rglob("*"):
         os.utime(path, (time.time() - 90_000,) * 2)
     assert erase(tmp_path, {users.uri: "email"}, writer_hours=24)["complete"]
     assert holding(tmp_path / "users", SUBJECT) == []
+    # The data file went before the wait, and the log after it.
+    (table,) = report_of(tmp_path)["tables"]
+    assert len(table["parts"]) == 3
+    assert table["verdicts"]["deleted"] == 2
 
 
 def test_a_wait_that_ended_while_other_tables_were_erased_is_no_reason_to_verify_yet(tmp_path: Path) -> None:

@@ -158,7 +158,8 @@ class Erase(OfSubjects, frozen=True, kw_only=True, tag="erase"):
     """Delete the subjects' rows, and every object that holds one of them and that the latest version does not need.
 
     `request_id`: of the subjects in the ledger. `cut_log`: cut the log if it holds one. `writer_hours`: the longest
-    time that a writer takes from its first read to its commit; 0: nothing else writes.
+    time that a writer takes from its first read to its commit; 0: nothing else writes. `report_uri`: the folder for the
+    list of the deleted objects; None writes none.
     """
 
     job = f"{_JOBS}.erase:erase"
@@ -168,3 +169,4 @@ class Erase(OfSubjects, frozen=True, kw_only=True, tag="erase"):
     request_id: Text | None = None
     cut_log: bool = True
     writer_hours: Hours = 24
+    report_uri: Location | None = None

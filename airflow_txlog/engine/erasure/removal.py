@@ -24,7 +24,7 @@ from airflow_txlog.engine.checkpointing import (
 )
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.forms import Forms
-from airflow_txlog.engine.erasure.object_verdicts import verdict_on
+from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verdict_on
 from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.columns import TOMBSTONES
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, LOG_DIRECTORY, parse_name
@@ -66,6 +66,8 @@ class Removal:
     deleted_log_files: int = 0
     cut: int | None = None
     waits: tuple[Wait, ...] = ()
+    gone: tuple[ObjectVerdict, ...] = ()
+    """The verdicts on the objects that went, as they were when they held a value. Their paths mark it."""
 
     @property
     def until_ms(self) -> int | None:
@@ -104,6 +106,7 @@ def remove_traces(
         deleted_log_files=log_files,
         cut=cut,
         waits=tuple(waits),
+        gone=tuple(removing.gone()),
     )
 
 
@@ -115,10 +118,19 @@ class _Removing:
         self._writer_ms, self._tags, self._say = writer_ms, tags, say
         self._held: list[FileInfo] = []
         self._of_others: tuple[str, ...] = ()
+        self._verdicts: dict[str, ObjectVerdict] = {}
 
-    def _holds(self, info: FileInfo) -> bool:
+    def _holds(self, info: FileInfo, named: Collection[str] = ()) -> bool:
+        verdict = verdict_on(self._store, info, self._forms)
         # One that cannot be read may hold a value.
-        return not verdict_on(self._store, info, self._forms).passes
+        holds = info.path in named or not verdict.passes
+        if holds:
+            self._verdicts[info.path] = verdict
+        return holds
+
+    def gone(self) -> Iterable[ObjectVerdict]:
+        """Yield the verdicts on the objects that held a value, or that the log named by one, and that are gone."""
+        return (found for path, found in self._verdicts.items() if self._store.stat(path) is None)
 
     # --- files that the latest version does not need ----------------------------------------------------------------
 
@@ -127,7 +139,7 @@ class _Removing:
         begun = self._table.begin().snapshot
         assert begun is not None
         named = self._in_tombstones(begun)
-        self._held = [info for info in self._unneeded(begun) if info.path in named or self._holds(info)]
+        self._held = [info for info in self._unneeded(begun) if self._holds(info, named)]
         deleted = size = 0
         if self._held:
             only = frozenset(info.path for info in self._held)

@@ -9,6 +9,9 @@ row is deleted, so that no job brings them back after an erasure that was killed
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_txlog.contract.job import Details, JobResult
@@ -26,8 +29,10 @@ from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.files.erased_subjects import record_erasure
 from airflow_txlog.jobs.operations.delete.job import delete
 from airflow_txlog.jobs.operations.optimize.job import optimize
+from airflow_txlog.jobs.operations.verify_erasure import entry_of, lists_of, write_list
 from airflow_txlog.jobs.source.given_keys import given_keys
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
+from airflow_txlog.storage.base import Store
 
 _WAITS_SHOWN = 20
 
@@ -52,6 +57,8 @@ class _Erasure:
         # A table that may not be written here is refused before anything is done.
         snapshot = context.table.begin().snapshot
         assert snapshot is not None
+        report_uri = self._described.report_uri
+        lists = None if report_uri is None else lists_of(context, report_uri)
         with context.step("read"):
             keys, _ = given_keys(context, SqlGate(context), self._described.keys, snapshot)
             forms = Forms.of(snapshot, self._described.keys.column, keys)
@@ -85,7 +92,7 @@ class _Erasure:
             read_version=snapshot.version,
             metrics=metrics,
         )
-        return dataclasses.replace(result, details=Details(erasure=self._report(removal)))
+        return dataclasses.replace(result, details=Details(erasure=self._report(removal, lists)))
 
     def _record(self, snapshot: Snapshot, forms: Forms) -> None:
         request_id = self._described.request_id
@@ -131,7 +138,9 @@ class _Erasure:
     def _step(self, name: str, version: int) -> None:
         self._steps.append({"name": name, "version": version, "at": moment_text(self._context.clock.now_ms())})
 
-    def _report(self, removal: Removal) -> dict[str, Any]:
+    def _report(self, removal: Removal, lists: Store | None) -> dict[str, Any]:
+        # Each held a subject; the digest, the method and the places are those of then.
+        gone = [entry_of(dataclasses.replace(each, verdict="deleted", reason=None)) for each in removal.gone]
         waits = [
             {"path": wait.path, "until": moment_text(wait.until_ms), "why": wait.why}
             for wait in sorted(removal.waits, key=lambda each: -each.until_ms)[:_WAITS_SHOWN]
@@ -142,7 +151,21 @@ class _Erasure:
             "waits": waits,
             "num_waits": len(removal.waits),
             "until_ms": removal.until_ms,
+            "deleted": [] if lists is None else self._lists(lists, gone),
         }
+
+    def _lists(self, lists: Store, gone: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Write the list of the deleted objects; return it and those of earlier tries, before a wait or a kill."""
+        kind = f"deleted-{self._described.request_id}-{self._context.table.snapshot().metadata.id}"
+        if gone:
+            write_list(lists, gone, kind)
+        found = []
+        for name in sorted(info.path for info in lists.walk(lambda folder: None) if info.path.startswith(f"{kind}-")):
+            with lists.open_input(name) as source:
+                data = source.read()
+            count = len(gzip.decompress(data).splitlines())
+            found.append({"name": name, "sha256": hashlib.sha256(data).hexdigest(), "num_objects": count})
+        return found
 
     def _as(self, operation: Operation) -> JobContext:
         """Return this job as that of one step: it commits, logs and measures as the step's own."""

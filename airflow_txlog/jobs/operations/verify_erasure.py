@@ -46,12 +46,7 @@ def verify_erasure(context: JobContext) -> JobResult:
     report inside of the table; the errors of reading a source of subjects.
     """
     described, snapshot = context.record(VerifyErasure), context.table.snapshot()
-    lists = open_store(described.report_uri, context.spec.access)
-    if f"{lists.root}/".startswith(f"{snapshot.uri}/"):
-        raise InvalidInput(
-            f"The folder of the report, {lists.root}, is inside of the table {snapshot.uri}, and would change what is "
-            "verified. Nothing was read. Name a folder outside of every table."
-        )
+    lists = lists_of(context, described.report_uri)
     with context.step("read"):
         subjects, _ = given_keys(context, SqlGate(context), described.keys, snapshot)
         forms = Forms.of(snapshot, described.keys.column, subjects)
@@ -59,7 +54,7 @@ def verify_erasure(context: JobContext) -> JobResult:
     with context.step("verify"):
         verdicts = list(verify(snapshot, forms))
     keys = [DigestKey.of(text, "a key of the ledger") for text in context.spec.ledger_keys]
-    log, entries = look(snapshot.store, 0), [_entry(each) for each in verdicts]
+    log, entries = look(snapshot.store, 0), [entry_of(each) for each in verdicts]
     # A commit that came after the last listing was not opened.
     opened = {each.path for each in verdicts}
     versions = (each for each in range(log.latest, -1, -1) if commit_name(each) in opened)
@@ -73,7 +68,7 @@ def verify_erasure(context: JobContext) -> JobResult:
         digests=_write_digests(lists, digests_of(forms.values, keys), keys) if keys else None,
         num_objects=len(entries),
         verdicts=dict(Counter(each.verdict for each in verdicts)),
-        parts=[_write_list(lists, entries)],
+        parts=[write_list(lists, entries)],
         left=[_shown(each) for each in entries if each["verdict"] in LEFT][:MOST_SHOWN],
         from_time=moment_text(start_ms),
         to_time=moment_text(context.clock.now_ms()),
@@ -90,7 +85,19 @@ def verify_erasure(context: JobContext) -> JobResult:
     return dataclasses.replace(result, details=Details(findings=dataclasses.asdict(found)))
 
 
-def _entry(verdict: ObjectVerdict) -> dict[str, Any]:
+def lists_of(context: JobContext, report_uri: str) -> Store:
+    """Return the folder of the lists. Raises InvalidInput if it is inside of the table."""
+    lists, uri = open_store(report_uri, context.spec.access), context.table.uri
+    if f"{lists.root}/".startswith(f"{uri}/"):
+        raise InvalidInput(
+            f"The folder of the report, {lists.root}, is inside of the table {uri}, and would change what is verified. "
+            "Nothing was read. Name a folder outside of every table."
+        )
+    return lists
+
+
+def entry_of(verdict: ObjectVerdict) -> dict[str, Any]:
+    """Return the line of a list."""
     return {name: value for name, value in dataclasses.asdict(verdict).items() if value not in (None, ())}
 
 
@@ -98,10 +105,10 @@ def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"path": entry["path"], "verdict": entry["verdict"], "places": places_of(entry)[:_PLACES_SHOWN]}
 
 
-def _write_list(lists: Store, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def write_list(lists: Store, entries: Iterable[Mapping[str, Any]], kind: str = "objects") -> dict[str, Any]:
     """Write verdicts as lines of JSON; return the file's name and digest, and their number."""
     lines = [json.dumps(entry, sort_keys=True) for entry in entries]
-    return {**_write(lists, "objects", "jsonl", lines), "num_objects": len(lines)}
+    return {**_write(lists, kind, "jsonl", lines), "num_objects": len(lines)}
 
 
 def _write_digests(lists: Store, digests: pa.StringArray, keys: Sequence[DigestKey]) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.exceptions import AirflowRescheduleException
 
-from airflow_txlog.contract.erasure.report import ErasureReport, Times
+from airflow_txlog.contract.erasure.check_report import VERIFIED
+from airflow_txlog.contract.erasure.report import ErasureReport, Findings, Times
 from airflow_txlog.contract.operations import Erase, Operation, read_operation
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.erasure_report import signing_key
-from airflow_txlog.operators.arguments.given import has_template, keys_of, moment_text
+from airflow_txlog.operators.arguments.given import has_template, keys_of, moment_text, path_text
 from airflow_txlog.operators.erasure.reporting import ErasureOperator
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import raise_for_airflow
@@ -80,13 +81,14 @@ class DeltaEraseOperator(ErasureOperator):
         columns = [] if has_template(self.tables) else list(self.tables.values())
         return self._erasure(columns[0] if columns else "column")
 
-    def _erasure(self, column: str) -> dict[str, Any]:
+    def _erasure(self, column: str, report_uri: str | None = None) -> dict[str, Any]:
         keys = keys_of("subjects", column, self.subjects, self.source_column)
         return {
             "keys": keys,
             "request_id": self.request_id,
             "cut_log": self.cut_log,
             "writer_hours": self.writer_hours,
+            "report_uri": None if report_uri is None else path_text(report_uri),
         }
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -102,8 +104,7 @@ class DeltaEraseOperator(ErasureOperator):
                 signing_key(self.signing_conn_id)
             done = self._erased(context)
             self._wait(done)
-            steps = {uri: found["steps"] for uri, found in done.items()}
-            tables = [dataclasses.replace(each, steps=steps.get(each.table, ())) for each in self.verified(context)]
+            tables = [_with_erasure(each, done.get(each.table)) for each in self.verified(context)]
             times = self._times(done, is_complete=all(each.is_complete for each in tables))
             return self.published(
                 ErasureReport(request_id=self.request_id, tables=tables, times=times, declared=self.declared or {})
@@ -117,12 +118,13 @@ class DeltaEraseOperator(ErasureOperator):
         A table whose erasure cannot succeed does not stop the others: the verification finds what it left.
         """
         done: dict[str, dict[str, Any]] = {}
+        report_uri = self.hook.table_uri(self.report_uri)
         for table, column in self.tables.items():
             if self.held(table) is not None:
                 self.log.info("%s is under legal hold, and is left alone", table)
                 continue
             uri = self.hook.table_uri(table)
-            spec = self.spec_for(context, read_operation(Erase, self._erasure(column)), uri)
+            spec = self.spec_for(context, read_operation(Erase, self._erasure(column, report_uri)), uri)
             try:
                 result = self.run_job(context, spec, f"{uri}/erase")
             except TxlogError as error:
@@ -176,3 +178,17 @@ class DeltaEraseOperator(ErasureOperator):
             gone_from_storage=removed,
             gone_from_log=removed,
         )
+
+
+def _with_erasure(found: Findings, done: Mapping[str, Any] | None) -> Findings:
+    """Return the findings on a table with the steps of this run, and the objects that all of its runs deleted."""
+    if done is None:
+        return found
+    found = dataclasses.replace(found, steps=done["steps"])
+    count = sum(each["num_objects"] for each in done["deleted"])
+    if not count or found.state != VERIFIED:
+        return found
+    verdicts = {**found.verdicts, "deleted": found.verdicts.get("deleted", 0) + count}
+    return dataclasses.replace(
+        found, verdicts=verdicts, num_objects=found.num_objects + count, parts=[*found.parts, *done["deleted"]]
+    )
