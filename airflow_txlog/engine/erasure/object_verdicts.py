@@ -74,21 +74,22 @@ def verify(snapshot: Snapshot, forms: Forms) -> Iterator[ObjectVerdict]:
 
 def _verify_below(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
     seen: dict[tuple[str, int, int, str | None], Verdict] = {}
-    for number in range(_LISTINGS):
+    reported: set[tuple[str, str | None]] = set()
+    for _ in range(_LISTINGS):
         unreadable: list[str] = []
-        new = []
+        listed, new = [], []
         for info in store.walk(unreadable.append):
+            listed.append(info.path)
             known = seen.get(_identity(info))
             if known is None:
                 new.append(info)
             elif known == "deleted":
                 yield _unreadable(info.path, "listed, but not found", forms)
                 seen[_identity(info)] = "not readable"
-        if number == 0:
-            yield from (_unreadable(path, "a folder that this user may not read", forms) for path in unreadable)
-            yield from (_unreadable(path, "a link, which may lead anywhere", forms) for path in store.links())
-            yield from (_unreadable(path, "a key that is no path", forms) for path in store.odd_keys())
-            yield from _in_empty_folders(store, forms, [info.path for info in new])
+        for found in _without_content(store, forms, unreadable, listed):
+            if (found.path, found.reason) not in reported:
+                reported.add((found.path, found.reason))
+                yield found
         if not new:
             return
         for info in new:
@@ -96,6 +97,16 @@ def _verify_below(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
             seen[_identity(info)] = found.verdict
             yield found
     yield _unreadable("", "objects appear faster than they are read", forms)
+
+
+def _without_content(
+    store: Store, forms: Forms, unreadable: Sequence[str], files: Sequence[str]
+) -> Iterator[ObjectVerdict]:
+    """Yield the verdicts on everything below the table that is no object to open."""
+    yield from (_unreadable(path, "a folder that this user may not read", forms) for path in unreadable)
+    yield from (_unreadable(path, "a link, which may lead anywhere", forms) for path in store.links())
+    yield from (_unreadable(path, "a key that is no path", forms) for path in store.odd_keys())
+    yield from _in_empty_folders(store, forms, files)
 
 
 def _in_empty_folders(store: Store, forms: Forms, files: Sequence[str]) -> Iterator[ObjectVerdict]:

@@ -645,6 +645,15 @@ def test_an_object_that_cannot_be_read_does_not_pass(table: Table, harm: Callabl
     assert verdict.reason
 
 
+def test_a_link_that_comes_meanwhile_is_not_readable(table: Table) -> None:
+    folder = folder_of(table)
+    verdicts = table.find_traces("email", [SUBJECT])
+    first = next(verdicts)
+    (folder / "late").symlink_to(folder.parent)
+    assert first.path != "late"
+    assert [(each.path, each.verdict) for each in verdicts if each.path == "late"] == [("late", "not readable")]
+
+
 def test_objects_that_come_meanwhile_get_a_verdict_and_those_that_go_are_deleted(table: Table) -> None:
     append(table, rows("dan@example.org"))
     verdicts = []
