@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.locations import LOCAL, PLAIN, Access, can_name_a_file, local_path, scheme_of
+from airflow_txlog.locations import LOCAL, PLAIN, Access, can_name_a_file, local_path, scheme_of, shown, split
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.limits import USUAL, Limits
 from airflow_txlog.storage.local import LocalStore
@@ -94,6 +94,13 @@ def _opened(uri: str | os.PathLike[str], access: Access) -> Store:
             f"Supported: {_SUPPORTED}. Nothing was read or written.",
             uri=ascii(text),
         )
+    user, at, _ = split(text).authority.rpartition("@")
+    if at and ":" in user:
+        raise UnsupportedStore(
+            f"UnsupportedStore: {shown(text)} has a user and a password, which logs would show. Remove them "
+            "from the URI, and name a connection that has them: storage_conn_id. Nothing was read or written.",
+            uri=shown(text),
+        )
     if "::" in text:
         raise _refused(text, text.split("::", 1)[0], "is a wrapper around another file system")
     scheme = scheme_of(text)
@@ -144,8 +151,8 @@ def open_named_file(uri: str, access: Access) -> Any:
 
 def _refused(uri: str, filesystem: str, why: str) -> UnsupportedStore:
     return UnsupportedStore(
-        f'UnsupportedStore: the file system "{filesystem}" of {uri} {why}. Supported: {_SUPPORTED}. '
+        f'UnsupportedStore: the file system "{filesystem}" of {shown(uri)} {why}. Supported: {_SUPPORTED}. '
         "Nothing was read or written.",
-        uri=uri,
+        uri=shown(uri),
         filesystem=filesystem,
     )

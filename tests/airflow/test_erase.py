@@ -136,6 +136,25 @@ def test_a_legal_hold_counts_however_it_spells_the_table(
     assert (table["state"], table["reason"]) == ("out of scope", "case 12")
 
 
+@pytest.mark.parametrize(
+    ("tables", "hold", "argument"),
+    [
+        (("users",), ("user",), "legal_hold"),
+        (("users", "users/"), (), "tables"),
+        (("users", "../{}/users"), (), "tables"),
+    ],
+)
+def test_a_hold_on_no_table_and_a_table_named_twice_are_refused(
+    tmp_path: Path, tables: tuple[str, ...], hold: tuple[str, ...], argument: str
+) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT))
+    names = {f"{tmp_path}/{each.format(tmp_path.name)}": "email" for each in tables}
+    with pytest.raises(InvalidJobSpec, match="Nothing was read") as caught:
+        erase(tmp_path, names, legal_hold={f"{tmp_path}/{each}": "case 12" for each in hold})
+    assert caught.value.facts["argument"] == argument
+    assert users.latest_version() == 1
+
+
 def test_a_wait_beyond_the_deadline_is_reported_and_does_not_pass(tmp_path: Path) -> None:
     users = make_table(tmp_path / "users", rows(*OTHERS))
     staged.stage("update", users, set={"day": f"'{SUBJECT}'"})

@@ -64,6 +64,13 @@ def test_any_other_file_system_is_refused_by_name(uri: str, filesystem: str) -> 
     assert "memory://" in str(caught.value)
 
 
+@pytest.mark.parametrize("uri", ["s3://KEY:hidden@bucket/t", "gs://user:hidden@bucket/t", "ftp://user:hidden@host/t"])
+def test_a_password_in_the_uri_is_refused_and_not_shown(uri: str) -> None:
+    with pytest.raises(UnsupportedStore, match="storage_conn_id") as caught:
+        open_store(uri, PLAIN)
+    assert "hidden" not in str(caught.value) + repr(caught.value.facts)
+
+
 @pytest.mark.parametrize(
     "uri", ["simplecache::s3://bucket/t", "simplecache:///t", "local:///lake/t", "zip://a/t", "none-such://a/t"]
 )

@@ -14,7 +14,6 @@ from airflow_txlog.contract.erasure.report import ErasureReport, Findings, Times
 from airflow_txlog.contract.operations import Erase, Operation, read_operation
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
-from airflow_txlog.hooks.erasure_report import signing_key
 from airflow_txlog.operators.arguments.given import has_template, keys_of, moment_text, path_text
 from airflow_txlog.operators.erasure.reporting import ErasureOperator
 from airflow_txlog.operators.progress import report_result
@@ -98,10 +97,7 @@ class DeltaEraseOperator(ErasureOperator):
         """
         self.has_begun = True
         try:
-            self.check_arguments()
-            if self.signing_conn_id is not None:
-                # Before hours of work that only a key could sign.
-                signing_key(self.signing_conn_id)
+            self.check_ready()
             done = self._erased(context)
             self._wait(done)
             tables = [_with_erasure(each, done.get(each.table)) for each in self.verified(context)]

@@ -11,7 +11,7 @@ from airflow_txlog.contract.erasure.report import CHECKLIST, ErasureReport, Find
 from airflow_txlog.contract.operations import VerifyErasure, read_operation
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.errors import ErasureIncomplete, InvalidJobSpec, TableError, TxlogError, UnsupportedFeature
-from airflow_txlog.hooks.erasure_report import publish_report
+from airflow_txlog.hooks.erasure_report import publish_report, signing_key
 from airflow_txlog.hooks.upkeep import find_tables
 from airflow_txlog.locations import shown
 from airflow_txlog.operators.arguments.given import has_template, keys_of, path_text
@@ -103,6 +103,27 @@ class ErasureOperator(ManyJobsOperator):
             )
         if not has_template(self.request_id):
             check_request_id(self.request_id)
+
+    def check_ready(self) -> None:
+        """Raise before hours of work: InvalidJobSpec for wrong arguments, and the errors of `signing_key`."""
+        self.check_arguments()
+        if self.signing_conn_id is not None:
+            signing_key(self.signing_conn_id)
+        names: dict[str, str] = {}
+        for table in self.tables:
+            first = names.setdefault(self.hook.table(table).place, table)
+            if first != table:
+                raise InvalidJobSpec(
+                    f"tables names one table twice, as {first} and {table}. Name it once. Nothing was read.",
+                    argument="tables",
+                )
+        for name in self.legal_hold or ():
+            if self.hook.table(name).place not in names:
+                raise InvalidJobSpec(
+                    f"legal_hold names {name}, which is none of the tables. If the name is wrong, a table under legal "
+                    "hold would be erased. Correct the name, or remove it. Nothing was read.",
+                    argument="legal_hold",
+                )
 
     def fields_of(self, argument: str) -> Collection[str]:
         return ("tables", "subjects", "source_column") if argument == "keys" else (argument,)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_txlog.contract.erasure.report import ErasureReport, Times
 from airflow_txlog.contract.operations import Operation, VerifyErasure
 from airflow_txlog.errors import TxlogError
-from airflow_txlog.hooks.erasure_report import signing_key
 from airflow_txlog.operators.arguments.given import moment_text
 from airflow_txlog.operators.erasure.reporting import ErasureOperator
 from airflow_txlog.policies.retry import raise_for_airflow
@@ -42,10 +41,7 @@ class DeltaErasureVerifyOperator(ErasureOperator):
         """Verify each table, write the report, and return its place."""
         self.has_begun = True
         try:
-            self.check_arguments()
-            if self.signing_conn_id is not None:
-                # Before hours of work that only a key could sign.
-                signing_key(self.signing_conn_id)
+            self.check_ready()
             tables = self.verified(context)
             times = Times(requested=moment_text(self.requested_at))
             return self.published(
