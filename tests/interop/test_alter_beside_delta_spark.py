@@ -255,6 +255,7 @@ WITHOUT = [
 ]
 
 
+@pytest.mark.long("delta-spark makes the table")
 @pytest.mark.parametrize("name", [*WITHOUT, *READ_BY_DELTALAKE])
 def test_deltalake_reads_an_altered_table_as_the_page_says(
     made: Callable[[Path, bool], None], tmp_path: Path, name: str

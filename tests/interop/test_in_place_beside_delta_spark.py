@@ -63,6 +63,7 @@ def test_delta_spark_reads_what_we_changed_and_changes_it_again(uri: str, delta:
     assert Table.open(uri).to_arrow().num_rows == 3000
 
 
+@pytest.mark.long("delta-spark makes the rows")
 def test_deltalake_reads_what_we_changed_in_its_files(uri: str, delta: DeltaSpark) -> None:
     delta.run(f"CREATE TABLE delta.`{uri}-1` USING delta AS {ROWS}")
     rows = Table.open(f"{uri}-1").to_arrow().drop_columns(["map"])
