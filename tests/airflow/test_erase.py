@@ -223,6 +223,7 @@ def test_wrong_arguments_are_refused_before_anything_is_done(tmp_path: Path) -> 
         erase(tmp_path, {"/lake/a": "email"}, request_id="max@example.org")
 
 
+@pytest.mark.long("a DAG that runs; each of its steps is shown above")
 def test_the_weekly_batch_erases_its_people_from_both_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dag_of: Callable[[str, str], Any]
 ) -> None:

@@ -20,6 +20,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.wording import expectation_counts, summary_lines, xcom_of
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import InvalidJobSpec
+from tests.helpers.depth import depth
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, run, update
 from tests.helpers.jobs import insert as insert_clause
 from tests.helpers.racing import before_commit, killed_before_commit
@@ -178,9 +179,10 @@ def check_counts(spark: SparkSession | None, folder: Path, name: str, seed: int,
     assert expectation_counts(result.metrics) == expected_counts(query, conditions, before, given), (name, seed)
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("name", [*OPERATIONS, *HISTORIES])
 def test_the_counts_of_plain_conditions_are_those_of_sql(tmp_path: Path, name: str) -> None:
-    for seed in range(4):
+    for seed in range(depth(2, 4)):
         check_counts(None, tmp_path / str(seed), name, seed, PLAIN)
 
 
@@ -388,9 +390,10 @@ def changed_rows(table: Table) -> Counter[str]:
     return bag(table.changes(version, version), *SCHEMA.names, "_change_type")
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("name", DROPPING)
 def test_dropped_rows_of_a_source_are_counted_and_never_meet_the_table(tmp_path: Path, name: str) -> None:
-    for seed in range(3):
+    for seed in range(depth(2, 3)):
         check_dropped(None, tmp_path / str(seed), name, seed, ("n < 6", "s <> 'b' OR id < 25"))
 
 
@@ -592,9 +595,10 @@ def test_a_check_that_fails_sends_nothing_to_quarantine(tmp_path: Path) -> None:
         run(None, "write", table, **{name: arguments[name] for name in ("source", "quarantine_uri")})
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_dry_run_counts_the_change_by_partition_and_writes_nothing(tmp_path: Path, name: str) -> None:
-    for seed in range(2):
+    for seed in range(depth(1, 2)):
         check_dry_run(None, tmp_path / str(seed), name, seed)
 
 
