@@ -8,14 +8,14 @@ import pytest
 
 from tests.chaos.__main__ import run
 from tests.helpers import s3
-from tests.helpers.depth import depth
+from tests.helpers.depth import by_hand, depth
 
 SECONDS = depth(25, 25, 60)
 
 
 @pytest.mark.spark
 @pytest.mark.long("a minute, with nine processes, one with a Spark of its own")
-@pytest.mark.parametrize("store", ["file", "s3"])
+@pytest.mark.parametrize("store", [pytest.param("file", marks=by_hand("the same on a disk")), "s3"])
 def test_no_commit_is_lost_doubled_or_out_of_order_when_processes_are_killed(store: str) -> None:
     if store == "s3":
         s3.options()

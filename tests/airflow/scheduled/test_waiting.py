@@ -16,7 +16,7 @@ import pytest
 from tests.airflow.scheduled.deployment import Deployment
 from tests.airflow.scheduled.jobs import Lake, none_left
 from tests.conftest import REPORTED
-from tests.helpers.depth import depth
+from tests.helpers.depth import by_hand, depth
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600), pytest.mark.long("a whole Airflow over PostgreSQL")]
 
@@ -87,6 +87,7 @@ def quiet_share_of_a_core(airflow: Deployment, lakes: list[Lake]) -> float:
     return (airflow.cpu_of_triggerer_s() - used_s) / (time.monotonic() - began_s)
 
 
+@by_hand("a minute and a half; the tests of the trigger have its rules")
 @pytest.mark.usefixtures("triggerer")
 def test_tasks_wait_in_a_triggerer_that_is_killed_and_each_goes_on_once(
     airflow: Deployment, record_property: Callable[[str, object], None]
