@@ -11,17 +11,15 @@ from airflow_txlog.contract.operations.fields import (
     AnyKeys,
     ChangeId,
     Hours,
-    KeySource,
     Location,
     Names,
     Parameters,
     Queries,
-    RowsInProcess,
     Text,
     Version,
 )
 from airflow_txlog.contract.operations.reading import want
-from airflow_txlog.contract.operations.records import is_in_reach, may_be_read_here
+from airflow_txlog.contract.operations.records import WithKeys
 from airflow_txlog.contract.parameters import decode_parameter
 
 _JOBS = "airflow_txlog.jobs.operations"
@@ -122,26 +120,13 @@ class Rollback(Operation, frozen=True, kw_only=True, tag="rollback"):
     commit: Version | None = None
 
 
-class OfSubjects(Operation, frozen=True, kw_only=True):
+class OfSubjects(WithKeys, Operation, frozen=True, kw_only=True):
     """An operation on the subjects of an erasure: `keys`, by a column of the table or a member of a struct."""
 
     needs_spark = True
     uses_ledger = True
 
     keys: AnyKeys
-
-    @property
-    def holds_rows(self) -> bool:
-        return isinstance(self.keys, KeySource) and isinstance(self.keys.source, RowsInProcess)
-
-    @property
-    def may_spare_spark(self) -> bool:
-        return not isinstance(self.keys, KeySource) or may_be_read_here(self.keys.source)
-
-    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        if isinstance(self.keys, KeySource) and not is_in_reach(self.keys.source, is_spark_here=is_spark_here):
-            return False
-        return self.may_spare_spark
 
 
 @register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -145,8 +145,28 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
         return self.may_spare_spark and is_plain and is_in_reach(self.source, is_spark_here=is_spark_here)
 
 
+class WithKeys:
+    """The answers of an operation by `keys`, which may come from a source, in place of those of `Operation`."""
+
+    __slots__ = ()
+    keys: Any
+
+    @property
+    def holds_rows(self) -> bool:
+        return isinstance(self.keys, KeySource) and isinstance(self.keys.source, RowsInProcess)
+
+    @property
+    def may_spare_spark(self) -> bool:
+        return not isinstance(self.keys, KeySource) or may_be_read_here(self.keys.source)
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        if isinstance(self.keys, KeySource) and not is_in_reach(self.keys.source, is_spark_here=is_spark_here):
+            return False
+        return self.may_spare_spark
+
+
 @register
-class Delete(LimitedOperation, frozen=True, kw_only=True, tag="delete"):
+class Delete(WithKeys, LimitedOperation, frozen=True, kw_only=True, tag="delete"):
     """Delete the rows for which `predicate` is true (null: every row), or that have one of the keys.
 
     `require_match`: fail if the predicate is true for no row, or if a key is in no row.
@@ -165,18 +185,8 @@ class Delete(LimitedOperation, frozen=True, kw_only=True, tag="delete"):
         possible = self.keys is None or self.predicate is None
         want("arguments.predicate", possible, "null where keys are given", self.predicate)
 
-    @property
-    def holds_rows(self) -> bool:
-        return isinstance(self.keys, KeySource) and isinstance(self.keys.source, RowsInProcess)
-
-    @property
-    def may_spare_spark(self) -> bool:
-        return not isinstance(self.keys, KeySource) or may_be_read_here(self.keys.source)
-
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        if isinstance(self.keys, KeySource) and not is_in_reach(self.keys.source, is_spark_here=is_spark_here):
-            return False
-        return self.may_spare_spark and looks_plain(self.predicate)
+        return super().likely_spares_spark(is_spark_here=is_spark_here) and looks_plain(self.predicate)
 
 
 @register
