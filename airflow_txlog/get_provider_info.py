@@ -10,7 +10,8 @@ _OPERATORS = (
     *("changes.incremental", "changes.apply_changes", "changes.apply_snapshot"),
     "erasure.erase",
     "erasure.verify",
-    *("alter", "truncate", "restore", "runs", "convert", "clone", "optimize", "maintenance", "upkeep"),
+    *("alter", "truncate", "restore", "runs", "convert", "clone"),
+    *("maintenance.optimize", "maintenance.checkpoint_and_vacuum", "maintenance.upkeep"),
 )
 
 RUNNERS = ("child", "in_process", "warm", "connect", "submit")

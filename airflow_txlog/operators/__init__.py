@@ -12,7 +12,9 @@ from airflow_txlog.operators.convert import DeltaConvertOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.operators.erasure.erase import DeltaEraseOperator
 from airflow_txlog.operators.erasure.verify import DeltaErasureVerifyOperator
-from airflow_txlog.operators.maintenance import CheckpointOperator, VacuumOperator
+from airflow_txlog.operators.maintenance.checkpoint_and_vacuum import CheckpointOperator, VacuumOperator
+from airflow_txlog.operators.maintenance.optimize import DeltaOptimizeOperator
+from airflow_txlog.operators.maintenance.upkeep import DeltaUpkeepOperator
 from airflow_txlog.operators.merge import (
     DeltaMergeOperator,
     when_matched_delete,
@@ -21,7 +23,6 @@ from airflow_txlog.operators.merge import (
     when_not_matched_by_source_update,
     when_not_matched_insert,
 )
-from airflow_txlog.operators.optimize import DeltaOptimizeOperator
 from airflow_txlog.operators.publish import (
     DeltaAuditOperator,
     DeltaDiscardOperator,
@@ -33,7 +34,6 @@ from airflow_txlog.operators.runs import DeltaRollbackOperator, PinVersionsOpera
 from airflow_txlog.operators.sources import files, query, table
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
 from airflow_txlog.operators.update import DeltaUpdateOperator
-from airflow_txlog.operators.upkeep import DeltaUpkeepOperator
 from airflow_txlog.operators.upsert import DeltaUpsertOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
 

@@ -17,7 +17,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, JobLost
 from airflow_txlog.operators.base import TxlogOperator, _forget_saved_work
 from airflow_txlog.operators.delete import DeltaDeleteOperator
-from airflow_txlog.operators.optimize import DeltaOptimizeOperator
+from airflow_txlog.operators.maintenance.optimize import DeltaOptimizeOperator
 from airflow_txlog.runners.base import SparkSubmit
 from airflow_txlog.triggers.submitted_job import SubmittedJobTrigger
 from tests.airflow.test_identity import StateStore, Try

@@ -12,9 +12,9 @@ from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
-from airflow_txlog.operators.maintenance import CheckpointOperator, VacuumOperator
+from airflow_txlog.operators.maintenance.checkpoint_and_vacuum import CheckpointOperator, VacuumOperator
+from airflow_txlog.operators.maintenance.optimize import DeltaOptimizeOperator
 from airflow_txlog.operators.merge import DeltaMergeOperator, when_matched_update
-from airflow_txlog.operators.optimize import DeltaOptimizeOperator
 from airflow_txlog.operators.sources import files, query, table
 from airflow_txlog.operators.update import DeltaUpdateOperator
 from airflow_txlog.operators.write import DeltaWriteOperator

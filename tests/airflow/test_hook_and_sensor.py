@@ -16,7 +16,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, InvalidInput, InvalidJobSpec, TableNotFound
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.operators.maintenance import CheckpointOperator
+from airflow_txlog.operators.maintenance.checkpoint_and_vacuum import CheckpointOperator
 from airflow_txlog.operators.restore import DeltaRestoreOperator
 from airflow_txlog.sensors.table_version import TableVersionSensor
 from airflow_txlog.storage import Access

@@ -15,8 +15,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.base import DataChangingOperator, TxlogOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.operators.maintenance.optimize import DeltaOptimizeOperator
 from airflow_txlog.operators.merge import DeltaMergeOperator, when_matched_update
-from airflow_txlog.operators.optimize import DeltaOptimizeOperator
 from airflow_txlog.operators.sources import files
 from airflow_txlog.operators.update import DeltaUpdateOperator
 from airflow_txlog.operators.write import DeltaWriteOperator

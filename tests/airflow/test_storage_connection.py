@@ -16,7 +16,7 @@ import pytest
 from airflow_txlog.errors import CredentialsUnavailable, InvalidJobSpec
 from airflow_txlog.hooks import storage_connection
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.operators.maintenance import CheckpointOperator
+from airflow_txlog.operators.maintenance.checkpoint_and_vacuum import CheckpointOperator
 from airflow_txlog.sensors.table_version import TableVersionSensor
 from airflow_txlog.storage import Access, StoreReference
 from airflow_txlog.storage.credentials import AWS, AZURE, GOOGLE, Credentials, KeptCredentials

@@ -183,7 +183,7 @@ class _Ti:
 
 @pytest.mark.airflow
 def test_a_rendered_setting_is_judged_before_the_job_and_a_connections_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_txlog.operators.maintenance import CheckpointOperator
+    from airflow_txlog.operators.maintenance.checkpoint_and_vacuum import CheckpointOperator
 
     def operator(**more: Any) -> CheckpointOperator:
         return CheckpointOperator(task_id="x", table_uri="/lake/t", **more)

@@ -28,7 +28,6 @@ from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.kept_ids import carried_ids, with_ids
 from airflow_txlog.jobs.files.stage import plain_layout
-from airflow_txlog.jobs.resume.attempts import added
 from airflow_txlog.storage import StoreReference
 
 
@@ -75,7 +74,14 @@ class RowsLeftOut:
         staged = task.copied(planned, self._attempt, self._context.store)
         if staged is None:
             return None
-        return added(staged)
+        return Add(
+            path=staged.path,
+            partition_values=staged.partition_values,
+            size=staged.size_bytes,
+            modification_time=staged.modification_time_ms,
+            data_change=True,
+            stats=staged.stats,
+        )
 
     def _layout_of(self, add: Add) -> Layout:
         ids = None if self._snapshot is None else carried_ids(self._snapshot, adds_to_table([add]))

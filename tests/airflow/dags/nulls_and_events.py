@@ -8,7 +8,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, Asset, task
 
 from airflow_txlog.operators.delete import DeltaDeleteOperator
-from airflow_txlog.operators.maintenance import VacuumOperator
+from airflow_txlog.operators.maintenance.checkpoint_and_vacuum import VacuumOperator
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
 from airflow_txlog.operators.update import DeltaUpdateOperator
 

@@ -1,0 +1,1 @@
+"""Operators that keep tables fast and small, and change no row of them."""
