@@ -196,11 +196,15 @@ class Table(DeltaTable):
 
         The URIs are canonical.
         """
-        snapshot = self.snapshot()
-        sources = {each.source for each in watermarks_of(snapshot.state.domains).values()}
-        paths = canonical_paths(snapshot.files(columns=["path"]).column("path"), self.uri).to_pylist()
+        sources = {each.source for each in watermarks_of(self.snapshot().state.domains).values()}
+        cloned = self.clone_of(uris)
+        return [uri for uri in uris if uri in sources or uri in cloned]
+
+    def clone_of(self, uris: Collection[str]) -> list[str]:
+        """Return those of these tables that this one is a shallow clone of. The URIs are canonical."""
+        paths = canonical_paths(self.snapshot().files(columns=["path"]).column("path"), self.uri).to_pylist()
         elsewhere = [path for path in paths if is_absolute(path)]
-        return [uri for uri in uris if uri in sources or any(path.startswith(f"{uri}/") for path in elsewhere)]
+        return [uri for uri in uris if any(path.startswith(f"{uri}/") for path in elsewhere)]
 
     def remove_traces(
         self, column: str, values: Sequence[Any], *, writer_hours: float = 24, cut_log: bool = True

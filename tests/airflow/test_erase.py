@@ -24,6 +24,7 @@ from airflow_txlog.storage import PLAIN
 from tests.engine.erasure.test_removal import FEED, OTHERS, SUBJECT, VECTORS, rows
 from tests.helpers import staged
 from tests.helpers.byte_search import holding
+from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append, make_table
 
 pytestmark = pytest.mark.airflow
@@ -134,6 +135,18 @@ def test_a_legal_hold_counts_however_it_spells_the_table(
     assert users.latest_version() == 1
     (table,) = report_of(tmp_path)["tables"]
     assert (table["state"], table["reason"]) == ("out of scope", "case 12")
+
+
+def test_the_source_of_a_shallow_clone_under_legal_hold_keeps_the_files_of_the_clone(tmp_path: Path) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT))
+    clone = tmp_path / "clone"
+    committed(run(None, "clone", clone, source={"table": users.uri}, shallow=True))
+    tables = {users.uri: "email", str(clone): "email"}
+    with pytest.raises(ErasureIncomplete):
+        erase(tmp_path, tables, legal_hold={str(clone): "case 12"})
+    assert users.latest_version() == 1
+    held = Table.open(str(clone), allow_absolute_paths=True)
+    assert held.to_arrow().column("email").to_pylist() == [SUBJECT]
 
 
 @pytest.mark.parametrize(

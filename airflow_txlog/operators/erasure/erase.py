@@ -120,6 +120,11 @@ class DeltaEraseOperator(ErasureOperator):
                 self.log.info("%s is under legal hold, and is left alone", table)
                 continue
             uri = self.hook.table_uri(table)
+            if (clone := self._held_clone_of(uri)) is not None:
+                self.log.error(
+                    "%s is left alone: its shallow clone %s is under legal hold, and needs its files", uri, clone
+                )
+                continue
             spec = self.spec_for(context, read_operation(Erase, self._erasure(column, report_uri)), uri)
             try:
                 result = self.run_job(context, spec, f"{uri}/erase")
@@ -134,6 +139,11 @@ class DeltaEraseOperator(ErasureOperator):
             assert result.details.erasure is not None
             done[self.hook.table(uri).uri] = result.details.erasure
         return done
+
+    def _held_clone_of(self, uri: str) -> str | None:
+        """Return the table under legal hold that reads files of this one; None if there is none."""
+        uris = [self.hook.table(uri).uri]
+        return next((name for name in self.legal_hold or () if self.hook.table(name).clone_of(uris)), None)
 
     @property
     def _deadline_ms(self) -> int | None:
