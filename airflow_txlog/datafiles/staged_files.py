@@ -100,14 +100,14 @@ def routed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None
 
 
 class FirstOfTypes:
-    """The first change rows of each type that come by."""
+    """Chooses the first `most` change rows of each type from a stream of rows."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._seen: Counter[str] = Counter()
 
     def of(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return those among the next rows."""
+        """Return the chosen rows among the next rows of the stream."""
         types = changes.column(CHANGE_TYPE_COLUMN)
         chosen = [pa.array([], pa.uint64())]
         for name in pc.unique(types).to_pylist():
@@ -118,5 +118,5 @@ class FirstOfTypes:
 
 
 def first_of_types(most: int, changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the first so many change rows of each type; a step of a task."""
+    """Yield the first `most` change rows of each type; a step of a task."""
     return map(FirstOfTypes(most).of, changes)

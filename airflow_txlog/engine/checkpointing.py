@@ -211,7 +211,7 @@ def cut_log(store: Store, snapshot: Snapshot, cut: int, clock: Clock) -> LogClea
 
 
 def _agrees(store: Store, version: int, now_ms: int) -> bool:
-    """Return whether each checkpoint of a version can be read, and holds what the log before makes of that version.
+    """Return whether each checkpoint of a version can be read, and equals the version as the log before it gives it.
 
     A log that cannot rebuild the version without them has nothing to compare, and loses nothing.
     """
@@ -239,7 +239,7 @@ def _is_same(read: Snapshot, rebuilt: Snapshot, now_ms: int) -> bool:
 
 
 def _sidecars_of_none_but(store: Store, doomed: Sequence[FileInfo]) -> list[FileInfo]:
-    """Return the sidecars that some doomed checkpoint names, and none that stays. Raises CorruptCheckpoint."""
+    """Return the sidecars that only doomed checkpoints name. Raises CorruptCheckpoint."""
     going = {info.path for info in doomed}
     named: dict[bool, set[str]] = {True: set(), False: set()}
     for info in filter(_may_name_sidecars, store.list(LOG_DIRECTORY)):

@@ -165,7 +165,7 @@ def _put_back(
     run_job: RunJob,
     log: Callable[[str], None],
 ) -> TxlogError:
-    """Undo the rollbacks that are done, the last one first; return the error with what became of them.
+    """Undo the rollbacks that are done, the last one first; return the error with the outcome.
 
     Those of an earlier try stay, and the error names their tables.
     """

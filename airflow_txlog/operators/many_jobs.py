@@ -56,7 +56,7 @@ class ManyJobsOperator(TxlogOperator):
     def run_job(self, context: Mapping[str, Any], spec: JobSpec, work: str | None = None) -> JobResult:
         """Run a job to its end. `work` distinguishes it from the other jobs of the task: a retry finds it by that.
 
-        None: `spec` has a key of its own, or needs none. Raises JobError once the task is stopped, and the errors of
+        None: `spec` has its own key, or needs none. Raises JobError once the task is stopped, and the errors of
         the runner.
         """
         self._running = runner = self._make_runner()

@@ -116,7 +116,7 @@ def _work_of(handle: Mapping[str, Any]) -> ApplicationTransaction:
 def _audits_by_write(writes: Sequence[Any], audits: Sequence[DeltaAuditOperator]) -> dict[str, list[str]]:
     """Return the ids of the audits that check the output of each task, by the task's id.
 
-    An audit of a template, or of what another task returns, may check any of them, and counts for all.
+    An audit may check any of them if its `staged` is a template or the output of another task. It counts for all then.
     """
     staged_by = {write.task_id for write in writes}
     checked: dict[str, set[str]] = {}

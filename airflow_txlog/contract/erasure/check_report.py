@@ -1,8 +1,8 @@
 """Check an erasure report without the program that wrote it: its signature, its lists of objects, its completeness.
 
-Run this file by itself: `python check_report.py REPORT PUBLIC_KEY`. It needs Python and its standard library alone. The
-invariants: a report passes only if the key that the caller names has signed it and its lists; the verdicts are counted
-again; and what cannot be read never passes. Source: RFC 8032, section 5.1.7 (Ed25519).
+Run this file without the package: `python check_report.py REPORT PUBLIC_KEY`. It needs only Python's standard library.
+The invariants: a report passes only if the key that the caller names has signed it and its lists; the verdicts are
+counted again; and an object that cannot be read never passes. Source: RFC 8032, section 5.1.7 (Ed25519).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _of_signature(whole: Mapping[str, Any], signed: bytes, public_key: str | Non
 
 
 def _check_table(table: Mapping[str, Any], read: Read, found: Checked) -> None:
-    """Recount the verdicts on a table's objects, and add those that do not pass to what is left."""
+    """Recount the verdicts on a table's objects, and add those that do not pass to `left`."""
     name, state = table["table"], table["state"]
     found.num_tables += 1
     if state == OUT_OF_SCOPE:

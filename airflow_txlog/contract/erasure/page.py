@@ -50,7 +50,7 @@ _VERDICTS = {
 
 
 def page_of(body: Mapping[str, Any], public_key: str | None, document: str) -> str:
-    """Return the page of a report's body. `document`: the name of the signed file beside it."""
+    """Return the page of a report's body. `document`: the name of the signed file."""
     request = escape(body["request_id"])
     return "\n".join(
         (
@@ -163,7 +163,7 @@ def _rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterable[str]:
 
 
 def _moment(text: str | None) -> str:
-    """Return a time in ISO 8601 for people, as far as it is one in UTC."""
+    """Return a time in ISO 8601 as people read it, escaped for HTML."""
     return escape((text or "").replace("T", " ").replace("+00:00", " UTC"))
 
 

@@ -1,8 +1,9 @@
 """The report on an erasure: who is gone from which tables, object by object, as signed JSON.
 
-A report is a document beside lists of objects, one for each table, which it names with their digests. Several reports
-may name one list. The invariants: neither holds a value of a subject; and `check_report` accepts a report exactly if it
-is whole and signed. Whether it is complete follows from the lists alone.
+A report is a document and lists of objects, at least one for each verified table. The document names each list with
+its digest. Several reports may name one list. The invariants: neither the document nor a list holds a value of a
+subject; and `check_report` accepts a report if and only if it is whole and signed. The lists alone show whether it is
+complete.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ class LimitedOperation(ScopedOperation, frozen=True, kw_only=True):
 
     A fraction is one of the operation's scope: of the live rows in the partitions that `partition_predicate` accepts,
     before the operation. `max_files_rewritten`: the files that leave the table or get a deletion vector. `dry_run`:
-    report the change, and write nothing. `samples_to`: but append some of the changed rows to this other table.
+    report the change, and write nothing. `samples_to`: then append some of the changed rows to this other table.
     """
 
     may_wait = True

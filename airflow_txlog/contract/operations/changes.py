@@ -191,7 +191,7 @@ _OF_EVENTS = tuple(name for name in EventOperation.__struct_fields__ if name not
 
 @register
 class ApplyChanges(EventOperation, frozen=True, kw_only=True, tag="apply_changes"):
-    """Apply events to the rows with their `keys`, in the order of `sequence_by`, whatever the order in which they come.
+    """Apply events to the rows with their `keys`, in the order of `sequence_by`; they may arrive in any order.
 
     See `EventOperation`.
     """

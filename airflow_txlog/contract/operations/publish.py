@@ -1,4 +1,4 @@
-"""The operations on what was done before: audit, publication and end of a staged change; rollback; proof of erasure."""
+"""The operations on earlier work: audit, publication and end of a staged change; rollback; erasure and its proof."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def _longest_of(texts: bytes | memoryview, count: int) -> int:
     """Return the length of the longest of `count` texts, each preceded by its length in four bytes.
 
     Arrow reads them as a file with one page: in Python, each text takes longer than its row does in a copy. Raises
-    ArrowInvalid or OSError if they are not so many texts.
+    ArrowInvalid or OSError if there are not `count` texts.
     """
     if not count:
         return 0

@@ -67,7 +67,7 @@ class Layout:
     change rows (`for_changes`). `row_ids` are the last columns of `schema` if rows keep their ids. `with_digests`
     records the digest of each file. `key` encrypts the files. `materializes`: files contain the partition columns too.
     `expectations` judge and count the new rows. `elsewhere` is the layout of rows for another table: those that an
-    expectation quarantines or, with `samples`, the first so many change rows of each type instead of change files.
+    expectation quarantines or, with `samples`, the first `samples` change rows of each type instead of change files.
     `discards`: the bytes of the files are counted, and none is written.
     """
 

@@ -34,9 +34,9 @@ Fold: TypeAlias = Callable[[Sequence[pa.Table]], pa.Table]
 class FoldedScan(FileScan):
     """The rows that `fold` makes of the `inputs`. The number of a planned file is that of one of the `parts`.
 
-    Each input comes with the names of the keys in it, in one order. Of all inputs but the first, rows are read only if
-    each of their keys occurs in a row of the first, be it in another one for each key; or all rows of the part, if it
-    `needs_all`.
+    Each input comes with the names of its key columns, in the same order. The first input is read completely. A row
+    of another input is read only if each of its keys occurs in the first input, possibly in different rows. With
+    `needs_all` all rows of the part are read.
     """
 
     inputs: tuple[tuple[FileScan, tuple[str, ...]], ...]

@@ -1,8 +1,8 @@
 """The history of rows from their events: one row for each time in which its values were the same, or only the last one.
 
 A fold of events, of remembered events, and of the table's rows with the same keys. The invariant: the rows of a key are
-what all its events leave in the order of their sequence. An event that has no row of its own is remembered, because a
-late event may come between it and the event before it.
+the result of all its events in the order of their sequence. An event that no row shows is remembered, because a late
+event may belong between it and the event before it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class History:
 
     @property
     def _met_by(self) -> tuple[str, ...]:
-        """The columns by which a row of the fold meets one of the table."""
+        """The columns that match a row of the fold with one of the table."""
         return (*self.events.keys, self.start)
 
     def _rows(self, items: pa.Table, runs: Runs) -> pa.Table:
@@ -261,7 +261,7 @@ class CarriedValues:
     """Items without doubles in their order, with the value of the event before for NULL in the `carried` columns.
 
     `given_by`: for each such column, the place of the item that has given the value of each item; null for none. A
-    deletion gives no value, and none goes past it.
+    deletion gives no value, and no value is carried past it.
     """
 
     def __init__(self, items: pa.Table, keys: Sequence[str], carried: Sequence[str]) -> None:

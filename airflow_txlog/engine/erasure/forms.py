@@ -373,7 +373,7 @@ def _match_anywhere(texts: pa.Array, pattern: str) -> bool:
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
-    """Yield the characters that base 64 makes of bytes within others, at each of three positions."""
+    """Yield the base 64 characters of bytes inside other bytes, at each of the three alignments."""
     for before in range(3):
         padded = bytes(before) + data
         # The first and the last character depend on the bytes around them.

@@ -1,11 +1,11 @@
-"""Removal: the objects that hold a value of a subject go, except those that the latest version needs.
+"""Removal: delete the objects that hold a value of a subject, except those that the latest version needs.
 
-The rows are deleted, and files with deletion vectors are rewritten, before. Then files that no version needs any more
-and that hold a value are deleted, whatever the retention. If the log holds a value, a checkpoint is written without the
-tombstones of deleted files, and the log is cut at it. The invariants: a file of the latest version stays, and so does a
-staged change until it expires; nothing goes that a running writer may still need, which is known by its age; and the
-log is cut at a checkpoint that was read back and compared alone. Each step follows from the objects that are there, so
-a removal that was killed continues. Source: soundness A16; protocol, "Metadata Cleanup".
+The caller first deletes the rows and rewrites files with deletion vectors. Then files that hold a value and that the
+latest version does not need are deleted, regardless of the retention. If the log holds a value, a checkpoint is written
+without the tombstones of deleted files, and the log is cut at it. The invariants: a file of the latest version stays,
+and so does a staged change until it expires; an object that a running writer may still need, judged by its age, stays;
+and the log is cut only at a checkpoint that was read back and compared. Each step depends only on the objects that
+exist, so a killed removal can be run again. Source: soundness A16; protocol, "Metadata Cleanup".
 """
 
 from __future__ import annotations

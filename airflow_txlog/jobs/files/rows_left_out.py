@@ -1,4 +1,4 @@
-"""Copies of data files without the rows of erased subjects, which a commit adds in the place of the files.
+"""Copies of data files without the rows of erased subjects, which a commit adds instead of the files.
 
 The invariant: a copy has every other row of its file that no deletion vector deletes, and the row keeps its id.
 """

@@ -1,9 +1,9 @@
-"""ERASE: the rows of some subjects are deleted, and then every object that holds a value of one and that may go.
+"""ERASE: delete the rows of some subjects, and then every object that holds a value of one and that may go.
 
 The jobs of DELETE and OPTIMIZE delete the rows and purge the files with deletion vectors; `engine.erasure.removal` does
-the rest. Each step follows from the table as it is, so no application transaction is needed: a job that runs again
-deletes what has come back, too, and does what is left. The invariant: the subjects are in the ledger before the first
-row is deleted, so that no job brings them back after an erasure that was killed. Source: soundness B5.
+the rest. Each step depends only on the state of the table, so no application transaction is needed: a job that runs
+again also deletes rows that have returned, and completes the remaining steps. The invariant: the subjects are in the
+ledger before the first row is deleted, so that no job brings them back after a killed erasure. Source: soundness B5.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Matches:
         return FoundRows(positions=positions, clauses=clauses, pairs=pairs)
 
     def first(self, most: int, numbers: Collection[int]) -> Matches:
-        """Return the matches of the first `most` rows on which one of these clauses acts, and of as many others."""
+        """Return the matches of the first `most` rows on which one of these clauses acts, and of `most` others."""
         found, left = {}, {True: most, False: most}
         for index, of_file in sorted(self.files.items()):
             rows: dict[int, RowPositions] = {}
@@ -216,7 +216,7 @@ class Matches:
 
 
 def _head(positions: RowPositions, most: int) -> Iterator[pa.Array]:
-    """Yield the first positions, at most so many."""
+    """Yield the first `most` positions."""
     for before, part in positions.parts():
         if before >= most:
             return

@@ -29,21 +29,23 @@ _SLACK_MS = 60_000
 class DeltaEraseOperator(ErasureOperator):
     """Erase subjects from Delta tables and from their storage, verify every object, and write a signed report.
 
-    For each table one job deletes the rows, purges deletion vectors, deletes the files that hold a subject and that the
-    latest version does not need, writes a checkpoint and cuts the log at it. Earlier versions can no longer be read
-    then. If the connection names a ledger, the subjects are recorded there before the first row is deleted. Afterwards
-    the task verifies the tables as `DeltaErasureVerifyOperator` does. A retry continues where the work was killed.
+    For each table one job deletes the rows, purges deletion vectors, and deletes the files that hold a subject and that
+    the latest version does not need. If the log holds a subject, the job cuts it at a checkpoint without subjects.
+    Versions that need a deleted file or the deleted log can no longer be read. If the connection names a ledger, the
+    subjects are recorded there before the first row is deleted. Afterwards the task verifies the tables as
+    `DeltaErasureVerifyOperator` does. A retry continues the work of a killed try.
 
     Files that no commit names, and commits that a running writer must still find, wait for `writer_hours`, and files of
-    a staged change until it expires. The task then reschedules itself until the last wait ends, and occupies no worker.
+    a staged change until it expires. The task is then rescheduled until the last wait ends, and occupies no worker.
 
     :param deadline: a datetime or ISO 8601, in UTC if it names no zone. If a wait would end later, the task does not
-        wait: it verifies at once and reports what is left. None waits as long as it takes: without end if a load brings
-        a subject back before each wait is over. (templated)
-    :param cut_log: cut the log of a table if it holds a subject. With False the report is complete only if it holds
-        none.
+        wait: it verifies at once and reports the remaining objects. None waits until the last wait ends: without end if
+        a load brings a subject back during each wait. (templated)
+    :param cut_log: cut the log of a table if it holds a subject. With False the report is complete only if the log
+        holds none.
     :param writer_hours: the longest time that any writer of the tables takes from its first read to its commit. Lower
-        it only if you know all of them. With 0 nothing waits, and a writer that runs now may corrupt the table.
+        it only if you know all of them. With 0 only staged changes wait, and a writer that runs now may corrupt the
+        table.
 
     The XCom is that of `DeltaErasureVerifyOperator`.
 

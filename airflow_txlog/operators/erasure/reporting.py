@@ -150,7 +150,7 @@ class ErasureOperator(ManyJobsOperator):
         return {"keys": keys, "report_uri": path_text(report_uri)}
 
     def held(self, table: str) -> str | None:
-        """Return the reason for which a table is under legal hold, however either spells its place; else None."""
+        """Return the reason of a table's legal hold, in any spelling of its place; None without a hold."""
         place = self.hook.table(table).place
         hold = (self.legal_hold or {}).items()
         return next((reason for name, reason in hold if self.hook.table(name).place == place), None)

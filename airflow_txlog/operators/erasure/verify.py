@@ -20,8 +20,8 @@ class DeltaErasureVerifyOperator(ErasureOperator):
 
     The task needs the right to list and to read the tables, and to write to `report_uri`. It opens data files with
     their dictionaries, statistics and filters, deletion vectors, change files, every file of the log, staged files and
-    whatever else lies there, and reads names too. Each object gets a verdict. The report is complete only if every
-    object passes: one that cannot be read never does. It is written also if it is not complete. The report and its
+    all other files, and searches names too. Each object gets a verdict. The report is complete only if every
+    object passes. An object that cannot be read never passes. An incomplete report is written too. The report and its
     lists contain no value of a subject. `airflow txlog erasure verify REPORT` checks it.
 
     The XCom is `{"request_id", "complete", "report", "page", "public_key", "left": {table: objects}}`.

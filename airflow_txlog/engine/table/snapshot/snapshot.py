@@ -253,7 +253,7 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
 
 
 def rebuilt_without(store: Store, version: int, checkpoints: Collection[str]) -> Snapshot | None:
-    """Return a version as the log makes it without these checkpoints (`CheckpointFiles.path`); None if it cannot."""
+    """Return a version rebuilt from the log without these checkpoints (`CheckpointFiles.path`); None if impossible."""
     try:
         segment = list_segment(store, version, without=checkpoints)
         return _checked(_build(store, _checkpoint_base(store, segment), segment))

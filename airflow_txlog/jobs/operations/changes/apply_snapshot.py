@@ -80,7 +80,7 @@ def as_merge(operation: ApplySnapshot, differs: str | None) -> Merge:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryMerge:
-    """A merge that keeps each version of a row, and the numbers of clauses by what they do.
+    """A merge that keeps each version of a row, and the numbers of its clauses by their effect.
 
     `early`: they must not act, because they would end rows that began too late. `ending`: they end a row in whose place
     the row of the source is inserted. `revived` and `gone` are those of them for rows that are marked as deleted, and

@@ -132,7 +132,7 @@ class KeptHistory(NewestEvents):
         return self._met.columns
 
     def _met_by(self) -> list[str]:
-        """The columns of the table that find the row of a folded row, besides the keys."""
+        """The columns that, with the keys, match a folded row with its row in the table."""
         return [quoted(self._changes.start_column)]
 
     @property
