@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -27,7 +28,7 @@ from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verdict_on
 from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.columns import TOMBSTONES
-from airflow_txlog.engine.log.names import LAST_CHECKPOINT, LOG_DIRECTORY, parse_name
+from airflow_txlog.engine.log.names import LAST_CHECKPOINT, LOG_DIRECTORY, commit_name, parse_name
 from airflow_txlog.engine.log.paths import Visibility, canonical_paths
 from airflow_txlog.engine.log.segment import look, read_hint
 from airflow_txlog.engine.staged_changes import LONGEST_WAIT_MS, waiting_files
@@ -44,6 +45,7 @@ _INNER_LOG = f"/{LOG_DIRECTORY}/"
 _SUMS = re.compile(r"(^|/)\.[^/]+\.crc$")
 # A checkpoint that an earlier commit made due may be there already, and holds tombstones.
 _MOST_COMMITS = 3
+_MOST_CLEANUPS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +209,17 @@ class _Removing:
     # --- the log ----------------------------------------------------------------------------------------------------
 
     def cut(self) -> tuple[int | None, int, list[Wait]]:
-        """Cut the log if it holds a value. Return the version of the cut, how many files went, and the waits."""
+        """Cut the log if it holds a value. Return the version of the cut, how many files went, and the waits.
+
+        Raises FileNotFoundError if other cleanups delete files of the log during each of several tries.
+        """
+        for _ in range(_MOST_CLEANUPS):
+            with suppress(FileNotFoundError):
+                return self._cut()
+            self._say("another cleanup has deleted files of the log meanwhile: the log is read again")
+        return self._cut()
+
+    def _cut(self) -> tuple[int | None, int, list[Wait]]:
         store, clock = self._store, self._table.clock
         deleted = delete_unnamed_sidecars(store, store.now_ms() - self._writer_ms, clock)
         held, waits = self._held_in_log()
@@ -221,8 +233,7 @@ class _Removing:
             return None, deleted, waits
         commit = look(store, version).commits.get(version)
         if commit is None:
-            self._say("the log was not cut: another cleanup has cut it meanwhile")
-            return None, deleted, waits
+            raise FileNotFoundError(commit_name(version))
         until_ms = commit.modified_ms + self._writer_ms
         if self._writer_ms and until_ms > store.now_ms():
             path = self._forms.without_values(min(held))
