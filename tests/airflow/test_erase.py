@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,27 @@ def test_a_task_that_has_to_wait_is_run_again_when_the_wait_ends(tmp_path: Path)
     (table,) = report_of(tmp_path)["tables"]
     assert len(table["parts"]) == 3
     assert table["verdicts"]["deleted"] == 2
+
+
+def test_each_table_gets_the_lists_of_its_own_deleted_objects(tmp_path: Path) -> None:
+    """The copy of a table has its id, and a list may be damaged by a kill."""
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    shutil.copytree(tmp_path / "users", tmp_path / "copy")
+    append(Table.open(str(tmp_path / "copy")), rows(SUBJECT))
+    tables = {users.uri: "email", str(tmp_path / "copy"): "email"}
+    with pytest.raises(AirflowRescheduleException):
+        erase(tmp_path, tables, writer_hours=24)
+    (list_of_one, _) = sorted((tmp_path / "reports").glob("deleted-r-17-*"))
+    list_of_one.write_bytes(list_of_one.read_bytes()[:-9])
+    for path in [*(tmp_path / "users").rglob("*"), *(tmp_path / "copy").rglob("*")]:
+        os.utime(path, (time.time() - 90_000,) * 2)
+    xcom = erase(tmp_path, tables, writer_hours=24)
+    found = report_of(tmp_path)["tables"]
+    names = [part["name"] for table in found for part in table["parts"]]
+    assert len(names) == len(set(names)) == 5
+    assert list_of_one.name not in names
+    (path,) = (tmp_path / "reports").glob("r-17-*.json")
+    assert check_report.main([str(path), str(xcom["public_key"])]) == 0
 
 
 def test_a_wait_that_ended_while_other_tables_were_erased_is_no_reason_to_verify_yet(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.files.erased_subjects import record_erasure
 from airflow_txlog.jobs.operations.delete.job import delete
 from airflow_txlog.jobs.operations.optimize.job import optimize
-from airflow_txlog.jobs.operations.verify_erasure import entry_of, lists_of, write_list
+from airflow_txlog.jobs.operations.verify_erasure import entry_of, list_name, lists_of, write_list
 from airflow_txlog.jobs.source.given_keys import given_keys
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.storage.base import Store
@@ -156,15 +156,20 @@ class _Erasure:
 
     def _lists(self, lists: Store, gone: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Write the list of the deleted objects; return it and those of earlier tries, before a wait or a kill."""
-        kind = f"deleted-{self._described.request_id}-{self._context.table.snapshot().metadata.id}"
+        # The copies of a table have one id.
+        place = hashlib.sha256(self._context.table.uri.encode()).hexdigest()[:16]
+        kind = f"deleted-{self._described.request_id}-{place}"
         if gone:
             write_list(lists, gone, kind)
         found = []
-        for name in sorted(info.path for info in lists.walk(lambda folder: None) if info.path.startswith(f"{kind}-")):
+        for name in sorted(info.path for info in lists.walk(lambda folder: None, prefix=f"{kind}-")):
             with lists.open_input(name) as source:
                 data = source.read()
-            count = len(gzip.decompress(data).splitlines())
-            found.append({"name": name, "sha256": hashlib.sha256(data).hexdigest(), "num_objects": count})
+            if name != list_name(data, kind):
+                self._context.log(f"{name} is not the list that an earlier try wrote, and is left out of the report")
+                continue
+            digest, count = hashlib.sha256(data).hexdigest(), len(gzip.decompress(data).splitlines())
+            found.append({"name": name, "sha256": digest, "num_objects": count})
         return found
 
     def _as(self, operation: Operation) -> JobContext:

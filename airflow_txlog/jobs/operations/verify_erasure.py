@@ -119,7 +119,11 @@ def _write_digests(lists: Store, digests: pa.StringArray, keys: Sequence[DigestK
 
 def _write(lists: Store, kind: str, ending: str, lines: Sequence[str]) -> dict[str, Any]:
     data = gzip.compress("\n".join(lines).encode(), mtime=0)
-    digest = hashlib.sha256(data).hexdigest()
-    name = f"{kind}-{digest[:32]}.{ending}.gz"
+    name = list_name(data, kind, ending)
     lists.put(name, data)
-    return {"name": name, "sha256": digest}
+    return {"name": name, "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def list_name(data: bytes, kind: str, ending: str = "jsonl") -> str:
+    """Return the name of a list with this content."""
+    return f"{kind}-{hashlib.sha256(data).hexdigest()[:32]}.{ending}.gz"
