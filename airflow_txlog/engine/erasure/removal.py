@@ -180,7 +180,8 @@ class _Removing:
             return ()
         tombstones = snapshot.state.tombstones
         paths = canonical_paths(tombstones.column("path"), self._store.root).to_pylist()
-        partitions = list(map(tuple, tombstones.column("partition_values").to_pylist()))
+        # The removes of other writers may lack them.
+        partitions = [tuple(each or ()) for each in tombstones.column("partition_values").to_pylist()]
         holds = {
             partition: any(self._forms.in_text(value or "", name) for name, value in partition)
             for partition in set(partitions)

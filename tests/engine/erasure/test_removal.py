@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
@@ -283,6 +284,20 @@ def test_two_removals_at_once_lose_nothing_and_the_slower_ends_well(tmp_path: Pa
     assert store.before == ""
     assert is_gone(table)
     assert table.to_arrow().num_rows == 3
+
+
+def test_a_remove_of_another_writer_without_the_partition_is_no_obstacle(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS), partition_by=["email"])
+    keys = {"column": "email", "values": encode_parameter([SUBJECT], "keys")}
+    run(None, "delete", table, predicate=None, keys=keys)
+    commit = folder_of(table) / commit_name(2)
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for remove in (each["remove"] for each in actions if "remove" in each):
+        for name in remove.keys() - {"path", "deletionTimestamp", "dataChange"}:
+            del remove[name]
+    commit.write_text("".join(f"{json.dumps(each)}\n" for each in actions))
+    assert Table.open(table.uri).remove_traces("email", [SUBJECT], writer_hours=0).deleted_files == 1
+    assert is_gone(table)
 
 
 def test_the_log_stays_with_cut_log_false(tmp_path: Path) -> None:
