@@ -84,8 +84,8 @@ class StagedFile:
 def routed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
     """Split rows that may have a change type into rows of the table and change rows, None without such a column.
 
-    A row without a type goes to the table alone, an inserted row or a new image to both, a deleted row or an old image
-    to the change rows alone.
+    A row without a type goes only to the table, an inserted row or a new image to both, and a deleted row or an old
+    image only to the change rows.
     """
     index = batch.schema.get_field_index(CHANGE_TYPE_COLUMN)
     if index < 0:

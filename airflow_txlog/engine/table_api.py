@@ -192,7 +192,7 @@ class Table(DeltaTable):
         return verify(snapshot, Forms.of(snapshot, column, values))
 
     def reads_of(self, uris: Collection[str]) -> list[str]:
-        """Return those of these tables that this one reads, as far as it shows: by increments, or as a shallow clone.
+        """Return the tables among these that this one visibly reads, by increments or as a shallow clone.
 
         The URIs are canonical.
         """

@@ -1,7 +1,7 @@
 """The keys of digests of erased subjects, from the connection that holds them.
 
 The newest key is the password of the connection. `previous_secrets` of its extra lists older ones, the oldest first:
-the ledger has digests by them. Invariant: a key goes to jobs and signatures alone, never into a message.
+the ledger has digests by them. Invariant: only jobs and signatures get a key, and no message contains one.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _SEED_DIGITS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedReport:
-    """Where a report was written. `public_key` is None if it is not signed."""
+    """The places of a written report. `public_key` is None if it is not signed."""
 
     uri: str
     page_uri: str

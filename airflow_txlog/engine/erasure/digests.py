@@ -1,4 +1,4 @@
-"""Keyed digests of values: they identify a subject to the holder of the key alone.
+"""Keyed digests of values: only the holder of the key can identify a subject by them.
 
 A digest is an HMAC-SHA256 of a value in its canonical form. Two values have one form if a table that keeps the value
 may store the one as the other: an integer in a wider column, a decimal with more zeros, a date as its midnight, a text

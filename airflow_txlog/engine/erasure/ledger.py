@@ -93,7 +93,7 @@ def recorded_in(table: DeltaTable) -> list[dict[str, Any]]:
 
 
 class Ledger:
-    """A ledger, with the keys of its digests: the newest last, by which new rows are made."""
+    """A ledger, with the keys of its digests, the newest last. New rows have digests by the newest one."""
 
     def __init__(self, table: DeltaTable, keys: Sequence[DigestKey]) -> None:
         self._table = table

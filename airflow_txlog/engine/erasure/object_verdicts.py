@@ -59,7 +59,7 @@ class ObjectVerdict:
 def verify(snapshot: Snapshot, forms: Forms) -> Iterator[ObjectVerdict]:
     """Yield a verdict on every object below the table, and on each live file elsewhere, as a shallow clone has them.
 
-    Needs the right to list and to read alone. A file elsewhere is not readable without `allow_absolute_paths`.
+    Needs only the right to list and to read. A file elsewhere is not readable without `allow_absolute_paths`.
     """
     files = snapshot.files(columns=["path", "size"])
     paths = canonical_paths(files.column("path"), snapshot.uri).to_pylist()

@@ -83,7 +83,7 @@ class Change:
     files. `add_fields` are further fields of the add actions of staged files, by path. `parameters` and `metrics` are
     spelled as delta-spark does; `files` are counts for the result. Without `data_change`, rows only moved. With
     `is_alteration` the transaction has new metadata, protocol or domains already. With `is_recorded` the commit is made
-    if it has no files. `before_commit` is called before it. With a `report`, that alone is done.
+    if it has no files. `before_commit` is called before it. With a `report`, nothing else is done.
     """
 
     operation: str

@@ -42,7 +42,7 @@ class Guard(Interface):
     def admitted(
         self, snapshot: Snapshot | None, metadata: Metadata | None, adds: Sequence[Add], changes: Sequence[Cdc]
     ) -> Sequence[Add]:
-        """Return the files that the commit adds in the place of `adds`; `metadata` is the table's after it.
+        """Return the files that the commit adds instead of `adds`. `metadata` is the table's metadata after it.
 
         Raises the error that forbids the commit.
         """
