@@ -32,7 +32,7 @@ from airflow_txlog.engine.table.schema.column_mapping import (
     mapping_mode,
     table_schema,
 )
-from airflow_txlog.engine.table.schema.types import StructField, StructType, VariantType
+from airflow_txlog.engine.table.schema.types import ArrayType, MapType, StructField, StructType, VariantType
 from airflow_txlog.engine.table.snapshot.files import action_keys, file_keys, stated_count
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import SubjectReturns
@@ -235,7 +235,8 @@ def _as_add(change: Cdc) -> Add:
 class _Sought:
     """A column in which subjects are sought. `member`: the names of the struct's members below it.
 
-    `every_leaf`: the ledger names no column of the table, so each value below this one counts.
+    `every_leaf`: each value below the column counts, because it is nested now, or the ledger names no column of the
+    table.
     """
 
     name: str
@@ -249,10 +250,11 @@ class _Sought:
 
     def arrays(self, column: pa.Array) -> Iterator[tuple[pa.Array, bool]]:
         """Yield the values to compare, and whether each is of the row at the same place."""
+        values = pc.struct_field(column, list(self.member)) if self.member else column
         if not self.every_leaf:
-            yield (pc.struct_field(column, list(self.member)) if self.member else column), True
+            yield values, True
             return
-        for leaf in leaves(plain_array(column)):
+        for leaf in leaves(plain_array(values)):
             yield leaf, len(leaf) == len(column)
 
 
@@ -352,7 +354,10 @@ def _sought(columns: StructType, erased: Sequence[ErasedSubjects]) -> Iterator[_
         if not found:
             unknown.append(each)
         for path in found:
-            yield _Sought(path[0].name, tuple(member.name for member in path[1:]), [each])
+            kind, member = path[-1].type, tuple(each.name for each in path[1:])
+            if not isinstance(kind, VariantType):
+                is_nested = isinstance(kind, (StructType, ArrayType, MapType))
+                yield _Sought(path[0].name, member, [each], every_leaf=is_nested)
     if unknown:
         for column in columns:
             if not isinstance(column.type, VariantType):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,34 @@ def test_a_column_with_a_dot_in_its_name_hides_no_member_of_that_path(tmp_path: 
     tx.commit("DELETE")
     with pytest.raises(SubjectReturns):
         guarded(table, ledger).restore(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(pa.string()), [ANNA]),
+        (pa.struct([("home", pa.string())]), {"home": ANNA}),
+        (pa.map_(pa.string(), pa.string()), [("home", ANNA)]),
+    ],
+    ids=["list", "struct", "map"],
+)
+def test_a_column_that_is_nested_now_is_compared_by_each_value_below_it(
+    tmp_path: Path, kind: pa.DataType, value: Any
+) -> None:
+    ledger, before = ledger_at(tmp_path), table_of(tmp_path, [BEN]).snapshot()
+    ledger.record("r-1", before, Forms.of(before, "email", [ANNA]))
+    schema = pa.schema([("email", kind), ("n", pa.int64())])
+    shutil.rmtree(tmp_path / "t")
+    table = Table.create(str(tmp_path / "t"), schema)
+    for email in (None, value):
+        tx = guarded(table, ledger).begin()
+        tx.add(stage(table, pa.Table.from_pylist([{"email": email, "n": 1}], schema)))
+        if email is None:
+            tx.commit("WRITE", {"mode": "Append"})
+            continue
+        with pytest.raises(SubjectReturns) as caught:
+            tx.commit("WRITE", {"mode": "Append"})
+        assert caught.value.facts["column"] == "email"
 
 
 def test_a_dropped_column_that_comes_back_is_compared_in_the_files_that_stayed(tmp_path: Path) -> None:
