@@ -356,7 +356,7 @@ class _Run:
         latest: Callable[[], Snapshot] | None,
     ) -> int:
         """Delete the files of the plan, counted into `deletion`, between two records; return how many folders went."""
-        store, request, directories = self.store, self.request, 0
+        store, request, directories, known = self.store, self.request, 0, self.state.version
         parameters: dict[str, Any] = {
             "retentionCheckEnabled": request.check_retention,
             "defaultRetentionMillis": self.state.retention_ms,
@@ -366,13 +366,14 @@ class _Run:
         with _going_on_without_room(store.root, "VACUUM START"):
             metrics = {"numFilesToDelete": len(plan.files), "sizeOfDataToDelete": plan.size_bytes}
             record("VACUUM START", parameters, metrics)
+            known += 1
 
         def end(status: str) -> None:
             metrics = {"numDeletedFiles": deletion.deleted_files, "numVacuumedDirectories": directories}
             record("VACUUM END", {"status": status}, metrics)
 
         # A restore that reads the log from here on finds START, and one that came before is in the log.
-        files = plan.files if latest is None else self._still_unneeded(plan.files, latest())
+        files = plan.files if latest is None else self._still_unneeded(plan.files, known, latest())
         report = progress_log(store, "vacuum", files, deletion, self.clock, on_progress)
         try:
             delete_files(store, files, deletion, parallelism=request.parallelism, on_batch=report)
@@ -390,10 +391,9 @@ class _Run:
             end("COMPLETED")
         return directories
 
-    def _still_unneeded(self, files: list[FileInfo], latest: Snapshot) -> list[FileInfo]:
-        """Return the files without those that a commit has brought back since the state was read."""
-        if latest.version <= self.state.version + 1:
-            # Nothing but START.
+    def _still_unneeded(self, files: list[FileInfo], known: int, latest: Snapshot) -> list[FileInfo]:
+        """Return the files without those that a commit after version `known` has brought back."""
+        if latest.version <= known:
             return files
         named = files_named(latest.state.live, self.state.tombstones.slice(0, 0), self.store.root, 0)
         named.expired.update(info.path for info in files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -250,6 +251,30 @@ def test_a_file_that_a_restore_brings_back_while_the_table_is_listed_stays(tmp_p
     removed = Table.at(store, PLAIN).remove_traces("email", [SUBJECT], writer_hours=0)
     assert store.to is None
     assert removed.cut is None
+    assert Table.open(table.uri).to_arrow().num_rows == 4
+
+
+class _RestoresOnAFullDisk(LocalStore):
+    """A store in which an earlier version is restored, and whose disk is full when VACUUM START is recorded."""
+
+    to: int | None = None
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if b"VACUUM START" not in data:
+            return super().put_if_absent(path, data)
+        to, self.to = self.to, None
+        if to is not None:
+            Table.open(self.root).restore(to)
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+
+def test_a_file_that_a_restore_brings_back_before_a_start_that_is_not_recorded_stays(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
+    run(None, "delete", table, predicate=None, keys={"column": "email", "values": [SUBJECT]})
+    store = _RestoresOnAFullDisk(str(folder_of(table)))
+    store.to = 1
+    Table.at(store, PLAIN).vacuum(0, check_retention=False)
+    assert store.to is None
     assert Table.open(table.uri).to_arrow().num_rows == 4
 
 
