@@ -31,6 +31,7 @@ BASE = ("clock", "errors", "locations")
 OURS: dict[str, tuple[str, ...]] = {
     "": (),
     **dict.fromkeys(BASE, ()),
+    "errors": ("errors",),
     # What a SQL text says by itself.
     "sql": ("errors", "sql"),
     "contract": ("errors", "locations", "sql", "contract"),
@@ -40,6 +41,8 @@ OURS: dict[str, tuple[str, ...]] = {
     # Whether a task's work is in its table already, and what it saved: asked on both sides of the process boundary.
     "exactly_once": (*BASE, "contract", "storage", "datafiles", "engine", "exactly_once"),
     "process": ("clock", "errors", "process"),
+    # Names of tables: from a name to a place, and from a table to what its catalog is told.
+    "catalogs": ("", *BASE, "storage", "engine", "catalogs"),
     "jobs": (
         "",
         *BASE,
@@ -63,6 +66,7 @@ OURS: dict[str, tuple[str, ...]] = {
             "sql",
             "storage",
             "engine",
+            "catalogs",
             *AIRFLOW_SIDE,
         ),
     ),
@@ -81,6 +85,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "exactly_once": (),
     "storage": ("pyarrow", "fsspec", *CLIENTS),
     "process": ("pyarrow",),
+    # Signatures of Amazon, and Thrift: the clients that the extras s3 and hive install.
+    "catalogs": ("botocore", "thrift", "pymetastore"),
     "datafiles": ("pyarrow",),
     "engine": ("pyarrow", "msgspec"),
     "jobs": ("pyarrow", "msgspec", "pyspark", "py4j"),

@@ -1,69 +1,13 @@
 """The errors of this package: the cause, and whether running the task again can help.
 
 A caller branches on the class or on an attribute, never on the text. Every keyword argument becomes an attribute and
-crosses the process boundary with `to_dict` and `from_dict`. Standard library only: this module travels to executors.
+crosses the process boundary with `to_dict` and `from_dict`. Standard library only: this folder travels to executors.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-
-class TxlogError(Exception):
-    """Base of every error raised on purpose by this package.
-
-    `facts` are the JSON-able keyword arguments, readable as attributes. `class Lost(TxlogError, facts="exit_code")`
-    adds to the facts that an error always has: one that was not given reads as None.
-    """
-
-    retryable: bool = False
-    fact_names: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls, facts: str = "") -> None:
-        super().__init_subclass__()
-        cls.fact_names = (*cls.fact_names, *facts.split())
-
-    def __init__(self, message: str, **facts: Any) -> None:
-        # Tracebacks, logs and the command line put the class before the message.
-        message = message.removeprefix(f"{type(self).__name__}: ")
-        # A file's name may have bytes that are no characters, and a log accepts only characters.
-        message = message.encode("utf-8", "backslashreplace").decode()
-        super().__init__(message)
-        self.message = message
-        self.facts: dict[str, Any] = facts
-        # Facts are set on the instance so that an attribute such as `retryable` may be overridden for one error.
-        for name, value in (dict.fromkeys(self.fact_names) | facts).items():
-            setattr(self, name, value)
-        if "has_application_transaction" in self.fact_names:
-            # The outcome is unknown: only work that carries one can find out by running again.
-            self.retryable = bool(facts.get("has_application_transaction"))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (from_dict, (self.to_dict(),))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return `{"type", "message", "retryable", "facts"}`, the form in which a JobResult carries the error."""
-        facts = dict(self.facts)
-        return {"type": type(self).__name__, "message": self.message, "retryable": self.retryable, "facts": facts}
-
-
-def from_dict(data: dict[str, Any]) -> TxlogError:
-    """Return the error that `to_dict` has described.
-
-    If this version does not know the class name, return a plain `JobError` with the same text and `retryable`.
-    """
-    facts = dict(data.get("facts") or {})
-    cls = _classes().get(data.get("type", ""))
-    if cls is None:
-        facts["retryable"] = bool(data.get("retryable", False))
-        return _classes()["JobError"](f"{data.get('type')}: {data.get('message')}", **facts)
-    return cls(data.get("message", ""), **facts)
-
-
-def _classes(root: type[TxlogError] = TxlogError) -> dict[str, type[TxlogError]]:
-    below = (_classes(each) for each in root.__subclasses__())
-    return {root.__name__: root, **{name: cls for found in below for name, cls in found.items()}}
-
+from airflow_txlog.errors.base import TxlogError as TxlogError
+from airflow_txlog.errors.base import from_dict as from_dict
 
 # --- losing to another commit ---------------------------------------------------------------------------------------
 
@@ -244,6 +188,39 @@ class CorruptDeletionVector(CorruptTable, facts="vector"):
 
 class LogGap(CorruptTable, facts="version"):
     """The log lacks a version between two existing ones, or was truncated before a usable checkpoint."""
+
+
+# --- catalogs -------------------------------------------------------------------------------------------------------
+
+
+class CatalogError(TxlogError, facts="connection name"):
+    """A catalog does not resolve a name to a Delta table. `connection`: of the catalog. Nothing was read or written."""
+
+
+class TableNotInCatalog(CatalogError):
+    """The catalog contains no table of this name, or does not show it to this identity."""
+
+
+class NotADeltaTable(CatalogError, facts="format"):
+    """The catalog has a view, or a table of another format, by this name."""
+
+
+class UnusablePlace(CatalogError, facts="location"):
+    """The catalog gives the table no place, or one that is not a table's: `location` is what it gives."""
+
+
+class WrongTableId(CatalogError, facts="expected found"):
+    """The table at the catalog's place has another id than the catalog records: it was replaced there."""
+
+
+class CatalogUnavailable(CatalogError):
+    """The catalog does not answer, or failed. Nothing was read or written."""
+
+    retryable = True
+
+
+class CatalogRefused(CatalogError, facts="status"):
+    """The catalog refuses the request: an identity, a permission, or an argument. `status`: its own name for that."""
 
 
 # --- what we refuse -------------------------------------------------------------------------------------------------

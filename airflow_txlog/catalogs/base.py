@@ -1,0 +1,123 @@
+"""The interface of all catalogs: what a name resolves to, and what a catalog records of a table.
+
+A catalog has one implementation for each service (`glue`, `hive`, `unity`). It knows neither Airflow nor Spark. Its
+answers are input: `places.table_uri` alone decides which place an entry may name. Invariant: `find` sends one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from airflow_txlog.errors import InvalidInput
+
+TABLE_ID = "txlog.table_id"
+"""The property in which we record the id of a table's metadata, for a catalog without table ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogColumn:
+    """A column as a catalog lists it: `type_text` is Hive's, such as `struct<a:int>`."""
+
+    name: str
+    type_text: str
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A Delta table in a catalog.
+
+    `name`: as the catalog spells it (`db.table`, or `catalog.schema.table`). `uri`: its place, normalised. `table_id`:
+    the id that the log must have, if the catalog records one. `is_managed`: the catalog owns the files, and deletes
+    them with the table. `namespace` and `dataset`: the table in OpenLineage's naming of this catalog.
+    `credentials`: the name under which `storage.credentials` has the table's temporary credentials; None: the catalog
+    gives none, and `storage_conn_id` or the process's own identity opens the store.
+    """
+
+    name: str
+    uri: str
+    namespace: str
+    dataset: str
+    table_id: str | None = None
+    is_managed: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[CatalogColumn, ...] = ()
+    partition_columns: tuple[str, ...] = ()
+    credentials: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """The facts of one version of a Delta table that a catalog records.
+
+    `columns` are all columns, in the table's order. `properties` are the table's own, without those of a catalog.
+    `schema_json`: the schema as the log has it, for a catalog that keeps Delta's own types.
+    """
+
+    name: str
+    uri: str
+    table_id: str
+    version: int
+    columns: tuple[CatalogColumn, ...]
+    partition_columns: tuple[str, ...]
+    properties: Mapping[str, str]
+    schema_json: str
+    comment: str | None = None
+
+
+class Catalog(Protocol):
+    """One catalog, through one connection. A method may be called from any thread, one at a time."""
+
+    connection: str
+    """The id of the connection, for messages."""
+
+    def find(self, name: str) -> Entry:
+        """Return the Delta table of this name, by one request.
+
+        Raises TableNotInCatalog, NotADeltaTable, UnusablePlace, CatalogRefused, CatalogUnavailable; InvalidInput for a
+        text that is no name.
+        """
+
+    def place_for(self, name: str) -> str:
+        """Return the URI where the catalog would put a new table of this name.
+
+        Raises TableNotInCatalog if the database does not exist, and the errors of `find`.
+        """
+
+    def register(self, table: Description) -> None:
+        """Create the entry of a table whose files exist. An entry of the same place is updated instead.
+
+        Raises InvalidInput if the name belongs to another place, and the errors of `find`.
+        """
+
+    def update(self, table: Description) -> bool:
+        """Write the columns and properties into the entry, and keep what others have put there.
+
+        Return False if the entry had them already. Raises the errors of `find`.
+        """
+
+
+def name_parts(name: str, *counts: int) -> tuple[str, ...]:
+    """Return the parts of a name: `db.table` has two. A part in backticks may contain any character but a slash.
+
+    Raises InvalidInput for another number of parts than `counts`, and for an empty part.
+    """
+    parts, rest = [], name
+    while True:
+        if rest.startswith("`"):
+            part, closed, rest = rest[1:].partition("`")
+        else:
+            part, dot, rest = rest.partition(".")
+            closed, rest = "`", dot + rest
+        if not closed or not part or "/" in part or (rest and not rest.startswith(".")):
+            break
+        parts.append(part)
+        if not rest:
+            if len(parts) in counts:
+                return tuple(parts)
+            break
+        rest = rest[1:]
+    forms = " or ".join('"catalog.schema.table"' if count == 3 else '"database.table"' for count in counts)
+    raise InvalidInput(f"A table's name in this catalog is {forms}; found {name!r}. Nothing was read.")
