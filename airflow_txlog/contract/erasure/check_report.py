@@ -20,7 +20,8 @@ from typing import Any, Final
 
 FORMAT = "airflow_txlog erasure report 1"
 ALGORITHM = "Ed25519"
-PASSING = ("absent", "rewritten", "deleted", "out of scope")
+READ_TO_THE_END = ("absent", "rewritten")
+PASSING = (*READ_TO_THE_END, "deleted")
 LEFT = ("found", "statistic only", "not readable")
 VERIFIED: Final = "verified"
 OUT_OF_SCOPE: Final = "out of scope"
@@ -130,8 +131,8 @@ def _check_table(table: Mapping[str, Any], read: Read, found: Checked) -> None:
             entry = json.loads(line)
             verdict = entry["verdict"]
             verdicts[verdict] += 1
-            if verdict == "absent" and len(entry["digest"] or "") != _DIGEST_DIGITS:
-                found.problems.append(f"{name}/{entry['path']}: called absent, but was not read to its end.")
+            if verdict in READ_TO_THE_END and len(entry["digest"] or "") != _DIGEST_DIGITS:
+                found.problems.append(f"{name}/{entry['path']}: called {verdict}, but was not read to its end.")
             elif verdict not in (*PASSING, *LEFT):
                 found.problems.append(f"{name}/{entry['path']}: has no verdict that is known ({verdict}).")
             elif verdict in LEFT:

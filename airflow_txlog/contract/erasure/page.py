@@ -40,9 +40,8 @@ _TIMES = {
 }
 _VERDICTS = {
     "absent": "read to its end, and no subject is in it",
-    "rewritten": "replaced by a file without the subjects",
+    "rewritten": "written by the erasure in place of others, read to its end, and no subject is in it",
     "deleted": "deleted",
-    "out of scope": "not part of this request",
     "found": "holds a subject",
     "statistic only": "holds a statistic that is, or may be, a subject's value",
     "not readable": "could not be read, so nothing is known about it",

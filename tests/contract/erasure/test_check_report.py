@@ -139,7 +139,9 @@ def test_an_object_that_does_not_pass_makes_the_report_incomplete(verdict: str) 
     ("objects", "expected"),
     [
         ([{**OBJECTS[0], "verdict": "fine"}], "no verdict that is known"),
+        ([{**OBJECTS[0], "verdict": "out of scope"}], "no verdict that is known"),
         ([{**OBJECTS[0], "digest": None}], "not read to its end"),
+        ([{**OBJECTS[0], "verdict": "rewritten", "digest": None}], "not read to its end"),
         ([], "no verdict on any object"),
     ],
 )
